@@ -10,6 +10,7 @@ from prudent.accounting import LaplaceTest as LaplaceTest
 from prudent.accounting import PldAccountant as PldAccountant
 from prudent.accounting import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting import RdpAccountant as RdpAccountant
+from prudent.estimators import aggregate as aggregate
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
 from prudent.release import Released as Released

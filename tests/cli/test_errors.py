@@ -163,7 +163,7 @@ def test_a_bug_is_reported_as_one(run: Command, monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("prudent.cli.pricing._print_price", broken)
+    monkeypatch.setattr("prudent.cli.commands.pricing._print_price", broken)
     answer = run("epsilon", *flags(GOOD))
     assert (answer.status, answer.err) == (
         1,
@@ -178,7 +178,7 @@ def test_what_is_stopped_by_the_keyboard_says_so(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prudent.cli.pricing._print_price", interrupted)
+    monkeypatch.setattr("prudent.cli.commands.pricing._print_price", interrupted)
     assert run("epsilon", *flags(GOOD)) == (130, "", "Stopped.\n")
 
 

@@ -173,7 +173,7 @@ def test_nothing_is_answered_that_was_not_paid_for() -> None:
 PARTS = {"a": choices(0.3, 4), "b": sums(0.2, 3), "c": sums(0.5), "unused": sums(0.1, 0)}
 
 
-def test_the_price_is_what_the_accountant_composes() -> None:
+def test_the_price_is_what_the_accountant_composes(exact_prices: None) -> None:
     prices = calibrate(1.0, 1e-6, PARTS)
     accountant = PldAccountant()
     accountant.compose(

@@ -150,7 +150,7 @@ def _settings() -> str:
 def _audits() -> list[str]:
     import typer
 
-    from prudent.cli.audit import app
+    from prudent.cli.commands.audit import app
 
     return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 

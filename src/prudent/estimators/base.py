@@ -38,8 +38,8 @@ class TooFewRecordsError(ValueError):
         self.records, self.needed = records, needed
         super().__init__(
             f"About {max(0, round(records)):,} records (a noisy count) are too few for this model: "
-            f"at this ε it needs about {int(nearest(needed, 2)):,}. Raise epsilon, or use fewer "
-            "columns."
+            f"at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, or use "
+            "fewer columns."
         )
 
 

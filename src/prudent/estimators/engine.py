@@ -17,21 +17,26 @@ vector that is too long after all is replaced by zero, so the sensitivity never 
 √2 has the length |v|². So noise for a sensitivity of |v|² on the diagonal, and 1/√2 of it off the
 diagonal, releases all of it.
 
-**Quantiles.** Those of a column are chosen among all doubles (`exponential.quantile`), those of a
-computed length on a public ladder of 833 values, where ties cost little. When a record is added,
-the distance |rank - p n| changes by at most max(p, 1-p) either way: the range is twice that.
+**Quantiles.** Those of a column are chosen among doubles of 20 bits (`exponential.coarse`), those
+of a computed length on a public ladder of 833 values, where ties cost little. When a record is
+added, the distance |rank - p n| changes by at most max(p, 1-p) either way: the range is twice that.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from itertools import pairwise
+from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
 from prudent.estimators.rows import Rows
 from prudent.estimators.shares import Prices
+from prudent.release.columns.column import Column
+from prudent.release.exponential.coarse import CoarseMeasure
 from prudent.release.exponential.measure import Decay, choose, rate
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.lattice import FloatArray
@@ -49,7 +54,15 @@ LONGEST = 2**BITS
 LADDER = 2.0 ** (np.arange(-40 * 8, 64 * 8 + 1) / 8)
 """The public values that a quantile of lengths may take."""
 
+_MASSES = [2 ** (32 - max(0, abs(place // 8 - 40) - 4) // 2) for place in range(len(LADDER))]
+"""Their masses before any data: half as much every second octave away from 1/16 and from 16.
+
+Lengths are standardised, so one that is far away is a mistake, and with equal masses the hundreds
+of values up there would make it a likely one.
+"""
+
 _EXACT = 2.0**52
+_END = 2.0**64  # no double that a quantile may be is farther from zero
 _LEAST_P = 10**6  # a probability is a multiple of one over this
 _FAR = 21.0  # loss of log weight from which on all values weigh the same: a probability of 1e-9
 
@@ -140,8 +153,39 @@ class Engine:
     def quantile(self, name: str, place: int, p: float) -> float:
         """Release a quantile of a column by the exponential mechanism."""
         epsilon = self._spend(name, choice=True)
-        mechanism = ExponentialQuantile(_fraction(p), epsilon, interval_share=0.0)
+        mechanism = ExponentialQuantile(_fraction(p), epsilon, CoarseMeasure(), interval_share=0.0)
         return mechanism.release(self.rows.column(place), self._noise).value
+
+    def cuts(self, name: str, place: int, levels: int) -> FloatArray:
+        """Release values that cut a column into 2**levels parts of about equal size, ascending.
+
+        Each level halves all parts of the one before. Parts are disjoint, and one record is in one
+        of them, so a level costs as much as a single choice: `levels` choices in all.
+        """
+        column = self.rows.column(place)
+        found: list[float] = []
+        for _ in range(levels):
+            epsilon = self._spend(name, choice=True)
+            before = [0, *column.counts_below(np.array(found)).tolist(), column.count()]
+            parts = zip(pairwise([-_END, *found, _END]), pairwise(before), strict=True)
+            found = sorted([*found, *(self._middle(column, *each, epsilon) for each in parts)])
+        return np.array(found)
+
+    def _middle(
+        self, column: Column, ends: tuple[float, float], ranks: tuple[int, int], epsilon: float
+    ) -> float:
+        """A median of the records between two ends, which have these ranks."""
+        if not ends[0] < ends[1]:
+            return ends[0]
+        mechanism = ExponentialQuantile(
+            Fraction(1, 2), epsilon, CoarseMeasure(ends), interval_share=0.0
+        )
+        part: Any = _Part(column, *ranks)
+        return min(max(mechanism.release(part, self._noise).value, ends[0]), ends[1])
+
+    def generator(self) -> np.random.Generator:
+        """Random numbers that are drawn independently of the data, and need not be secret."""
+        return np.random.default_rng(self._noise.integer(2**128))
 
     def length(self, name: str, lengths: Map, p: float) -> float:
         """Release a quantile of a length, which a function computes of each row, on `LADDER`."""
@@ -159,8 +203,9 @@ class Engine:
             for low, high in zip(below, upto, strict=True)
         ]
         speed = rate(epsilon, 2 * max(exact, 1 - exact))
-        cap = math.ceil((math.log(len(LADDER)) + _FAR) / float(speed))
+        cap = math.ceil((math.log(sum(_MASSES)) + _FAR) / float(speed))
         weights = Decay(speed, cap, exact.denominator).weights(distances)
+        weights = [mass * weight for mass, weight in zip(_MASSES, weights, strict=True)]
         return float(LADDER[choose(weights, self._noise)])
 
     def total(self, name: str, vectors: Map, radius: float) -> FloatArray:
@@ -232,6 +277,23 @@ class Engine:
         scale = math.nextafter(multiplier * sensitivity, math.inf)
         drawn = self._noise.of_value(Distribution.GAUSSIAN, scale, len(values))
         return np.array([one + other for one, other in zip(values, drawn, strict=True)], float)
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Part:
+    """The records of a column after some rank, up to another; what a quantile asks of a column."""
+
+    column: Column
+    before: int
+    upto: int
+
+    def count(self) -> int:
+        return self.upto - self.before
+
+    def order_statistics(self, first: int, last: int) -> FloatArray:
+        return self.column.order_statistics(
+            max(first, 1) + self.before, min(last + self.before, self.upto)
+        )
 
 
 def _added(total: list[int], part: FloatArray) -> list[int]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import norm
 
 from prudent.estimators.engine import LONGEST, Engine, lengths, on_grid, product
@@ -27,6 +28,7 @@ _ROOM = 45.0  # records, times ε, that a quantile should be away from the end o
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
 _RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
 _REACH = 1.5  # the longest whitened row, in root mean squares
+_LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
 _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
 
 
@@ -74,6 +76,15 @@ class Features:
         found[:, 1:] = np.rint(clipped / _STEP)
         return found
 
+    def vectors(self, rows: FloatArray) -> FloatArray:
+        """The features of rows as doubles: the constant 1, and the standardised columns."""
+        return self.steps(rows) * _STEP
+
+    @staticmethod
+    def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether a feature of a row is clipped."""
+        return np.asarray((np.abs(steps) >= CLIP / _STEP).any(axis=1))
+
     def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
         """Features times a released matrix or vector, exactly alike for equal rows."""
         return product(steps, matrix * _STEP, math.sqrt(self.width) * CLIP / _STEP)
@@ -93,6 +104,8 @@ class Whitening:
         radius: Rows of features are clipped to this length.
         eigenvalues: Those of the released second moment, at least 0, without the ridge.
         ridge: What was added to them.
+        noise: Standard deviation of the noise of an entry off the diagonal.
+        penalty: What was added to the diagonal, for rows of the mean weight after clipping.
         root: The whitening matrix: columns are eigenvectors over the roots of the eigenvalues.
         reach: Whitened rows are clipped to this length.
     """
@@ -101,27 +114,53 @@ class Whitening:
     radius: float
     eigenvalues: FloatArray
     ridge: float
+    noise: float
+    penalty: FloatArray
     root: FloatArray
     reach: float
 
     @classmethod
-    def release(cls, engine: Engine, part: str, features: Features, count: float) -> "Whitening":
-        """Release the second moment of the features, at the price of `part`."""
+    def release(
+        cls,
+        engine: Engine,
+        part: str,
+        features: Features,
+        count: float,
+        penalty: float | FloatArray = 0.0,
+    ) -> "Whitening":
+        """Release the second moment of the features, at the price of `part`.
+
+        Args:
+            engine: Answers for the rows.
+            part: The part that pays.
+            features: What standardises the columns.
+            count: The noisy number of records.
+            penalty: What a penalised model adds to the diagonal of the second moment.
+        """
         width = features.width
         radius = math.sqrt(width)
         moment = engine.second_moment(part, lambda rows: features.steps(rows) * _STEP, radius)
         noise = engine.deviation(part) * radius**2 / math.sqrt(2)
         ridge = _RIDGE * noise * math.sqrt(width)
-        values, vectors = np.linalg.eigh(moment)
+        weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
+        penalty = np.zeros(width) + penalty * weight
+        values, vectors = np.linalg.eigh(moment + np.diag(penalty))
         values = np.maximum(values, 0.0)
-        effective = float(np.sum(values / (values + ridge)))
-        reach = _REACH * math.sqrt(max(effective, 1.0) / max(count, _LEAST_COUNT))
-        return cls(features, radius, values, ridge, vectors / np.sqrt(values + ridge), reach)
+        root = vectors / np.sqrt(values + ridge)
+        effective = min(max(float(np.trace(root.T @ moment @ root)), 1.0), width)
+        reach = _REACH * math.sqrt(effective / max(count, _LEAST_COUNT))
+        return cls(features, radius, values, ridge, noise, penalty, root, reach)
 
     @property
     def contraction(self) -> FloatArray:
-        """What is left of an error after one Newton step, along each eigenvector."""
-        return self.ridge / (self.eigenvalues + self.ridge)
+        """About what is left of an error after one Newton step, along each eigenvector.
+
+        The ridge leaves a part of it, and the noise of the second moment E mixes it with errors
+        along the others: rows of rootᵀ E root have about this length.
+        """
+        inverse = 1 / (self.eigenvalues + self.ridge)
+        mixed = self.noise * np.sqrt(inverse * inverse.sum())
+        return np.asarray(np.minimum(1.0, np.hypot(self.ridge * inverse, mixed)))
 
     def weights(self, steps: FloatArray) -> FloatArray:
         """The factor by which the row of each record is shortened to the radius."""

@@ -74,7 +74,7 @@ def doubles(values: Any) -> FloatArray:
     Times are converted as in a column of their own: to days or microseconds.
     """
     array = values if isinstance(values, np.ndarray) else _objects(values)
-    array = array.reshape(len(array), -1)
+    array = array[:, None] if array.ndim == 1 else array
     if array.dtype.kind in "biuf":
         with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
             return array.astype(np.float64)

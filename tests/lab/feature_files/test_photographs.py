@@ -9,8 +9,7 @@ pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'"
 import torch
 
 from prudent.certify.features import shipped_landmarks
-from prudent.certify.features.backbone import ResNet18Embedding
-from prudent.certify.features.resnet import ResNet18Features
+from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
 from prudent.lab.feature_files import landmarks as photographs
 from prudent.lab.feature_files.landmarks import whitened
 from prudent.lab.feature_files.sentences import reviews

@@ -6,7 +6,7 @@ engine, as doubles, a batch at a time. A row that has no value in one of the col
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ibis
@@ -15,7 +15,7 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release.columns.column import Contribution
-from prudent.release.columns.conditions import Predicate, of_one_row, parse_condition
+from prudent.release.columns.conditions import Predicate, of_one_row
 from prudent.release.columns.dialects import (
     backend_name,
     double,
@@ -24,10 +24,11 @@ from prudent.release.columns.dialects import (
     number_of_text,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
+from prudent.release.columns.expressions import parse_condition
 from prudent.release.columns.queries import TableColumn
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.table_rows import Opened, grouping
+from prudent.release.columns.table_rows import Opened, group_key
 from prudent.release.lattice import FloatArray
 
 Term = Callable[[ir.Table], ir.Value]
@@ -62,15 +63,24 @@ class NumberRows:
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
-        with rows.to_pyarrow_batches(chunk_size=_BATCH) as batches:
-            for batch in batches:
-                columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
-                yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
+        for batch in _arrow_batches(rows):
+            columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
+            yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
         name = self.names[place]
         return TableColumn(self.complete.select(value=name), scale=NUMBER, owner=self._owner)
+
+
+def _arrow_batches(rows: ir.Table) -> Iterable[Any]:
+    """The rows of a query, as the engine hands them over: few are in memory at a time."""
+    backend = rows.get_backend()
+    if backend.name != "duckdb" or rows.op().find(ibis.expr.operations.InMemoryTable):
+        return rows.to_pyarrow_batches(chunk_size=_BATCH)  # type: ignore[no-any-return]
+    answer = backend.raw_sql(ibis.to_sql(rows))  # ibis calls this by a name that DuckDB deprecates
+    read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+    return read(_BATCH)  # type: ignore[no-any-return]
 
 
 class NumberTable:
@@ -128,11 +138,12 @@ class NumberTable:
         """
         _validate.one_of(self.names, column=name)
         dtype = self.table[name].type()
-        opened = Opened(self.table, dtype, None, Contribution(), dtype, self.owner)
-        stored = list(opened.members(levels).values())
+        key = group_key(self.table, name, self.owner)
+        opened = Opened(self.table, dtype, (None,), Contribution(), (key,), True, self.owner)
+        stored = [level for (level,) in opened.members(levels).values()]
 
         def term(table: ir.Table) -> ir.Value:
-            member = exact(grouping(table[name], name), backend_name(table))
+            member = exact(group_key(table, name, self.owner).value, backend_name(table))
             cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
             return ibis.cases(*cases, else_=ibis.null("float64"))
 

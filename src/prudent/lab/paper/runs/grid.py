@@ -36,11 +36,10 @@ from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.certify.features.resnet import find_weights, resnet18
-from prudent.lab.backbones import vgg16, with_features
 from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.experiment import build_model
-from prudent.lab.models import CONVOLUTIONAL, logistic_regression
+from prudent.lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_features
 from prudent.lab.paper.corruptions import corruption_of
 from prudent.lab.paper.results import Reading, append, read
 from prudent.lab.paper.runs.certified import in_order, run_certified
