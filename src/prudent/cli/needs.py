@@ -19,6 +19,7 @@ MODULES = {
     "suggest": "suggest",
     "doctor": "doctor",
     "release": "release",
+    "sql": "questions",
     "budget": "budget",
     "audit": "audit",
 }
@@ -31,6 +32,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "suggest": (TABLES,),
     "doctor": (),
     "release": (TABLES,),
+    "sql": (TABLES,),
     "budget": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
