@@ -10,6 +10,7 @@ from prudent.accounting import LaplaceTest as LaplaceTest
 from prudent.accounting import PldAccountant as PldAccountant
 from prudent.accounting import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting import RdpAccountant as RdpAccountant
+from prudent.estimators import aggregate as aggregate
 from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
@@ -43,6 +44,7 @@ from prudent.training import Execution as Execution
 from prudent.training import FixedTrim as FixedTrim
 from prudent.training import Plan as Plan
 from prudent.training import ProposeTestRelease as ProposeTestRelease
+from prudent.training import Reporting as Reporting
 from prudent.training import Step as Step
 from prudent.training import Sum as Sum
 from prudent.training import TrimmedSum as TrimmedSum

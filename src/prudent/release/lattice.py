@@ -200,6 +200,36 @@ def check_bounds(bounds: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
+OCTAVES = -40, 64
+"""The powers of two between which half-octaves tell the sizes of values apart."""
+
+LAST_HALF = 2 * (OCTAVES[1] - OCTAVES[0]) + 1
+"""The half-octave of the largest values; -LAST_HALF is that of the least."""
+
+HALVES_PER_LOG = 2 / math.log(2.0)
+HALF_SHIFT = 1.3 - 2 * OCTAVES[0]
+"""Half-octaves begin a little below powers of two and 1.41 times them, which are common values."""
+
+
+def half_octaves(values: FloatArray) -> IntArray:
+    """Number the half-octaves that values are in, outwards from 0 for values below 2**-40.
+
+    It is a monotone map of each value alone.
+    """
+    least, most = (2.0**power for power in OCTAVES)
+    sizes = np.abs(values)
+    logs = np.log(np.clip(sizes, least, most))
+    places = np.floor(logs * HALVES_PER_LOG + HALF_SHIFT).astype(np.int64)
+    return np.where(sizes < least, 0, np.where(values < 0, -places, places))
+
+
+def end_of_half_octave(place: int) -> float:
+    """The outer end of a half-octave; 0 of the one around zero."""
+    if place == 0:
+        return 0.0
+    return math.copysign(2.0 ** ((abs(place) + 1 - HALF_SHIFT) / 2), place)
+
+
 LIMB = 26
 """Bits of a limb that is added."""
 

@@ -38,6 +38,7 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "median-selected": selected.median,
         "quantiles": selected.quantiles,
         "iqr-selected": selected.iqr,
+        "private-interval": selected.private_interval,
         "sum-private-bounds": selected.sum,
         "mean-private-bounds": selected.mean,
         "variance-private-bounds": selected.variance,

@@ -24,6 +24,7 @@ from prudent.audit.releases.case import Case, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
+from prudent.release.exponential.interval import IntervalChoice, octave_candidates
 from prudent.release.exponential.measure import LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
@@ -31,10 +32,9 @@ from prudent.release.exponential.quantile import (
     ExponentialRange,
     NearTarget,
 )
-from prudent.release.lattice import Lattice
+from prudent.release.lattice import LAST_HALF, Lattice, end_of_half_octave, half_octaves
 from prudent.release.noise import Noise
 from prudent.release.outcome import UnknownSpread
-from prudent.release.sums.clipping import base_measure
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
@@ -149,7 +149,6 @@ def sum(epsilon: float, delta: float) -> Case:
         "sum-private-bounds",
         lambda column, noise: _with_bounds(statistics.sum(column, epsilon=epsilon, noise=noise)),
         epsilon,
-        base_measure(INTEGER),
     )
 
 
@@ -159,7 +158,6 @@ def mean(epsilon: float, delta: float) -> Case:
         "mean-private-bounds",
         lambda column, noise: _moments(statistics.mean(column, epsilon=epsilon, noise=noise)),
         epsilon,
-        base_measure(INTEGER),
     )
 
 
@@ -169,7 +167,6 @@ def variance(epsilon: float, delta: float) -> Case:
         "variance-private-bounds",
         lambda column, noise: _moments(statistics.variance(column, epsilon=epsilon, noise=noise)),
         epsilon,
-        base_measure(INTEGER),
     )
 
 
@@ -181,7 +178,7 @@ def describe(epsilon: float, delta: float) -> Case:
         median = found.quantiles["0.5"].value
         return median, *_moments(found.mean)
 
-    return _public("describe", release, epsilon, base_measure(INTEGER))
+    return _public("describe", release, epsilon)
 
 
 class _Remembering(ExponentialQuantile):
@@ -298,20 +295,65 @@ def _few_records() -> Iterator[tuple[list[int], list[int]]]:
         yield [y] * copies + [added], [y] * copies
 
 
-def _public(
-    name: str, release: Callable[[Any, Noise], Any], epsilon: float, measure: Measure
-) -> Case:
-    """A case of a public function on whole numbers: one record, and one more at the upper end.
+def private_interval(epsilon: float, delta: float) -> Case:
+    """The choice of an interval of half-octaves: a record far from zero, and nothing else."""
+    choice, candidates = IntervalChoice(epsilon), octave_candidates(INTEGER)
+    value = _seldom_inside()
 
-    The first record has a seventh of the mass above it, which is rare enough to tell much and
-    frequent enough to be seen, in a release of which a part of ε goes to the choice.
+    def law(data: Sequence[int]) -> FloatArray:
+        """The probability of an interval that holds the value, and of one that does not."""
+        outside = candidates.outside(*ArrayColumn(np.array(data, np.int64)).half_octaves())
+        levels, weights = choice.weights(outside, candidates)
+        if len(levels) > 1:  # the record is inside or outside
+            return np.array([each / builtins.sum(weights) for each in weights])
+        place = half_octaves(np.array([value]))[0]
+        holds = (candidates.first <= place) & (place <= candidates.last)
+        held = int(candidates.masses[holds].sum()) / int(candidates.masses.sum())
+        return np.array([held, 1 - held])
+
+    laws = [law([round(value)]), law([])]
+    losses = np.log(laws[0] / laws[1])
+
+    def prepare(data: Sequence[int], noise: Noise) -> Run:
+        places, counts = ArrayColumn(np.array(data, np.int64)).half_octaves()
+        place = int(half_octaves(np.array([value]))[0])
+
+        def run() -> int:
+            first, last = choice.release(candidates, places, counts, noise)
+            return 0 if first <= place <= last else 1
+
+        return run
+
+    return Case(
+        name="private-interval",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=[round(value)],
+        without_record=[],
+        prepare=prepare,
+        score=lambda output: float(losses[output]),
+        exact=exact_epsilon(laws, 0.0),
+    )
+
+
+def _seldom_inside() -> float:
+    """The value, farthest from zero, that a seventh of the mass of all intervals holds."""
+    candidates = octave_candidates(INTEGER)
+    for place in range(LAST_HALF, 0, -1):
+        holds = (candidates.first <= place) & (place <= candidates.last)
+        if 7 * int(candidates.masses[holds].sum()) > int(candidates.masses.sum()):
+            return end_of_half_octave(place) * 0.9
+    raise AssertionError("an interval of whole numbers holds some value")
+
+
+def _public(name: str, release: Callable[[Any, Noise], Any], epsilon: float) -> Case:
+    """A case of a public function on whole numbers: a record at zero, and one more.
+
+    The second is where a seventh of the intervals reach before any data are read, which is rare
+    enough to tell much and frequent enough to be seen, in a release of which a part of ε goes to
+    the choice.
     """
-    low, high = measure.low, measure.high
-    first, last = measure.below(np.array([low, high + 1])).astype(object)
-    while high - low > 1:
-        middle = (low + high) // 2
-        below = int(measure.below(np.array([middle + 1]))[0])
-        low, high = (middle, high) if 7 * (last - below) > last - first else (low, middle)
+    far = round(_seldom_inside())
 
     def prepare(data: Sequence[int], noise: Noise) -> Run:
         column = ArrayColumn(np.array(data, np.int64))
@@ -321,8 +363,8 @@ def _public(
         name=name,
         epsilon=epsilon,
         delta=0.0,
-        with_record=[low, measure.high],
-        without_record=[low],
+        with_record=[0, far],
+        without_record=[0],
         prepare=prepare,
         call=lambda data, noise: release(np.array(data, np.int64), noise),
         notes=(_INTERVALS,),

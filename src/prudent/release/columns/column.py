@@ -25,6 +25,7 @@ from prudent.release.lattice import (
     Lattice,
     about,
     ends_in_steps,
+    half_octaves,
     sum_of,
     sum_of_squares,
 )
@@ -232,6 +233,13 @@ class Column(Protocol):
         """
         ...
 
+    def half_octaves(self) -> tuple[IntArray, IntArray]:
+        """The half-octaves that hold records, ascending, and how many each holds.
+
+        They are numbered as by `lattice.half_octaves`.
+        """
+        ...
+
     def leaders(self) -> Leaders:
         """The counts of the two most frequent values, and which of them comes first in order."""
         ...
@@ -398,6 +406,11 @@ class ArrayColumn:
         points, counts = np.unique(lattice.steps(self._checked()), return_counts=True)
         frequent = counts > np.max(counts, initial=0) - within
         return points[frequent], counts[frequent].astype(np.int64)
+
+    def half_octaves(self) -> tuple[IntArray, IntArray]:
+        """See `Column`."""
+        places, counts = np.unique(half_octaves(self._checked()), return_counts=True)
+        return places, counts.astype(np.int64)
 
     def leaders(self) -> Leaders:
         """See `Column`."""

@@ -13,6 +13,8 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | trimmed mean, a small trim | count, sample, window, count below, window, sum: 6 |
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
+| sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
+| the first three with bounds | 1 |
 
 With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
 point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
@@ -51,7 +53,10 @@ from prudent.release.columns.units import members_of
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
     FACTOR,
+    HALF_SHIFT,
+    HALVES_PER_LOG,
     LIMB,
+    OCTAVES,
     FloatArray,
     IntArray,
     Lattice,
@@ -109,24 +114,36 @@ def sums_between(
     )
 
 
-def clipped_sums(rows: ir.Table, *, lattice: Lattice, first: int, last: int) -> ir.Expr:
-    """How many records there are, and the sum of all values, clipped and moved to the lattice."""
+def clipped_sums(
+    rows: ir.Table, *, lattice: Lattice, first: int, last: int, ends: tuple[float, float]
+) -> ir.Expr:
+    """The sum of all values, clipped and moved to the lattice, and how many are beyond the ends."""
     parts = _limbs(rows, lattice, first, last, LIMB)
-    return rows.aggregate(
-        records=rows.count(),
-        **{f"part_{place}": part.sum().cast("int64") for place, part in enumerate(parts)},
-    )
+    sums = {f"part_{place}": part.sum().cast("int64") for place, part in enumerate(parts)}
+    return rows.aggregate(**_counts_around(rows, ends), **sums)
 
 
-def clipped_squares(rows: ir.Table, *, lattice: Lattice, first: int, last: int) -> ir.Expr:
-    """The sum of all values, clipped and moved to the lattice, and the sum of their squares."""
+def clipped_squares(
+    rows: ir.Table, *, lattice: Lattice, first: int, last: int, ends: tuple[float, float]
+) -> ir.Expr:
+    """The same with the sum of squares."""
     parts = _limbs(rows, lattice, first, last, FACTOR)
     sums = {f"part_{place}": part.sum().cast("int64") for place, part in enumerate(parts)}
     for place, one in enumerate(parts):
         for other in range(place, len(parts)):
             product = (one * parts[other]).cast("int64")
             sums[f"product_{place}_{other}"] = product.sum().cast("int64")
-    return rows.aggregate(records=rows.count(), **sums)
+    return rows.aggregate(**_counts_around(rows, ends), **sums)
+
+
+def _counts_around(rows: ir.Table, ends: tuple[float, float]) -> dict[str, ir.Value]:
+    """How many records there are, below the lower end, and at most at the upper one."""
+    low, high = map(double, ends)
+    return {
+        "records": rows.count(),
+        "below": rows.count(where=rows.value < low),
+        "upto": rows.count(where=rows.value <= high),
+    }
 
 
 def limbs_of_steps(value: ir.Value, lattice: Lattice, bits: int) -> list[ir.Value]:
@@ -166,6 +183,17 @@ def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
     fullest = groups.mutate(most=groups.records.max().over(ibis.window()))
     near = fullest.filter(fullest.records > fullest.most - within)
     return near.select("step", "records")
+
+
+def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
+    """How many records lie in each half-octave."""
+    least, most = (double(2.0**power) for power in OCTAVES)
+    size = rows.value.abs()
+    size = ibis.ifelse(size > most, most, ibis.ifelse(size < least, least, size))
+    place = (size.ln() * double(HALVES_PER_LOG) + double(HALF_SHIFT)).floor().cast("int64")
+    place = ibis.ifelse(rows.value < double(0.0), -place, place)
+    place = ibis.ifelse(rows.value.abs() < least, ibis.literal(0, "int64"), place)
+    return rows.select(place=place).group_by("place").aggregate(records=lambda t: t.count())
 
 
 def two_largest_groups(rows: ir.Table) -> ir.Expr:
@@ -267,6 +295,8 @@ class TableColumn:
         self._owner = owner
         # Two, because a trimmed mean reads the ends of both its windows again.
         self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
+        self._below: dict[float, int] = {}
+        self._last_clipped: tuple[Any, Callable[..., ir.Expr], tuple[int, int, int]] | None = None
 
     @property
     def rows(self) -> ir.Table:
@@ -313,7 +343,9 @@ class TableColumn:
         return window.copy()
 
     def counts_below(self, edges: FloatArray) -> IntArray:
-        """See `Column`."""
+        """See `Column`. Edges at which values were clipped just before are not asked for again."""
+        if all(edge in self._below for edge in edges.tolist()):
+            return np.array([self._below[edge] for edge in edges.tolist()], np.int64)
         found: list[int] = []
         for start in range(0, len(edges), _AT_ONCE):
             row = self._ask(how_many_below, edges=edges[start : start + _AT_ONCE])
@@ -339,29 +371,52 @@ class TableColumn:
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
         """See `Column`."""
-        first, last = ends_in_steps(lattice, low, high)
-        row = self._ask(clipped_sums, lattice=lattice, first=first, last=last)
-        records, *parts = (value or 0 for (value,) in row.values())
-        return int(records * first + _joined(parts, LIMB))
+        count, total, _ = self._clipped(clipped_sums, low, high, lattice)
+        return int(count * ends_in_steps(lattice, low, high)[0] + total)
 
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
+        count, total, squares = self._clipped(clipped_squares, low, high, lattice)
+        first = ends_in_steps(lattice, low, high)[0]
+        return about(origin - first, count=count, total=total, squares=squares)
+
+    def _clipped(
+        self, question: Callable[..., ir.Expr], low: float, high: float, lattice: Lattice
+    ) -> tuple[int, int, int]:
+        """Count, sum and perhaps sum of squares of clipped steps, from the lower end.
+
+        The last answer is kept, with the counts that came along.
+        """
+        known, asked = self._last_clipped, (low, high, lattice)
+        if known is not None and known[0] == asked and question in (clipped_sums, known[1]):
+            return known[2]
         first, last = ends_in_steps(lattice, low, high)
-        row = self._ask(clipped_squares, lattice=lattice, first=first, last=last)
+        row = self._ask(question, lattice=lattice, first=first, last=last, ends=(low, high))
         found = {name: value or 0 for name, (value,) in row.items()}
+        self._count = found["records"]
+        self._below = {low: found["below"], math.nextafter(high, math.inf): found["upto"]}
+        parts = [value for name, value in found.items() if name.startswith("part_")]
         squares = 0
         for name, value in found.items():
             if name.startswith("product_"):
                 one, other = (int(place) for place in name.split("_")[1:])
                 squares += (value << ((one + other) * FACTOR)) * (1 if one == other else 2)
-        parts = [value for name, value in found.items() if name.startswith("part_")]
-        total = _joined(parts, FACTOR)
-        return about(origin - first, count=found["records"], total=total, squares=squares)
+        bits = LIMB if question is clipped_sums else FACTOR
+        sums = found["records"], _joined(parts, bits), squares
+        self._last_clipped = asked, question, sums
+        return sums
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
         found = _arrays(self._ask(fullest_points, lattice=lattice, within=within), by="step")
         return found["step"].astype(np.int64), found["records"].astype(np.int64)
+
+    def half_octaves(self) -> tuple[IntArray, IntArray]:
+        """See `Column`."""
+        found = _arrays(self._ask(sizes_of_half_octaves), by="place")
+        counts = found["records"].astype(np.int64)
+        self._count = int(counts.sum())
+        return found["place"].astype(np.int64), counts
 
     def leaders(self) -> Leaders:
         """See `Column`."""

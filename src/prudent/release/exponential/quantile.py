@@ -34,7 +34,7 @@ import operator
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import dp_accounting as dp
@@ -42,12 +42,23 @@ import numpy as np
 
 from prudent import _validate
 from prudent.accounting.events import ExponentialMechanismDpEvent
-from prudent.release.columns.column import Column
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
 from prudent.release.failures import withheld
-from prudent.release.lattice import IntArray
+from prudent.release.lattice import FloatArray, IntArray
 from prudent.release.noise import Noise, source_of
 from prudent.release.ptr.margins import rational
+
+
+class Ranked(Protocol):
+    """Records of which the number and those of a few ranks are known, such as a `Column`."""
+
+    def count(self) -> int:
+        """See `Column`."""
+        ...
+
+    def order_statistics(self, first: int, last: int) -> FloatArray:
+        """See `Column`."""
+        ...
 
 
 @attrs.frozen(eq=False)
@@ -71,7 +82,7 @@ class NearTarget:
     indices: IntArray
 
     @classmethod
-    def read(cls, column: Column, measure: Measure, p: Fraction, reach: int) -> "NearTarget":
+    def read(cls, column: Ranked, measure: Measure, p: Fraction, reach: int) -> "NearTarget":
         """Read the ranks within `reach` of the target, by one count and one range of ranks."""
         target = p.numerator * column.count()
         centre = target // p.denominator
@@ -290,7 +301,7 @@ class ExponentialQuantile:
     def _records_for(self, odds: float) -> int:
         return math.ceil(math.log(odds) / float(self._interval_rate))
 
-    def release(self, column: Column, noise: Noise | None = None) -> Selected:
+    def release(self, column: Ranked, noise: Noise | None = None) -> Selected:
         """Release the quantile of a column.
 
         Args:
@@ -302,7 +313,7 @@ class ExponentialQuantile:
         """
         return withheld(self._release, column, source_of(noise))
 
-    def _release(self, column: Column, noise: Noise) -> Selected:
+    def _release(self, column: Ranked, noise: Noise) -> Selected:
         window = NearTarget.read(column, self.measure, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
         value = self.measure.value(index)
@@ -393,7 +404,7 @@ class ExponentialQuantiles:
         """The privacy event of one release."""
         return dp.ComposedDpEvent([part.event for part in self.parts])
 
-    def release(self, column: Column, noise: Noise | None = None) -> tuple[Selected, ...]:
+    def release(self, column: Ranked, noise: Noise | None = None) -> tuple[Selected, ...]:
         """Release the quantiles of a column; see `ExponentialQuantile.release`."""
         answers = [part.release(column, noise) for part in self.parts]
         ordered = sorted(answer.index for answer in answers)
@@ -439,7 +450,7 @@ class ExponentialRange:
         return self.quartiles.event
 
     def release(
-        self, column: Column, noise: Noise | None = None
+        self, column: Ranked, noise: Noise | None = None
     ) -> tuple[float, tuple[float, float] | None, bool]:
         """Release the range, its interval if asked for, and whether that is useless."""
         lower, upper = self.quartiles.release(column, noise)

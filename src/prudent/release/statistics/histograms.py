@@ -16,6 +16,7 @@ from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
+from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import NoiseSpread
 from prudent.release.request import (
@@ -29,12 +30,15 @@ from prudent.release.request import (
     release,
 )
 from prudent.release.statistics.frequencies import counted_by
-from prudent.release.statistics.moments import Count, additive, preview
+from prudent.release.statistics.moments import (
+    NARROW_SHARE,
+    WIDE_SHARE,
+    Count,
+    additive,
+    preview,
+)
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import Clipping
-
-CENTRE_SHARE, RADIUS_SHARE = 0.2, 0.2
-"""Fractions of ε that private edges cost, if none are given; the rest is for the counts."""
 
 _MOST_BINS = 10_000
 _BAR = 40  # characters of the longest bar in text
@@ -197,8 +201,8 @@ def histogram(
 
     Args:
         edges: Public edges of the bins, in ascending order; records outside are counted below and
-            above. None: round numbers that cover a private interval around the median, which costs
-            40 % of ε.
+            above. None: round numbers that cover a private interval which holds nearly all records,
+            and costs 30 % of ε.
         bins: The number of bins to aim at, without edges.
         categories: Instead of bins, the values of a column of texts or other categories, from
             public knowledge; or "private": those with enough records are found privately, which
@@ -241,8 +245,8 @@ class Bins(Statistic):
         if self.edges is not None:
             numbers = _given(self.edges, records.scale)
         else:
-            centre, radius, rest = shares_of(rest, CENTRE_SHARE, RADIUS_SHARE)
-            clipping = Clipping.privately(records, centre, radius)
+            wide, narrow, rest = shares_of(rest, WIDE_SHARE, NARROW_SHARE)
+            clipping = Clipping(interval=PrivateInterval.of(records, wide, narrow))
         mechanism = additive(request, rest)
         event = composed([*clipping.events, mechanism.event])
         sensitivity = records.contribution.records

@@ -17,6 +17,7 @@ from prudent._rounding import exact
 from prudent.budget.charging import LedgerLike
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit
+from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     Branch,
@@ -53,13 +54,10 @@ from prudent.release.sums.moments import (
     fine_lattice,
 )
 
-CENTRE_SHARE, RADIUS_SHARE = 0.42, 0.25
-"""Fractions of ε that private bounds cost, if none are given."""
+WIDE_SHARE, NARROW_SHARE = 0.17, 0.13
+"""Fractions of ε for the two steps that find private bounds, if none are given."""
 
-TOTAL_SHARE = 0.47
-"""The fraction of ε that the private bound of a sum costs."""
-
-CLIPPED_SHARE = 0.05
+CLIPPED_SHARE = 0.04
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
 
 
@@ -148,8 +146,8 @@ def mean(
 ) -> Released:
     """Release the mean of the clipped values; see `median` for the arguments.
 
-    Without bounds, values are clipped to a private interval around the median; see
-    `prudent.release.sums.clipping`.
+    Without bounds, values are clipped to a private interval that few of them lie outside of; see
+    `prudent.release.exponential.interval`.
     """
     return release(OneMoment("mean", 1), Request.of(locals()))  # type: ignore[no-any-return]
 
@@ -230,7 +228,7 @@ class Total(Statistic):
             raise _validate.ArgumentError(
                 "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
             )
-        parts = _Parts.of(request, records, 0.0, TOTAL_SHARE)
+        parts = _Parts.of(request, records)
         spread = None
         if parts.clipping.given is not None:
             total = ClippedTotal.between(parts.clipping.given, records.contribution.records)
@@ -242,8 +240,10 @@ class Total(Statistic):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
         ends = parts.clipping.ends(records, noise)
+        if parts.clipping.given is None:  # the bound that is nearer to zero costs nothing
+            ends = -max(map(abs, ends)), max(map(abs, ends))
         total = ClippedTotal.between(ends, records.contribution.records)
-        (noisy,) = parts.sums.noisy([total.read(records)], total.sensitivity, noise)
+        (noisy,) = parts.sums.noisy([total.read(records, ends)], total.sensitivity, noise)
         number, spread = total.lattice.value(noisy), total.spread(parts.sums)
         released = Released(
             records.scale.value(number),
@@ -267,7 +267,7 @@ class OneMoment(Statistic):
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
-        parts = _Parts.of(request, records, CENTRE_SHARE, RADIUS_SHARE)
+        parts = _Parts.of(request, records)
         later = (
             "The noise is inversely proportional to the number of records, so its size is known "
             "only after the release."
@@ -304,7 +304,7 @@ def released_moments(
 ) -> Moments:
     """Release the sums of one degree of the values clipped to public or released bounds."""
     sums = MomentSums(degree, fine_lattice(ends), records.contribution.records)
-    noisy = mechanism.noisy(sums.read(records), sums.sensitivity, noise)
+    noisy = mechanism.noisy(sums.read(records, ends), sums.sensitivity, noise)
     return sums.moments(noisy, mechanism.scale(sums.sensitivity), mechanism.distribution)
 
 
@@ -330,14 +330,15 @@ class _Parts:
     sums: AdditiveMechanism
 
     @classmethod
-    def of(cls, request: Request, records: Column, *shares: float) -> "_Parts":
+    def of(cls, request: Request, records: Column) -> "_Parts":
         """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
         whole = additive(request)  # checks ε, δ and the distribution
         if request.bounds is not None:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
-        centre, radius, share, rest = shares_of(request.epsilon, *shares, CLIPPED_SHARE)
+        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE
+        wide, narrow, share, rest = shares_of(request.epsilon, *shares)
         return cls(
-            clipping=Clipping.privately(records, centre, radius),
+            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow)),
             share=AdditiveMechanism.calibrate(share),
             sums=additive(request, rest),
         )

@@ -14,13 +14,15 @@ from prudent._rounding import outward
 from prudent.accounting._numeric import float_share
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.measure import Measure
+from prudent.release.exponential.interval import PrivateInterval
+from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import (
     CONFIDENCE,
     ExponentialQuantile,
     ExponentialQuantiles,
     Selected,
 )
+from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.outcome import (
     TOO_FEW,
@@ -43,29 +45,22 @@ from prudent.release.statistics.moments import (
     released_moments,
 )
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
-from prudent.release.sums.clipping import (
-    ClippedShare,
-    PrivateRadius,
-    around,
-    base_measure,
-    for_units,
-    measure_between,
-)
+from prudent.release.sums.clipping import ClippedShare, for_units
 from prudent.release.sums.moments import Moment, MomentSpread
 
 PROBABILITIES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
 
-MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE = 0.24, 0.15, 0.03, 0.34
-"""Fractions of ε for the median, the interval around it, the share of values outside of it, and
-all other quantiles.
+WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, MEDIAN_SHARE, QUANTILE_SHARE = 0.14, 0.06, 0.03, 0.16, 0.34
+"""Fractions of ε for the two steps that find an interval, the share of values outside of it, the
+median, and all other quantiles.
 
 The rest is for the noise of the sums.
 """
 
 _SMALLEST_EPSILON = 0.01  # below, the parts of ε are too small for the exponential mechanism
 _INTERVAL_SHARE = 0.25  # of the ε of a quantile
-_WIDER = 1.5  # other quantiles are sought within so many radii of the median
+_POINTS = 2**14  # that a quantile may be
 
 
 @attrs.frozen(kw_only=True)
@@ -162,47 +157,47 @@ class Plan:
     """How ε is divided among the parts of a description.
 
     Attributes:
-        median: The mechanism of the median.
-        radius: The mechanism of the radius around the median, to which values are clipped.
+        interval: The mechanism of the interval to which values are clipped.
         share: The mechanism of the share of values that are clipped.
-        others: The mechanism of the other quantiles, before the values they may take are known;
-            None if there are none.
+        median: The mechanism of the median, before the values it may take are known.
+        others: The mechanism of the other quantiles, likewise; None if there are none.
         sums: The mechanism of the moments.
     """
 
-    median: ExponentialQuantile
-    radius: PrivateRadius
+    interval: PrivateInterval
     share: AdditiveMechanism
+    median: ExponentialQuantile
     others: ExponentialQuantiles | None
     sums: AdditiveMechanism
 
     @classmethod
     def of(cls, request: Request, records: Column, ps: Sequence[Any]) -> "Plan":
         """Divide ε; the median is always among the quantiles."""
-        units, measure = records.contribution.records, base_measure(records.scale)
+        units, measure = records.contribution.records, UniformMeasure(Lattice(0, 0, _POINTS))
         others = [p for p in (rational(p, "ps") for p in _validate.values(ps=ps)) if p != HALF]
-        shares = MEDIAN_SHARE, RADIUS_SHARE, CLIPPED_SHARE, QUANTILE_SHARE if others else 0.0
-        median, radius, share, rest, sums = shares_of(request.epsilon, *shares)
+        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, MEDIAN_SHARE
+        wide, narrow, share, median, rest, sums = shares_of(
+            request.epsilon, *shares, QUANTILE_SHARE if others else 0.0
+        )
+        each = float_share(rest, units)
         return cls(
-            median=ExponentialQuantile(HALF, float_share(median, units), measure),
-            radius=PrivateRadius(epsilon=radius, records=units, whole=records.scale.whole),
+            interval=PrivateInterval.of(records, wide, narrow, _POINTS),
             share=AdditiveMechanism.calibrate(share),
-            others=ExponentialQuantiles(others, float_share(rest, units), measure, _INTERVAL_SHARE)
-            if others
-            else None,
+            median=ExponentialQuantile(HALF, float_share(median, units), measure, _INTERVAL_SHARE),
+            others=ExponentialQuantiles(others, each, measure, _INTERVAL_SHARE) if others else None,
             sums=additive(request, sums),
         )
 
     @property
     def event(self) -> dp.DpEvent:
         """The privacy event of one description; the values of a measure do not change it."""
-        chosen = (
-            [self.median.event] if self.others is None else [self.median.event, self.others.event]
-        )
+        chosen = [self.median.event]
+        if self.others is not None:
+            chosen.append(self.others.event)
         return dp.ComposedDpEvent(
             [
-                for_units(dp.ComposedDpEvent(chosen), self.radius.records),
-                self.radius.event,
+                *self.interval.events,
+                for_units(dp.ComposedDpEvent(chosen), self.interval.wide.records),
                 self.share.event,
                 self.sums.event,
             ]
@@ -230,18 +225,16 @@ class Summary(Statistic):
 
 
 def _described(plan: Plan, records: Column, noise: Noise) -> Description:
-    median = plan.median.release(records, noise)
-    radius = plan.radius.release(records, median.value, noise)
-    ends = around(median.value, radius, records.scale)
-    share = ClippedShare.release(records, ends, plan.share, noise)
-    chosen = [(HALF, median, plan.median.measure)]
+    widest = plan.interval.widest(records, noise)
+    points = plan.interval.read(records, widest)
+    near = points.measure
+    chosen = [(HALF, attrs.evolve(plan.median, measure=near).release(points, noise))]
     if plan.others is not None:
-        wider = around(median.value, _WIDER * radius, records.scale)
-        near = measure_between(wider, records.scale)
         others = attrs.evolve(plan.others, measure=near)
-        for p, each in zip(others.ps, others.release(records, noise), strict=True):
-            chosen.append((p, each, near))
+        chosen += zip(others.ps, others.release(points, noise), strict=True)
+    ends = plan.interval.within(points, widest, noise)
     moments = released_moments(2, ends, records, plan.sums, noise)
+    share = ClippedShare.release(records, ends, plan.share, noise)
 
     clipped = clipped_values(ends, records)
 
@@ -264,7 +257,7 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
         count=moment("count"),
         mean=moment("mean"),
         deviation=moment("deviation"),
-        quantiles=_ordered(chosen, records.scale, plan.event),
+        quantiles=_ordered(chosen, near, records.scale, plan.event),
         event=plan.event,
         mechanism=f"exponential, {plan.sums.distribution.value}",
         notes=(
@@ -275,16 +268,21 @@ def _described(plan: Plan, records: Column, noise: Noise) -> Description:
 
 
 def _ordered(
-    chosen: Sequence[tuple[Fraction, Selected, Measure]], scale: Scale, event: dp.DpEvent
+    chosen: Sequence[tuple[Fraction, Selected]],
+    measure: UniformMeasure,
+    scale: Scale,
+    event: dp.DpEvent,
 ) -> dict[str, Released]:
     """The quantiles in ascending order, each in an interval that holds it.
 
-    The median is the most accurate of them, so the others are moved to its side.
+    The median is the most accurate of them, so the others are moved to its side. Values were moved
+    to the nearest point, so an interval is half a point wider on either side.
     """
-    middle = chosen[0][1].value
+    middle, spacing = chosen[0][1].value, measure.lattice.spacing
+    half = 0.0 if scale.whole and spacing == 1 else spacing / 2
     chosen = sorted(chosen, key=lambda each: each[0])
     released = {}
-    for p, selected, measure in chosen:
+    for p, selected in chosen:
         move = min if p < HALF else max
         value = selected.value if p == HALF else move(selected.value, middle)
         spread = None
@@ -293,7 +291,7 @@ def _ordered(
             # Beyond an end, values were moved to it.
             if measure.low < first and last < measure.high:
                 low, high = min(selected.interval[0], value), max(selected.interval[1], value)
-                ends = ReleasedInterval(low, high, CONFIDENCE, selected.useless)
+                ends = ReleasedInterval(low - half, high + half, CONFIDENCE, selected.useless)
                 spread = ScaledSpread(value, ends, scale)
         released[f"{float(p):.12g}"] = Released(
             scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread

@@ -47,6 +47,10 @@ def fine_lattice(bounds: tuple[float, float]) -> Lattice:
     return Lattice.for_unit(max(math.ldexp(high - low, -_BITS), far), (low, high))
 
 
+def _ends(lattice: Lattice) -> tuple[float, float]:
+    return lattice.value(lattice.low), lattice.value(lattice.high)
+
+
 @attrs.frozen(slots=False)
 class MomentSums:
     """The sums of one degree over a column of values clipped to bounds.
@@ -88,22 +92,31 @@ class MomentSums:
         """What one multiple of 2**s is worth, in records."""
         return math.ldexp(1.0, self._shift) / self._whole
 
-    def read(self, column: Column) -> list[int]:
-        """The sums of the column, exact but for the rounding, in multiples of 2**s."""
-        count = column.count()
-        exact = [count]
+    def read(self, column: Column, ends: tuple[float, float] | None = None) -> list[int]:
+        """The sums of the column, exact but for the rounding, in multiples of 2**s.
+
+        Args:
+            column: The records.
+            ends: The bounds from which the lattice was made, to clip to; None: its own ends.
+        """
+        ends = _ends(self.lattice) if ends is None else ends
+        low, width = self.lattice.low, self.lattice.diameter
+        if self.degree == 2:  # first: the sum and the count come with it
+            squares = column.clipped_squares(*ends, self.lattice, origin=low)
         if self.degree >= 1:
-            low, width = self.lattice.low, self.lattice.diameter
-            ends = self.lattice.value(low), self.lattice.value(self.lattice.high)
-            total = column.clipped_sum(*ends, self.lattice) - count * low
+            total = column.clipped_sum(*ends, self.lattice)
+        count = column.count()
+        if self.degree == 0:
+            exact = [count]
+        else:
+            total -= count * low
             exact = [count * width - total, total]
-            if self.degree == 2:
-                squares = column.clipped_squares(*ends, self.lattice, origin=low)
-                exact = [
-                    count * width**2 - 2 * width * total + squares,
-                    2 * (width * total - squares),
-                    squares,
-                ]
+        if self.degree == 2:
+            exact = [
+                count * width**2 - 2 * width * total + squares,
+                2 * (width * total - squares),
+                squares,
+            ]
         return [each >> self._shift for each in exact]
 
     def moments(self, noisy: Sequence[int], scale: float, distribution: Distribution) -> "Moments":
@@ -113,8 +126,7 @@ class MomentSums:
         region = NoiseRegion(
             tuple(each * step for each in noisy), distribution, scale * step, 2 * step
         )
-        ends = self.lattice.value(self.lattice.low), self.lattice.value(self.lattice.high)
-        return Moments(region, ends, self.lattice.spacing)
+        return Moments(region, _ends(self.lattice), self.lattice.spacing)
 
 
 @attrs.frozen
@@ -329,10 +341,9 @@ class ClippedTotal:
         """How far one unit moves the sum, in steps: by the bound that is farther from zero."""
         return self.records * max(abs(self.lattice.low), abs(self.lattice.high))
 
-    def read(self, column: Column) -> int:
-        """The exact sum, in steps."""
-        lattice = self.lattice
-        return column.clipped_sum(lattice.value(lattice.low), lattice.value(lattice.high), lattice)
+    def read(self, column: Column, ends: tuple[float, float] | None = None) -> int:
+        """The exact sum of the values clipped to the bounds, in steps; see `MomentSums.read`."""
+        return column.clipped_sum(*(_ends(self.lattice) if ends is None else ends), self.lattice)
 
     def spread(self, mechanism: AdditiveMechanism) -> NoiseSpread:
         """The spread of the noisy sum."""
