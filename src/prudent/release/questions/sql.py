@@ -42,6 +42,7 @@ from prudent.release.questions.tables import Table, answered
 from prudent.release.questions.text import NEAREST, ask_of, constant_of, refused, text_of
 from prudent.release.request import GroupNames, Request
 
+_OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
 _PARTS = frozenset(("expressions", "from_", "from", "where", "group", "order", "limit", "kind"))
 
 
@@ -165,7 +166,8 @@ class _Query:
             raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
         source = tree.args.get("from_") or tree.args.get("from")
         named = None if source is None else source.this
-        if not isinstance(named, ast.Table) or not isinstance(named.this, ast.Identifier):
+        plain = isinstance(named, ast.Table) and isinstance(named.this, ast.Identifier)
+        if not plain or {key for key, value in named.args.items() if value} - _OF_A_TABLE:
             raise refused(text, "it has no single table after FROM")
         name = ".".join(part.name for part in named.parts)
         group = tree.args.get("group")
