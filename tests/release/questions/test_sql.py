@@ -33,6 +33,7 @@ def ask(query: str, **given: Any) -> Any:
     return prudent.sql(query, people=TABLE, **{"epsilon": 1.0, "noise": Silence(), **given})
 
 
+@pytest.mark.thorough
 def test_every_aggregate_is_the_statistic_that_it_names() -> None:
     found = ask(
         "SELECT count(*) AS n, count(DISTINCT city) AS cities, avg(clip(x, 0, 400)) AS mean, "
@@ -71,6 +72,7 @@ def test_groups_that_the_query_names_are_public() -> None:
     assert frame.to_dict("list") == {"city": ["oslo", "bergen"], "n": [150, 75]}
 
 
+@pytest.mark.thorough
 def test_other_groups_are_given_or_private() -> None:
     query = "SELECT date_trunc('month', day) AS month, count(*) FROM people GROUP BY 1"
     found = ask(query, groups=["2024-01..2024-03"])

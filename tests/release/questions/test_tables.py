@@ -50,6 +50,7 @@ def test_all_questions_are_charged_once() -> None:
     assert found["COUNT(*)"].epsilon < found["mean(x)"].epsilon
 
 
+@pytest.mark.thorough
 def test_answers_are_one_frame() -> None:
     given: Any = {"epsilon": 20.0, "noise": ReproducibleNoise(2)}
     questions = {"x": ["median", "mean"], "n": "mean"}
@@ -80,6 +81,7 @@ def test_private_groups_are_chosen_once() -> None:
     assert epsilon_of(book.charges[0][0], delta=1e-6) <= 9.0 + 1e-6
 
 
+@pytest.mark.thorough
 def test_a_description_of_every_column() -> None:
     found: Any = prudent.describe(TABLE, epsilon=40.0, unit=None, noise=ReproducibleNoise(3))
     assert found["describe(x)"].median.value == pytest.approx(50, abs=3)
