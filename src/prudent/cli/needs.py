@@ -23,6 +23,7 @@ MODULES = {
     "doctor": "commands.doctor",
     "release": "commands.release",
     "regress": "commands.regress",
+    "sql": "commands.questions",
     "budget": "commands.budget",
     "audit": "commands.audit",
 }
@@ -36,6 +37,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "release": (TABLES,),
     "regress": (TABLES, ESTIMATORS),
+    "sql": (TABLES,),
     "budget": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
