@@ -17,7 +17,9 @@ comma := ,
 has = $(VENV)/.has-$(1)
 
 SOURCES := $(shell find src -type f -not -path '*/__pycache__/*')
-WHEEL_SITE := build/wheel-site
+# By this name Hypothesis takes the package for one of others, and leaves its sources unread: that
+# takes seconds, and makes what it tries depend on what was imported before.
+WHEEL_SITE := build/wheel-site/site-packages
 
 # One thread per worker: on a small machine two layers of parallelism only get in each other's way.
 export OMP_NUM_THREADS ?= 1
@@ -28,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated fuzz lint docs check-site publish-docs bench clean
+.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -84,11 +86,17 @@ fuzz: $(call has,$(TEST_EXTRAS))
 # Flower asks for older versions of what everything else uses: an environment of its own.
 test-federated: build/constraints-federated.txt
 	$(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
-		WHEEL_SITE=build/wheel-site-federated \
+		WHEEL_SITE=build/wheel-site-federated/site-packages \
 		TESTS='tests/training/adapters/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
 
-# What constraints-federated.txt does not name is as in constraints.txt.
-build/constraints-federated.txt: constraints-federated.txt constraints.txt
+# Steps, gradients and runs with the oldest torch that pyproject.toml declares. Its wheel for Linux
+# brings three gigabytes of CUDA along, so this is a job of its own.
+test-oldest-torch: build/constraints-oldest-torch.txt
+	$(MAKE) test VENV=.venv-oldest-torch CONSTRAINTS=$< TEST_EXTRAS=dev+lab+tables \
+		WHEEL_SITE=build/wheel-site-oldest-torch/site-packages TESTS='tests/training tests/tune'
+
+# What these do not name is as in constraints.txt.
+build/constraints-%.txt: constraints-%.txt constraints.txt
 	mkdir -p build
 	awk -F== 'NR == FNR { named[$$1]; print; next } !($$1 in named)' $^ >$@
 
@@ -118,6 +126,12 @@ publish-docs: $(call has,docs+lab)
 
 bench: $(call has,lab+peers+tables)
 	$(BIN)/python -m benchmarks
+
+# A wheel and a source archive, each installed into an empty environment and tried there.
+dist: $(VENV)/.ready
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	$(BIN)/python .ci/try_dist.py dist
 
 clean:
 	rm -rf build dist site

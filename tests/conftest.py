@@ -20,6 +20,8 @@ from tests.warming import begin_at_ones_own_end
 
 _PLAIN = SimpleNamespace(_idlist=())
 SOURCE = Path(__file__).resolve().parents[1] / "src"
+ROOMS = ("audit", "budget", "certify", "cli", "lab", "records", "release", "training", "tune")
+ABOVE_PRICES = tuple(f"prudent.{room}" for room in ROOMS)
 
 # The same examples on every run, and no clock: a shared machine must not decide what passes.
 same = {"derandomize": True, "deadline": None, "database": None}
@@ -83,22 +85,45 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
     A test that patches something must not see the prices of others, nor leave its own.
     """
-    patches = "monkeypatch" in getattr(item, "fixturenames", ())
-    if patches:
-        _forget_prices()
+    known = dict(_prices())
     before = sum(os.times()[:4])
-    found = yield
-    if patches:
-        _forget_prices()
+    outcome = yield
+    if "monkeypatch" in getattr(item, "fixturenames", ()):
+        _prices().clear()
+        _prices().update(known)
     if path := os.environ.get("PRUDENT_TEST_TIMES"):
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(f"{sum(os.times()[:4]) - before:.2f} {item.nodeid}\n")
-    return found
+    return outcome
 
 
-def _forget_prices() -> None:
-    if module := sys.modules.get("prudent.accounting.pld_accountant"):
-        module._KNOWN.clear()
+def _prices() -> dict[Any, float]:
+    """What the PLD accountant remembers."""
+    module = sys.modules.get("prudent.accounting.pld_accountant")
+    return {} if module is None else module._KNOWN
+
+
+class _Patches(pytest.MonkeyPatch):  # type: ignore[misc]
+    """Forgets prices when something changes that they could depend on.
+
+    They cannot depend on the rooms above accounting, from which it imports nothing:
+    `tests/test_architecture.py`.
+    """
+
+    def setattr(self, target: Any, *rest: Any, **options: Any) -> None:
+        super().setattr(target, *rest, **options)
+        name = target if isinstance(target, str) else getattr(target, "__module__", None)
+        name = name or getattr(target, "__name__", type(target).__module__)
+        if not str(name).startswith(ABOVE_PRICES):
+            _prices().clear()
+
+
+@pytest.fixture
+def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
+    """Pytest's, with prices as they are after a change."""
+    patches = _Patches()
+    yield patches
+    patches.undo()
 
 
 def pytest_collection_finish() -> None:

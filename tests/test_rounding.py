@@ -109,7 +109,7 @@ def test_a_confidence_is_never_rounded_to_certainty() -> None:
 # --- one door -------------------------------------------------------------------------------------
 
 # Reports of experiments, whose numbers are measured, and pages that round in another language.
-MEASURED = {"lab", "certify", "cli/certify_run.py", "cli/doctor.py"}
+MEASURED = {"lab", "certify", "cli/commands/certify_run.py", "cli/commands/doctor.py"}
 PRICED = {"lab/commands/train.py", "lab/commands/tune.py"}  # the lab's commands that print bounds
 BOUNDS = re.compile(r"[εδμ] ?[=≤≥<>]|-DP|interval|confidence|at least|at most")
 

@@ -14,6 +14,7 @@ first case of what has no mark. Only processor seconds on a quiet machine decide
 from collections.abc import Sequence
 
 from hypothesis import settings
+from hypothesis import strategies as st
 
 BRIEF = 10
 """Examples of a property test in `make test`."""
@@ -42,7 +43,14 @@ def representatives(cases: Sequence[Sequence[str]]) -> set[int]:
     return chosen
 
 
-def examples(number: int) -> settings:
-    """Settings of a property with so many examples in CI, and at most `BRIEF` in `make test`."""
+CHARACTERS = st.characters(exclude_categories=["Cs"])
+"""The characters of `st.text()`, which takes seconds to find out that these are UTF-8's."""
+
+
+def examples(number: int, *, brief: int = BRIEF) -> settings:
+    """Settings of a property with so many examples in CI, and at most `brief` in `make test`.
+
+    Fewer than usual are for a property that asks an engine or prices a run in each of them.
+    """
     usual = settings().max_examples
-    return settings(max_examples=min(number, usual) if usual <= BRIEF else number)
+    return settings(max_examples=min(number, usual, brief) if usual <= BRIEF else number)

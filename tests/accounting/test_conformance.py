@@ -178,9 +178,9 @@ def test_the_error_says_which_relation_prices_the_event(accountant):
 @pytest.mark.parametrize(
     ("event", "relation"),
     [
+        (RandomizedResponseDpEvent(0.5, 3), Relation.REPLACE_ONE),
         (dp.GaussianDpEvent(3.0), Relation.REPLACE_ONE),
         (sampled(dp.GaussianDpEvent(3.0)), Relation.REPLACE_ONE),
-        (RandomizedResponseDpEvent(0.5, 3), Relation.REPLACE_ONE),
         (RandomizedResponseDpEvent(0.5, 3), Relation.REPLACE_SPECIAL),
     ],
     ids=str,

@@ -202,7 +202,8 @@ def test_a_run_has_a_relation():
         Run(relation="zero-out")
 
 
-@pytest.mark.parametrize("relation", [REPLACE_ONE, Relation("zero-out", 2), Relation(records=3)])
+@pytest.mark.unhurried
+@pytest.mark.parametrize("relation", [Relation("zero-out", 2), REPLACE_ONE, Relation(records=3)])
 def test_different_releases_are_not_taken_for_one(relation):
     """In either order, and at least as expensive as the dearer of them."""
     parts = [sampled(0.2, DiscreteLaplaceTest(scale), 3) for scale in (2.0, 0.5)]

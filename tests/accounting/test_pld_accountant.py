@@ -383,7 +383,7 @@ def test_composing_at_once_is_composing_again_and_again(event, count):
 
 
 @pytest.mark.unhurried
-@examples(15)
+@examples(15, brief=5)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
     delta=st.floats(1e-9, 1e-2), test=some_tests,

@@ -291,7 +291,7 @@ def test_the_order_of_composing_does_not_matter(runs, data):
 
 
 @pytest.mark.unhurried
-@examples(12)
+@examples(12, brief=5)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),
     delta=st.floats(1e-9, 1e-2), change=st.sampled_from(["sigma", "rate", "steps", "delta"]),

@@ -11,12 +11,11 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier
-from prudent.certify.features.backbone import ResNet18Embedding
-from prudent.certify.features.resnet import ResNet18Features
-from prudent.certify.features.sentence_encoder import SentenceEncoder
+from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
 from prudent.certify.features.sentences import (
     Intervals,
     MiniLMEmbedding,
+    SentenceEncoder,
     minilm_map,
     read,
 )

@@ -8,8 +8,7 @@ import pytest
 
 from prudent import cli
 from prudent.audit import CASES
-from prudent.cli.audit import RELEASES
-from prudent.cli.audit_report import REFUTED
+from prudent.cli.commands.audit import REFUTED, RELEASES
 from prudent.release.noise import ReproducibleNoise
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 from prudent import cli
-from prudent.cli.audit_report import REFUTED
+from prudent.cli.commands.audit import REFUTED
 
 
 def audit(text, *, method="white-box"):

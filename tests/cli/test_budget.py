@@ -15,7 +15,7 @@ from prudent._rounding import rounded_up
 from prudent.accounting.relations import Adjacency
 from prudent.budget.ledger import Ledger
 from prudent.cli import options
-from prudent.cli.budget import app
+from prudent.cli.commands.budget import app
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 

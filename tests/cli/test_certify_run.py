@@ -12,7 +12,8 @@ from prudent import LaplaceTest, Plan, ProposeTestRelease, Sum
 from prudent._rounding import rounded_up
 from prudent.accounting import REPLACE_ONE
 from prudent.accounting.robustness import mean_at_least
-from prudent.cli import certify_run, errors, main
+from prudent.cli import errors, main
+from prudent.cli.commands import certify_run
 from prudent.training.run.checkpoint import record_paid
 from prudent.training.run.metrics import Metrics, Recorder
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from prudent.accounting import MarginTest, Run
-from prudent.cli import doctor
+from prudent.cli.commands import doctor
 from prudent.release.noise import SecureNoise
 from tests.cli.conftest import prudent
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import prudent
 from prudent._validate import ArgumentError
 from prudent.cli.errors import with_flag
-from tests.tiers import examples
+from tests.tiers import CHARACTERS, examples
 
 Command = Callable[..., Any]
 GOOD = {"noise-multiplier": "1.1", "test": "laplace:1", "delta": "1e-5", "steps": "10"}
@@ -30,7 +30,7 @@ SENSIBLE_NUMBERS = st.sampled_from(["0.01", "0.3", "0.5", "1", "2", "50"])
 NUMBERS = st.one_of(ODD_NUMBERS, SENSIBLE_NUMBERS)
 TESTS = st.one_of(
     st.just("none"),
-    st.text(max_size=8),
+    st.text(CHARACTERS, max_size=8),
     st.builds(
         "{}:{}".format,
         st.sampled_from(["laplace", "gaussian", "discrete-laplace", "discrete-gaussian"]),
@@ -144,7 +144,7 @@ def test_whatever_is_given_the_answer_is_a_price_or_one_line(
 
 
 @pytest.mark.unhurried
-@examples(12)
+@examples(12, brief=5)
 @given(
     st.dictionaries(
         st.sampled_from([*GOOD, "epsilon", "failure", "propose", "sampling-rate"]), ODD_NUMBERS
@@ -163,7 +163,7 @@ def test_a_bug_is_reported_as_one(run: Command, monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object, **__: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("prudent.cli.pricing._print_price", broken)
+    monkeypatch.setattr("prudent.cli.commands.pricing._print_price", broken)
     answer = run("epsilon", *flags(GOOD))
     assert (answer.status, answer.err) == (
         1,
@@ -178,7 +178,7 @@ def test_what_is_stopped_by_the_keyboard_says_so(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prudent.cli.pricing._print_price", interrupted)
+    monkeypatch.setattr("prudent.cli.commands.pricing._print_price", interrupted)
     assert run("epsilon", *flags(GOOD)) == (130, "", "Stopped.\n")
 
 

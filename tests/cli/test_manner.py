@@ -75,7 +75,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "calibrate": ["--solve=steps", "--epsilon=2", *PRICE, "--accountant=rdp"],
         "train": [f"--dataset=npz:{archive}", "--steps=2", "--noise-multiplier=1", "--seed=0"],
         "tune": [
-            *("--search=lr=0.1:1:log", "--steps=2", "--noise-multiplier=1", "--law=fixed"),
+            *("--search=lr=0.1:1:log", "--steps=2", "--noise-multiplier=1", "--distribution=fixed"),
             *("--candidates=1", f"--dataset=npz:{archive}"),
         ],
         "demo": ["--steps=2", f"--out={folder}/demo"],

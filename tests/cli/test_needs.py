@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prudent import _extras
-from prudent.cli import command_line, needs, plugins
+from prudent.cli import command_line, needs
 from tests import environments
 
 TABLE = "value,kind\n" + "".join(f"{place},a\n" for place in range(400))
@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_command_has_a_module_and_a_line_in_the_table() -> None:
-    outer = {*needs.MODULES, *plugins.names("commands")}
+    outer = {*needs.MODULES, *needs.plugins("commands")}
     assert set(needs.NEEDS) >= outer
     assert set(needs.NEEDS) <= {*outer, *COMMANDS}
     assert {name for name, _ in needs.NEEDS_OF_OPTIONS} <= {*outer, *COMMANDS}

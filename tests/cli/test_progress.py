@@ -108,7 +108,7 @@ def test_a_real_terminal() -> None:
     """Standard error on a terminal, standard output in a pipe: the result is whole."""
     script = (
         "import sys, time, typer, prudent.cli as cli\n"
-        "from prudent.cli import doctor as module\n"
+        "from prudent.cli.commands import doctor as module\n"
         "cli.progress._PATIENCE = 0.02\n"
         "def doctor(): time.sleep(0.5); typer.echo('done')\n"
         "module.doctor = doctor\n"

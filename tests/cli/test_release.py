@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.budget.ledger import Ledger
-from prudent.cli import errors, release
+from prudent.cli import errors
+from prudent.cli.commands import release
 from prudent.release import noise, statistics
 from prudent.release.columns import queries as table_queries
 

@@ -248,9 +248,7 @@ class Training(Entry):
     def fit(self, model: nn.Module, data: Any) -> None:
         options = dict(self.options)
         execution = Execution(seed=0, distributed=False, **options.pop("execution", {}))
-        fit(
-            PLAN, model, cross_entropy, data, execution=execution, progress=False, lr=1.0, **options
-        )
+        fit(PLAN, model, cross_entropy, data, execution=execution, lr=1.0, **options)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         if self.augmented or "collate_fn" in self.options:
@@ -533,7 +531,7 @@ class Score(Stacked):
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.training.run.metrics import Accuracy
+        from prudent.training.run.reporting import Accuracy
         from prudent.tune.fitting import HeldOut
 
         def at_once(self: HeldOut, model: nn.Module) -> int:
@@ -580,7 +578,44 @@ class Audit(Entry):
         plant_centring(patch)
 
 
+class Parts(Entry):
+    """The parts of an aggregation, each as one of 99 unit vectors that tells its records in order.
+
+    So a part that is not the same moves them by 1, and two parts by more.
+    """
+
+    name = "aggregate"
+    plain = tuple((index % 5, f"text {index % 3}") for index in range(COUNT))
+    telling = ("text",)
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return drawing.items()
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        from prudent.estimators import aggregate
+
+        found = torch.zeros(9, 99, dtype=torch.float64)
+        numbers = iter(range(9))
+
+        def fit_one(part: list[Any]) -> float:
+            found[next(numbers), random.Random(repr(part)).randrange(99)] = 0.5**0.5
+            return 1.0
+
+        kept = [record for place, record in enumerate(records) if place != absent]
+        aggregate(fit_one, kept, 1.0, parts=9, noise=Silent())
+        return found
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        from prudent.estimators.aggregation.parts import Records
+
+        def by_position(self: Records, parts: int, key: bytes) -> list[Any]:
+            return [self.take(list(range(part, self.count, parts))) for part in range(parts)]
+
+        patch.setattr(Records, "divided", by_position)
+
+
 ENTRIES += [
+    Parts(),
     Statistic("sum", 10.0, bounds=(0.0, 10.0)),
     Statistic("count", 1.0),
     Statistic("mean", 10.0 / (COUNT - 1), bounds=(0.0, 10.0)),

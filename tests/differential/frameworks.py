@@ -338,7 +338,7 @@ class SeveralProcesses(Training):
             "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
         )
         data = Items(records, augmented=self.augmented)
-        fit(PLAN, model, cross_entropy, data, execution=Execution(seed=0), progress=False, lr=1.0)
+        fit(PLAN, model, cross_entropy, data, execution=Execution(seed=0), lr=1.0)
         if rank == 0:
             torch.save(model.state_dict(), folder / "model.pt")
         distributed.destroy_process_group()

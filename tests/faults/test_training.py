@@ -13,6 +13,7 @@ from prudent.budget.ledger import Ledger, StorageError
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 
 CPU = torch.device("cpu")
 PLAN = Plan(
@@ -46,9 +47,9 @@ def train(out: Path | None, *, records: int = 20, hungry: int = -1, width: int =
     model = nn.Sequential(nn.Linear(5, width), nn.Linear(width, 3), Hungry(hungry + 1 or -1))
     generator = torch.Generator().manual_seed(1)
     data = torch.randn(records, 5, generator=generator), torch.arange(records) % 3
-    settings = {"execution": Execution(seed=3), "evaluate_every": 2, "progress": False, "lr": 0.1}
+    settings = {"execution": Execution(seed=3), "evaluate_every": 2, "out": out, "lr": 0.1}
     settings["evaluate"] = model[2].look  # also once before the run, as a rehearsal
-    return fit(PLAN, model, cross_entropy, data, out=out, **(settings | options)).model
+    return fit(PLAN, model, cross_entropy, data, **gathered(settings | options)).model
 
 
 def weights(model: nn.Module) -> torch.Tensor:

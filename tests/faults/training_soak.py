@@ -20,7 +20,7 @@ import torch
 import torch._dynamo  # what every optimizer imports: here, not in each child
 
 from prudent.budget.ledger import Ledger
-from prudent.training import Execution, Plan, fit
+from prudent.training import Execution, Plan, Reporting, fit
 from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.run.test_checkpoint import PLAN, assert_same_run, network, records
@@ -30,7 +30,7 @@ STEPS, EVERY = 40, 4
 BUDGET = {"epsilon": 50.0, "delta": 1e-3}
 
 
-class Reporting(torch.optim.Adam):
+class Telling(torch.optim.Adam):
     """Writes a byte for every step, to a pipe that is no part of what it is."""
 
     def step(self, closure=None):
@@ -48,15 +48,16 @@ def train(folder: Path, ledger: Path, seed: int) -> None:
             network(),
             cross_entropy,
             records(),
-            optimizer=Reporting,
+            optimizer=Telling,
             execution=Execution(seed=seed),
-            evaluate=lambda model: {"weight": float(model[0].weight.detach().double().sum())},
-            evaluate_every=EVERY,
             average=0.9,
             ledger=opened,
-            out=folder,
-            resume=True,
-            progress=False,
+            reporting=Reporting(
+                evaluate=lambda model: {"weight": float(model[0].weight.detach().double().sum())},
+                evaluate_every=EVERY,
+                out=folder,
+                resume=True,
+            ),
             lr=0.01,
         )
 

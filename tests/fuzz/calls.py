@@ -22,6 +22,7 @@ from torch import nn
 
 from tests.fuzz.files import TARGETS, folder
 from tests.fuzz.judging import FindingError, judge
+from tests.tiers import CHARACTERS
 
 
 @attrs.frozen
@@ -131,10 +132,10 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
     st.floats(0, 1),
     st.integers(),
     st.integers(0, 100),
-    st.text(max_size=12),
+    st.text(CHARACTERS, max_size=12),
     st.lists(st.floats(), max_size=4),
     st.tuples(st.floats(), st.floats()),
-    st.lists(st.one_of(st.integers(), st.text(max_size=3), st.none()), max_size=3),
+    st.lists(st.one_of(st.integers(), st.text(CHARACTERS, max_size=3), st.none()), max_size=3),
 )
 
 
@@ -444,10 +445,12 @@ def _reviews_folder() -> str:
     return str(folder())
 
 
-def _experiment() -> Callable[..., Any]:
-    from prudent.lab.settings import Experiment
+def _experiment() -> tuple[Callable[..., Any], dict[str, Any]]:
+    from prudent.lab.settings import Experiment, setting_fields
 
-    return Experiment
+    fields = [field for _, field in setting_fields()]
+    plain = {f.name: f.default for f in fields if not isinstance(f.default, attrs.Factory)}
+    return Experiment.of, plain | {"steps": 10}
 
 
 _FIT: dict[str, Any] = {
@@ -457,16 +460,9 @@ _FIT: dict[str, Any] = {
     "execution": None,
     "corrupt": None,
     "average": None,
-    "evaluate": None,
-    "evaluate_every": None,
-    "evaluate_at": (),
-    "callbacks": (),
+    "reporting": None,
     "delta": 1e-5,
-    "budget": None,
     "ledger": None,
-    "out": None,
-    "resume": False,
-    "progress": False,
     "lr": 0.1,
 }
 
@@ -1186,15 +1182,7 @@ CALLS: tuple[Call, ...] = (
     Call("corruption.parse", _of("lab.corruption:parse", text="label:0.1")),
     Call(
         "experiments.Experiment",
-        lambda: (
-            _experiment(),
-            {
-                field.name: field.default
-                for field in attrs.fields(_experiment())
-                if not isinstance(field.default, attrs.Factory)
-            }
-            | {"steps": 10},
-        ),
+        _experiment,
         0.3,
     ),
     Call(

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from tests.fuzz.files import TARGETS as FILES
 from tests.fuzz.files import folder
 from tests.fuzz.judging import FindingError, judge
+from tests.tiers import CHARACTERS
 
 STATUSES = (0, 2, 3, 4)
 """Done, bad input, refused by the test, over budget."""
@@ -29,7 +30,7 @@ TEXTS = (
 )
 VALUES: st.SearchStrategy[str] = st.one_of(
     st.sampled_from(TEXTS),
-    st.text(max_size=20),
+    st.text(CHARACTERS, max_size=20),
     st.floats().map(repr),
     st.integers().map(str),
 )
@@ -149,7 +150,7 @@ def _settings() -> str:
 def _audits() -> list[str]:
     import typer
 
-    from prudent.cli.audit import app
+    from prudent.cli.commands.audit import app
 
     return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
@@ -183,7 +184,7 @@ COMMANDS: tuple[Command, ...] = (
         ("tune",),
         lambda: [
             *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--search=lr=0.1:1:log", "--steps=2"),
-            *("--noise-multiplier=1", "--candidates=1", "--law=fixed", "--held-out=0.5"),
+            *("--noise-multiplier=1", "--candidates=1", "--distribution=fixed", "--held-out=0.5"),
             *("--score-noise=1", "--batch=2", "--workers=1", "--dry-run", "--json"),
         ],
         0.02,

@@ -242,9 +242,10 @@ def _settings() -> list[bytes]:
 
 
 def _read_settings(path: Path) -> object:
-    from prudent.lab.commands.train import _experiment, _from_file
+    from prudent.lab.commands.experiment_flags import experiment_of
+    from prudent.lab.commands.train import _from_file
 
-    return _experiment(_from_file(path))
+    return experiment_of(_from_file(path))
 
 
 def _state() -> dict[str, Any]:
@@ -439,7 +440,7 @@ def _ibis_table() -> Any:
 
 
 def _condition(text: str) -> object:
-    from prudent.release.columns.conditions import parse_condition
+    from prudent.release.columns.expressions import parse_condition
 
     return parse_condition(text)(_ibis_table())
 

@@ -83,13 +83,12 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "_formats.py",  # npz, by datasets, classifier and features
         "accounting/serialisation.py",  # event
         "certify/features/__init__.py",  # comes with the package
-        "certify/features/backbone.py",  # comes with the package
         "certify/features/sentences.py",
         "certify/saving.py",  # classifier
         "cli/answering.py",  # options
         "lab/commands/certify.py",  # landmarks
         "lab/commands/train.py",  # settings
-        "certify/features/resnet.py",  # safetensors, torch weights
+        "certify/features/resnet.py",  # safetensors, torch weights; comes with the package
         "_data_files.py",  # arrays that prudent wrote to the user's cache
         "lab/named_datasets.py",  # idx, cifar, reviews, census
         "records/whole_network.py",  # features network

@@ -4,6 +4,7 @@ import ast
 import gzip
 import io
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,18 @@ pytest.importorskip("torch", reason="half of the readers are torch's")
 
 import prudent
 from tests.fuzz.files import TARGETS, Target, folder
+from tests.sources import dotted
 
 SOURCE = Path(str(prudent.__file__)).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 MODULES |= {"yaml", "jsonpickle", "code", "codeop"}
 BUILTINS = {"eval", "exec", "compile", "__import__"}
 SHELLS = {"os.system", "os.popen"}
+UNPACKING = {"extractall", "unsafe_load"}
+OPTIONS = {"shell", "trust_remote_code"}
+WORDS = MODULES | BUILTINS | SHELLS | UNPACKING | OPTIONS | {"load"}
+SUSPECT = re.compile(rf"\b({'|'.join(map(re.escape, WORDS))})\b")
+"""A source without any of these words has no fault; parsing all of them takes seconds."""
 OWN = {
     "audit/auditing.py": "asks whether a mechanism can be sent to another process",
     "records/containers.py": "hashes the pickle of a value that it cannot describe otherwise",
@@ -29,12 +36,6 @@ OWN = {
 """Sources that pickle what they made themselves, each with its reason."""
 
 
-def calls_of(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
-
 def given(call: ast.Call, name: str) -> object:
     values = [each.value for each in call.keywords if each.arg == name]
     return values[0].value if values and isinstance(values[0], ast.Constant) else None
@@ -42,22 +43,27 @@ def given(call: ast.Call, name: str) -> object:
 
 def faults(text: str) -> list[str]:
     """Everything in a source that could run what a file says."""
-    tree, found = ast.parse(text), []
-    for node in ast.walk(tree):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        found += [name for name in names if name.partition(".")[0] in MODULES]
-    for name, call in calls_of(tree):
-        last = name.rpartition(".")[2]
-        if name in BUILTINS or name in SHELLS or last in ("extractall", "unsafe_load"):
-            found.append(name)
-        if name in ("torch.load", "load") and given(call, "weights_only") is not True:
-            found += [name] if name == "torch.load" else []
-        if name in ("np.load", "numpy.load") and given(call, "allow_pickle") is not False:
-            found.append(name)
-        if given(call, "shell") is True or given(call, "trust_remote_code") is True:
-            found.append(name)
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)) if SUSPECT.search(text) else ():
+        match node:
+            case ast.Import(names=aliases):
+                names = [alias.name for alias in aliases]
+                found += [name for name in names if name.partition(".")[0] in MODULES]
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in MODULES:
+                found.append(module)
+            case ast.Call(func=function) if is_fault(name := dotted(function), node):
+                found.append(name)
     return found
+
+
+def is_fault(name: str, call: ast.Call) -> bool:
+    return (
+        name in BUILTINS | SHELLS
+        or name.rpartition(".")[2] in UNPACKING
+        or (name == "torch.load" and given(call, "weights_only") is not True)
+        or (name in ("np.load", "numpy.load") and given(call, "allow_pickle") is not False)
+        or any(given(call, option) is True for option in OPTIONS)
+    )
 
 
 @pytest.mark.unhurried

@@ -24,6 +24,7 @@ from prudent import count, median, mode
 from prudent.budget.ledger import Ledger, datasets
 from prudent.release import ReproducibleNoise
 from tests.servers import postgres_url
+from tests.tiers import CHARACTERS
 
 __all__ = ["postgres_url"]
 
@@ -186,7 +187,7 @@ def check_ledger(location: str, dataset: str, label: str, column: str) -> None:
 
 
 PRINTABLE = TEXTS.filter(lambda text: text.isprintable())
-LABELS = st.one_of(TEXTS, st.text(st.characters(exclude_categories=["Cs"]), max_size=8))
+LABELS = st.one_of(TEXTS, st.text(CHARACTERS, max_size=8))
 
 
 @pytest.mark.parametrize("text", EVIL[:4])

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from prudent.certify.features import resnet
-from prudent.lab import backbones, datasets
+from prudent.lab import datasets, models
 
 DATA = os.environ.get("PRUDENT_DATA")
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"
@@ -96,18 +96,18 @@ def test_vgg16_has_the_published_names_and_shapes():
         expected[f"features.{place}.bias"] = (width,)
         inputs, place = width, place + 2
     with torch.device("meta"):
-        ours = backbones.VGG16Features().state_dict()
+        ours = models.VGG16Features().state_dict()
     assert {name: tuple(tensor.shape) for name, tensor in ours.items()} == expected
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16])
 def test_vgg16_is_read_in_single_and_half_precision(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(backbones, "_VGG16_WIDTHS", ((2, 3), (4,), (5,), (6,), (7,)))
+    monkeypatch.setattr(models, "_VGG16_WIDTHS", ((2, 3), (4,), (5,), (6,), (7,)))
     torch.manual_seed(0)
-    network = backbones.VGG16Features().eval().requires_grad_(False)
+    network = models.VGG16Features().eval().requires_grad_(False)
     stored = {name: tensor.to(kind) for name, tensor in network.state_dict().items()}
     save_file(stored, tmp_path / "vgg16-features.safetensors")
-    read = backbones.vgg16(tmp_path / "vgg16-features.safetensors")
+    read = models.vgg16(tmp_path / "vgg16-features.safetensors")
     inputs = torch.rand(2, 3, 64, 64)
     torch.testing.assert_close(read(inputs), network(inputs), rtol=1e-2, atol=1e-3)
     torch.testing.assert_close(read(inputs), read.features(inputs).mean((2, 3)))
@@ -118,7 +118,7 @@ def test_vgg16_is_read_in_single_and_half_precision(tmp_path, monkeypatch, kind)
 @pytest.mark.unhurried
 def test_weights_of_another_network_are_refused(published, tmp_path):
     with pytest.raises(ValueError, match=r"weights of a VGG16Features, got no tensor .* and more"):
-        backbones.vgg16(published[1])
+        models.vgg16(published[1])
     save_file({"conv1.weight": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(ValueError, match="weights of a ResNet18Features"):
         resnet.resnet18(tmp_path / "other.safetensors")
@@ -157,7 +157,7 @@ class _Means(nn.Module):
 
 def test_images_are_resized_and_standardised():
     data = images()
-    features = backbones.with_features(data, _Means(2.0), size=16, batch_size=2)
+    features = models.with_features(data, _Means(2.0), size=16, batch_size=2)
     resized = nn.functional.interpolate(data.train_features, (16, 16), mode="bilinear")
     mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     expected = 2 * (resized.mean((2, 3)) - mean) / deviation
@@ -169,15 +169,15 @@ def test_images_are_resized_and_standardised():
 
 def test_features_are_kept_until_something_changes():
     data, network = images(), _Means(1.0)
-    first = backbones.with_features(data, network, size=16)
-    again = backbones.with_features(data, network, size=16)
+    first = models.with_features(data, network, size=16)
+    again = models.with_features(data, network, size=16)
     assert network.calls == 2
     assert first.train_features.equal(again.train_features)
-    backbones.with_features(data, network, size=12)
+    models.with_features(data, network, size=12)
     assert network.calls == 4
-    changed = backbones.with_features(data, _Means(3.0), size=16)
+    changed = models.with_features(data, _Means(3.0), size=16)
     torch.testing.assert_close(changed.train_features, 3 * first.train_features)
-    other = backbones.with_features(images(seed=1), network, size=16)
+    other = models.with_features(images(seed=1), network, size=16)
     assert not other.train_features.equal(first.train_features)
 
 
@@ -187,7 +187,7 @@ def test_only_colour_images_have_features():
         1, "",
     )  # fmt: skip
     with pytest.raises(ValueError, match="Expected RGB images"):
-        backbones.with_features(data, _Means(1.0))
+        models.with_features(data, _Means(1.0))
 
 
 @pytest.mark.skipif(DATA is None, reason="PRUDENT_DATA is not set: no folder with weights")

@@ -30,7 +30,7 @@ from prudent.lab.demo import (
 )
 from prudent.lab.settings import Experiment
 
-COMMON = Experiment(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
+COMMON = Experiment.of(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 CERTIFIED = Result(
     accuracy=0.961,
     certified={0: 0.961, 100: 0.95, 2000: 0.6},
@@ -108,14 +108,14 @@ def test_the_short_demo_is_a_part_of_the_full_one():
     assert SHORT.attacked == (0,)  # attacks take most of the time
     short, full = linear_entries(COMMON), entries(COMMON)
     assert {entry.key for entry in short} < {entry.key for entry in full}
-    same = {"method": COMMON.method, "clip": COMMON.clip, "lr": COMMON.lr}
-    assert all(attrs.evolve(entry.experiment, **same) == COMMON for entry in short)
+    same = {"method": COMMON.rule.method, "clip": COMMON.rule.clip, "lr": COMMON.optimizer.lr}
+    assert all(entry.experiment.changed(**same) == COMMON for entry in short)
     assert all(entry.model == "linear" for entry in short)
 
 
 def test_an_attack_that_no_epsilon_covers_is_refused(tmp_path):
     with pytest.raises(ArgumentError, match="prudent train"):
-        run_demo(attrs.evolve(COMMON, corrupt="mimic:0.1"), tmp_path / "demo")
+        run_demo(COMMON.changed(corrupt="mimic:0.1"), tmp_path / "demo")
     assert not (tmp_path / "demo").exists()
 
 
@@ -141,7 +141,7 @@ def easy(path: Path) -> Experiment:
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     test = {"x_test": features[:60], "y_test": labels[:60]}
     np.savez(path, x_train=features, y_train=labels, **test, classes=3)
-    return attrs.evolve(COMMON, dataset=f"npz:{path}", accountant=RdpAccountant)
+    return COMMON.changed(dataset=f"npz:{path}", accountant=RdpAccountant)
 
 
 PLAIN = (Classifier("vectors:4", 1.0, "the numbers themselves"),)

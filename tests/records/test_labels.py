@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from prudent._validate import ArgumentError
 from prudent.records.arrays import NONE, Classes
+from tests.tiers import CHARACTERS
 
 
 class Everything:
@@ -105,7 +106,7 @@ def test_classes_are_different_labels(wrong: list[object]) -> None:
         Classes(wrong)
 
 
-@given(st.lists(st.one_of(st.integers(), st.floats(), st.text(max_size=3)), max_size=8))
+@given(st.lists(st.one_of(st.integers(), st.floats(), st.text(CHARACTERS, max_size=3)), max_size=8))
 def test_a_class_finds_itself(labels: list[object]) -> None:
     classes = Classes([0, 0.5, "a", 7])
     found = classes.numbers(labels).tolist()

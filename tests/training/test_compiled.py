@@ -214,7 +214,6 @@ def test_the_compiled_run_is_the_eager_one(device):
             cross_entropy,
             data,
             execution=Execution(device=device, seed=4, compile=compile),
-            progress=False,
             lr=0.1,
         )
         for compile in (True, False)

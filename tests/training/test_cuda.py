@@ -83,7 +83,6 @@ def train(model, aggregation, *, graph, optimizer=torch.optim.SGD, policies=None
         records(),
         optimizer=optimizer,
         execution=execution,
-        progress=False,
         **({"lr": 0.01} | options),
     )
 
@@ -250,7 +249,7 @@ class TestKeystream:
         """The same key on either device: the same batches, branches and noise."""
         on_device = train(network(), RULES["gaussian"], graph=True)
         plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
-        settings = {"execution": Execution(seed=3), "progress": False, "lr": 0.01}
+        settings = {"execution": Execution(seed=3), "lr": 0.01}
         on_host = fit(plan, network(), cross_entropy, records(), **settings)
         assert on_device.pass_rate == on_host.pass_rate
         torch.testing.assert_close(
@@ -364,7 +363,6 @@ def test_a_label_out_of_range_does_not_end_the_process(graph):
         cross_entropy,
         (inputs, targets),
         execution=execution,
-        progress=False,
         lr=0.1,
     )
     assert weights(fitted.model).isfinite().all()
@@ -422,7 +420,7 @@ def test_an_optimizer_outside_the_graph_follows_every_step(options, physical):
     for graph in (True, False):
         plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
         execution = Execution(device="cuda", seed=3, cuda_graph=graph, physical_batch=physical)
-        settings = {"lr": 0.01, "execution": execution, "progress": False}
+        settings = {"lr": 0.01, "execution": execution}
         fitted = fit(plan, network(), cross_entropy, records(), **(settings | options))
         results.append((weights(fitted.model), fitted.history))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
@@ -441,9 +439,7 @@ def test_items_are_read_ahead_and_pinned(workers, recompute):
     results = []
     for data in (items, (inputs, targets)):
         execution = Execution(device="cuda", seed=3, workers=workers, recompute=recompute)
-        fitted = fit(
-            plan, network(), cross_entropy, data, execution=execution, progress=False, lr=0.01
-        )
+        fitted = fit(plan, network(), cross_entropy, data, execution=execution, lr=0.01)
         results.append((weights(fitted.model), fitted.pass_rate))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
     assert results[0][1] == results[1][1]

@@ -202,7 +202,7 @@ def fitted(train_set, **options) -> Tensor:
     model = build("dropout")
     plan = Plan(sampling_rate=0.8, steps=1, aggregation=PLAN.aggregation)
     execution = Execution(seed=1, physical_batch=7, **options)
-    fit(plan, model, losses, train_set, execution=execution, lr=1.0, progress=False)
+    fit(plan, model, losses, train_set, execution=execution, lr=1.0)
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from prudent.training import Execution, Plan, Sum, fit
+from prudent.training import Execution, Plan, Reporting, Sum, fit
 from prudent.training import step as step_module
 from prudent.training.adapters.federated import RoundRelease
 from prudent.training.chunk import StepState
@@ -63,9 +63,10 @@ def public_noise():
         cross_entropy,
         (tokens, torch.arange(100) % 3),
         execution=Execution(),
-        evaluate=lambda model: shown.append(model.rows.weight.detach().clone()) or {},
-        evaluate_every=1,
-        progress=False,
+        reporting=Reporting(
+            evaluate=lambda model: shown.append(model.rows.weight.detach().clone()) or {},
+            evaluate_every=1,
+        ),
         lr=rate,
     )
     factor = noise_factor(sum(p.numel() for p in model.parameters()), 2, torch.float64)

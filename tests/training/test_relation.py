@@ -26,6 +26,7 @@ from prudent.training import (
     Mean,
     Plan,
     ProposeTestRelease,
+    Reporting,
     Step,
     Sum,
     TrimmedSum,
@@ -88,8 +89,8 @@ class TestTheNumberOfRecords:
     @pytest.mark.filterwarnings("ignore:The test hardly ever passes")
     def test_the_records_are_written_with_it(self, tmp_path):
         fitted = fit(
-            plan_of(), network(), cross_entropy, records(30), lr=0.1, progress=False, delta=1e-5,
-            out=tmp_path,
+            plan_of(), network(), cross_entropy, records(30), lr=0.1, delta=1e-5,
+            reporting=Reporting(out=tmp_path),
         )  # fmt: skip
         ledger = json.loads((tmp_path / "paid.json").read_text())
         assert from_plain(ledger["relation"]) == ZERO_OUT

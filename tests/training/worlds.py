@@ -49,6 +49,7 @@ from prudent.training.run import execution
 from tests.archives import save_easy_classes
 from tests.servers import free_port
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -110,7 +111,7 @@ def result(fitted, model=None):
 
 
 def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, **options):
-    settings = {"evaluate_every": 3, "progress": False, "private_diagnostics": True, "lr": 0.3}
+    settings = {"evaluate_every": 3, "private_diagnostics": True, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
         return fit(
@@ -119,7 +120,7 @@ def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, **opti
             cross_entropy,
             records() if data is None else data,
             execution=Execution(**({"seed": SEED, "device": device()} | (how or {}))),
-            **(settings | options),
+            **gathered(settings | options),
         )
 
 
@@ -175,7 +176,6 @@ simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
 simple("averaged", SUM, average=0.8)
-simple("budget", Sum(clip=1.0, noise_multiplier=3.0), steps=STEPS, budget=0.5, delta=1e-3)
 
 
 @scenario

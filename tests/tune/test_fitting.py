@@ -157,6 +157,7 @@ def test_calibration_covers_search_and_score() -> None:
 def test_arguments_are_checked() -> None:
     for change, name in [
         ({"ledger": None}, "ledger"),
+        ({"reporting": None}, "reporting"),
         ({"out": "x"}, "out"),
     ]:
         with pytest.raises(ValueError, match=name):

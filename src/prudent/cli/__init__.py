@@ -1,8 +1,8 @@
 """The command line, `prudent`: one module for each family of commands, put together here.
 
-To add a command, write a function with typed options in a module of its own, and name the module
-and the extras that it needs in `prudent.cli.needs`; commands of other packages, and of the lab, are
-found by `prudent.cli.plugins`. Only the command that is asked for is put together, and only typer
+To add a command, write a function with typed options in a module of `prudent.cli.commands`, and
+name the module and the extras that it needs in `prudent.cli.needs`, which also finds the commands
+of other packages and of the lab. Only the command that is asked for is put together, and only typer
 is imported for that: whatever it needs beyond, it imports when it runs.
 """
 
@@ -19,7 +19,7 @@ import typer
 
 import prudent
 from prudent._warning import PredictableNoiseWarning
-from prudent.cli import display, errors, needs, options, plugins, progress
+from prudent.cli import display, errors, needs, options, progress
 
 _HELP = ["-h", "--help"]
 
@@ -95,14 +95,14 @@ def command_line(only: str | None = None) -> Any:
 
 
 def _names() -> list[str]:
-    return list(dict.fromkeys([*needs.MODULES, *plugins.names("commands")]))
+    return list(dict.fromkeys([*needs.MODULES, *needs.plugins("commands")]))
 
 
 def _module(name: str) -> Any:
     """The module of a command; one built in comes before a plug-in of the same name."""
     if name in needs.MODULES:
         return importlib.import_module(f"prudent.cli.{needs.MODULES[name]}")
-    module = plugins.load("commands", name)
+    module = needs.load_plugin("commands", name)
     needs.NEEDS.update(getattr(module, "NEEDS", {name: ()}))
     needs.NEEDS_OF_OPTIONS.update(getattr(module, "NEEDS_OF_OPTIONS", {}))
     return module
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(500_000)
     given = sys.argv[1:] if arguments is None else list(arguments)
     first = given[0] if given else ""
-    known = first in needs.MODULES or first in plugins.names("commands")
+    known = first in needs.MODULES or first in needs.plugins("commands")
     command = command_line(first if known else None)
     asked = display.Manner.asked(given)
     # A command that takes a seed says itself what it means, among its results.

@@ -6,6 +6,8 @@ no extra.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 from prudent import _extras
@@ -13,14 +15,14 @@ from prudent import _extras
 TABLES, TRAIN, PLOTS, TEXTS, LAB = "tables", "train", "plots", "huggingface", "lab"
 
 MODULES = {
-    "epsilon": "pricing",
-    "calibrate": "pricing",
-    "sample": "sample",
-    "suggest": "suggest",
-    "doctor": "doctor",
-    "release": "release",
-    "budget": "budget",
-    "audit": "audit",
+    "epsilon": "commands.pricing",
+    "calibrate": "commands.pricing",
+    "sample": "commands.sample",
+    "suggest": "commands.suggest",
+    "doctor": "commands.doctor",
+    "release": "commands.release",
+    "budget": "commands.budget",
+    "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
 
@@ -91,3 +93,23 @@ def check(command: str, values: Mapping[str, Any]) -> None:
         MissingPackageError: naming what is not, and the extras that hold it.
     """
     _extras.check(f"prudent {command}", of(command, values))
+
+
+@cache
+def plugins(group: str) -> dict[str, metadata.EntryPoint]:
+    """The plug-ins of a group, by name: what installed packages add, our own lab among them.
+
+    They are found by entry points: nothing of a plug-in is imported before it is used, and a
+    built-in command looks for none. Groups:
+
+    - `prudent.commands`: a module with a function of the command's name, or with an `app` that
+      holds commands; its `NEEDS` and `NEEDS_OF_OPTIONS`, if any, are added to those here.
+    - `prudent.doctor`: a function that yields findings of `prudent doctor`.
+    - `prudent.audit`: a target of `prudent audit train --method black-box`.
+    """
+    return {found.name: found for found in metadata.entry_points(group=f"prudent.{group}")}
+
+
+def load_plugin(group: str, name: str) -> Any:
+    """Import a plug-in."""
+    return plugins(group)[name].load()

@@ -29,14 +29,14 @@ _SIZES = {
 _MAY_BE_ZERO = ("propose", "sampling_rate")
 
 
-def number(help: str) -> Any:
-    """An option that takes a number."""
-    return typer.Option(help=help, metavar="NUMBER", parser=read_number)
+def number(help: str, panel: str | None = None) -> Any:
+    """An option that takes a number, in a panel of the help."""
+    return typer.Option(help=help, metavar="NUMBER", parser=read_number, rich_help_panel=panel)
 
 
-def whole_number(help: str) -> Any:
-    """An option that takes a whole number."""
-    return typer.Option(help=help, metavar="COUNT", parser=read_whole_number)
+def whole_number(help: str, panel: str | None = None) -> Any:
+    """An option that takes a whole number, in a panel of the help."""
+    return typer.Option(help=help, metavar="COUNT", parser=read_whole_number, rich_help_panel=panel)
 
 
 def read_number(text: str | float) -> float:

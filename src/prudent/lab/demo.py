@@ -34,6 +34,7 @@ from prudent.lab.experiment import Setup, run
 from prudent.lab.models import logistic_regression
 from prudent.lab.recipes import recipe_named
 from prudent.lab.settings import Experiment
+from prudent.training import Reporting
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -179,10 +180,10 @@ def entries(common: Experiment) -> list[Entry]:
         Entry(
             "ptr-paper",
             "TSGD+PTR (the paper's Laplace test, margin revealed)",
-            attrs.evolve(common, test=LaplaceTest(1.0), reveals="margin"),
+            common.changed(test=LaplaceTest(1.0), reveals="margin"),
         ),
-        Entry("trimmed", "TSGD+Gaussian", attrs.evolve(common, method="trimmed")),
-        Entry("dpsgd", "DP-SGD", attrs.evolve(common, method="dpsgd")),
+        Entry("trimmed", "TSGD+Gaussian", common.changed(method="trimmed")),
+        Entry("dpsgd", "DP-SGD", common.changed(method="dpsgd")),
         *([_recipe(common)] if common.dataset == "mnist" else []),
     ]
 
@@ -192,18 +193,19 @@ def linear_entries(common: Experiment) -> list[Entry]:
 
     Its gradients are longer than those of the network, so it has a clip and a rate of its own.
     """
-    own = attrs.evolve(common, clip=4.0, lr=0.5)
+    own = common.changed(clip=4.0, lr=0.5)
     return [
         Entry("ptr", "TSGD+PTR", own, "linear"),
-        Entry("trimmed", "TSGD+Gaussian", attrs.evolve(own, method="trimmed"), "linear"),
-        Entry("dpsgd", "DP-SGD", attrs.evolve(own, method="dpsgd"), "linear"),
+        Entry("trimmed", "TSGD+Gaussian", own.changed(method="trimmed"), "linear"),
+        Entry("dpsgd", "DP-SGD", own.changed(method="dpsgd"), "linear"),
     ]
 
 
 def _recipe(common: Experiment) -> Entry:
     """The recipe that is small enough for a laptop, on data without bad records."""
     recipe = recipe_named("glyphs-linear")
-    budget = {} if common.epsilon is None else {"epsilon": common.epsilon, "delta": common.delta}
+    spent = common.privacy
+    budget = {} if spent.epsilon is None else {"epsilon": spent.epsilon, "delta": spent.delta}
     title = f"recipe {recipe.name}, no bad records"
     return Entry("recipe", title, recipe.settings(seed=common.seed, **budget), recipe.name)
 
@@ -221,10 +223,9 @@ def train(entry: Entry, folder: Path) -> dict[str, Any]:
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
     result = run(
         entry.experiment,
-        out=folder,
-        progress=False,
-        evaluations=EVALUATIONS,
         setup=entry.setup(),
+        evaluations=EVALUATIONS,
+        reporting=Reporting(out=folder, progress=False),
     )
     curve = [(entry.epsilon, entry.evaluation["accuracy"]) for entry in result.fitted.history]
     return result.plain() | {"curve": curve}
@@ -252,7 +253,7 @@ def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") 
             markersize=4,
             label=label,
         )
-    axes.set_xlabel(f"ε spent (δ = {common.delta:g})")
+    axes.set_xlabel(f"ε spent (δ = {common.privacy.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
     kind, _, ratio = str(common.corrupt).partition(":")
     fault = f"{float(ratio):.0%} of the records bad ({kind})" if ratio else "no bad records"

@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import attrs
@@ -17,7 +16,7 @@ from prudent.lab.corruption import DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
 from prudent.lab.settings import Experiment
-from prudent.training import Execution, Fitted, Plan, accuracy, fit
+from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.run.updates import Scheduler
@@ -86,7 +85,7 @@ class Setup:
 
 
 @attrs.frozen
-class Result:
+class ExperimentResult:
     """The result of an experiment.
 
     Attributes:
@@ -107,7 +106,7 @@ class Result:
         return {
             "accuracy": self.accuracy,
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
-            "delta": self.experiment.delta,
+            "delta": self.experiment.privacy.delta,
             "relation": to_plain(self.fitted.plan.relation),
             "steps": self.fitted.plan.steps,
             "noise_multiplier": noise,
@@ -118,21 +117,27 @@ class Result:
 def run(
     experiment: Experiment,
     *,
-    device: str = "cpu",
-    out: Path | None = None,
-    resume: bool = False,
-    progress: bool = True,
-    evaluations: int = 10,
-    evaluate_at: Collection[int] = (),
+    setup: Setup | None = None,
     dataset: Dataset | None = None,
     plan: Plan | None = None,
+    device: str = "cpu",
     secret_noise: bool = False,
-    setup: Setup | None = None,
-) -> Result:
-    """Run an experiment. If `dataset` and `plan` are given, they are not loaded and solved again.
+    evaluations: int = 10,
+    reporting: Reporting | None = None,
+) -> ExperimentResult:
+    """Run an experiment.
 
-    With `secret_noise`, sampling and noise use a key from the operating system instead of the seed.
+    Args:
+        experiment: The experiment.
+        setup: What is trained; None: the usual network, on the records as they are.
+        dataset: The data set, if it is loaded already.
+        plan: The plan of the experiment, if it is solved already.
+        device: Where to train.
+        secret_noise: Take the key of sampling and noise from the operating system, not the seed.
+        evaluations: How often to evaluate the accuracy on the test part.
+        reporting: What else to show and write.
     """
+    reporting = Reporting() if reporting is None else reporting
     setup = Setup() if setup is None else setup
     data = load(experiment.dataset) if dataset is None else dataset
     corruption = experiment.corruption
@@ -142,7 +147,7 @@ def run(
     plan = experiment.plan(len(data.train_labels), before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
-        _check_release(plan, before, once=not (secret_noise and (resume or _has_peers())))
+        _check_release(plan, before, once=not (secret_noise and (reporting.resume or _has_peers())))
         key = Key.random() if secret_noise else Key.from_seed(experiment.seed)
         data = setup.release.apply(data, key)
     # Corruptions draw from the default generator, whose state a checkpoint saves.
@@ -153,27 +158,25 @@ def run(
             setup.build(data, experiment.seed),
             setup.loss,
             (data.train_features, data.train_labels),
-            lr=experiment.lr,
-            momentum=experiment.momentum,
-            average=experiment.average,
+            **attrs.asdict(experiment.optimizer),
             scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
             execution=attrs.evolve(
                 setup.execution, device=device, seed=None if secret_noise else experiment.seed
             ),
             corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
-            evaluate=accuracy(data.test_features, data.test_labels),
-            evaluate_every=max(1, -(-plan.steps // evaluations)),
-            evaluate_at=evaluate_at,
-            delta=experiment.delta if experiment.is_covered else None,
-            out=out,
-            resume=resume,
-            progress=progress,
+            reporting=attrs.evolve(
+                reporting,
+                evaluate=accuracy(data.test_features, data.test_labels),
+                evaluate_every=max(1, -(-plan.steps // evaluations)),
+            ),
+            delta=experiment.privacy.delta if experiment.is_covered else None,
         )
     spent = math.inf
     if experiment.is_covered:
-        spent = fitted.plan.epsilon(experiment.delta, accountant=experiment.accountant)
+        privacy = experiment.privacy
+        spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
-    return Result(experiment, fitted, final, spent)
+    return ExperimentResult(experiment, fitted, final, spent)
 
 
 def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:

@@ -38,7 +38,7 @@ _SPLIT = 0  # the seed of the public split into training and held-out records
 
 
 @attrs.frozen
-class Range:
+class SettingRange:
     """The values of one setting that a search tries.
 
     Attributes:
@@ -53,10 +53,10 @@ class Range:
 
 
 @attrs.frozen
-class Ranges:
+class SettingRanges:
     """A search space: each setting from its range or its list of values, independently."""
 
-    of: Mapping[str, Range | tuple[float, ...]]
+    of: Mapping[str, SettingRange | tuple[float, ...]]
 
     def __attrs_post_init__(self) -> None:
         unknown = sorted(set(self.of) - set(TUNABLE))
@@ -71,7 +71,7 @@ class Ranges:
     def __call__(self, trial: Trial) -> None:
         """Draw one setting."""
         for name, values in self.of.items():
-            if isinstance(values, Range):
+            if isinstance(values, SettingRange):
                 trial.float(name, values.low, values.high, log=values.log)
             else:
                 trial.choice(name, values)
@@ -79,14 +79,14 @@ class Ranges:
     def corners(self) -> list[dict[str, float]]:
         """Settings at the ends of all ranges, which show whether the experiment takes them."""
         ends = {
-            name: (v.low, v.high) if isinstance(v, Range) else (min(v), max(v))
+            name: (v.low, v.high) if isinstance(v, SettingRange) else (min(v), max(v))
             for name, v in self.of.items()
         }
         return [{name: end[side] for name, end in ends.items()} for side in (0, 1)]
 
 
 @attrs.frozen(kw_only=True)
-class Search:
+class SettingSearch:
     """A private search for the best settings of an experiment.
 
     Some of the training records are held out. Each candidate trains on the others with settings of
@@ -96,7 +96,7 @@ class Search:
         experiment: What is tuned. Its ε, if there is one, is that of the whole search, from which
             the noise of a candidate is solved; otherwise its noise is used. Steps must be given.
         space: The settings that are tried.
-        trials: The law of the number of candidates.
+        trials: The distribution of the number of candidates.
         held_out: The fraction of the training records that are held out. Which ones is public and
             depends on their number alone.
         score_noise: The scale of the discrete Laplace noise of the score, in records.
@@ -109,7 +109,7 @@ class Search:
     """
 
     experiment: Experiment
-    space: Ranges
+    space: SettingRanges
     trials: TrialCount
     held_out: float = 0.1
     score_noise: float = 10.0
@@ -117,22 +117,22 @@ class Search:
     def __attrs_post_init__(self) -> None:
         _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
         _validate.positive(score_noise=self.score_noise)
-        one = self.experiment
-        if one.method is Method.SGD:
+        experiment, privacy = self.experiment, self.experiment.privacy
+        if experiment.rule.method is Method.SGD:
             raise ArgumentError("method", "a private one: ptr, trimmed or dpsgd", got="sgd")
-        if one.steps is None:
+        if privacy.steps is None:
             raise ArgumentError("steps", "given: the noise is solved for", got=None)
-        if one.public_size is not None or one.relation == ADD_REMOVE:
+        if privacy.public_size is not None or privacy.relation == ADD_REMOVE:
             raise ArgumentError(
                 "public_size",
                 "to be left out",
-                got=one.public_size,
+                got=privacy.public_size,
                 why="which records are held out depends on their number, which is public here",
             )
-        if one.corruption is not None:
-            raise ArgumentError("corrupt", "none in a search", got=one.corrupt)
+        if experiment.corruption is not None:
+            raise ArgumentError("corrupt", "none in a search", got=experiment.corrupt)
         for setting in self.space.corners():
-            _with(one, setting)
+            experiment.changed(**setting)
 
     def split(self, records: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The positions of training and held-out records."""
@@ -147,17 +147,17 @@ class Search:
     def plan(self, records: int) -> Plan:
         """The plan of one candidate, for a number of records in all; reads none of them."""
         rest = len(self.split(records)[0])
-        noise = self.experiment.noise_multiplier
-        sure = attrs.evolve(self.experiment, epsilon=None, noise_multiplier=noise or 1.0)
-        plan = sure.plan(rest)
-        if self.experiment.epsilon is None:
+        privacy = self.experiment.privacy
+        noise = privacy.noise_multiplier or 1.0
+        plan = self.experiment.changed(epsilon=None, noise_multiplier=noise).plan(rest)
+        if privacy.epsilon is None:
             return plan
         return calibrate_plan(
             plan,
             self.trials,
             self._score(),
-            epsilon=self.experiment.epsilon,
-            delta=self.experiment.delta,
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
             disjoint=self._disjoint(plan),
         )
 
@@ -194,10 +194,6 @@ def noise_of(plan: Plan) -> float:
     return noise
 
 
-def _with(experiment: Experiment, setting: Mapping[str, Any]) -> Experiment:
-    return attrs.evolve(experiment, **setting)
-
-
 def _no_records(data: Dataset) -> dict[str, Any]:
     """The parts of a data set without records: a model is built of shapes and classes alone."""
     return {
@@ -221,31 +217,30 @@ class _Settings:
 
     def plan_of(self, setting: Mapping[str, Any]) -> Plan:
         noise = noise_of(self.base)
-        aggregation = _with(self.experiment, setting).aggregation(noise)
+        aggregation = self.experiment.changed(**setting).rule.aggregation(noise)
         return attrs.evolve(self.base, aggregation=aggregation)
 
     def options(self, setting: Mapping[str, Any]) -> dict[str, Any]:
-        one = _with(self.experiment, setting)
-        return {"lr": one.lr, "momentum": one.momentum, "average": one.average}
+        return attrs.asdict(self.experiment.changed(**setting).optimizer)
 
 
-def space_of(texts: list[str]) -> Ranges:
+def space_of(texts: list[str]) -> SettingRanges:
     """The search space that texts name: lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9.
 
     Raises:
         ArgumentError: naming `search`, if a text is none of these.
     """
-    found: dict[str, Range | tuple[float, ...]] = {}
+    ranges: dict[str, SettingRange | tuple[float, ...]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         name = name.strip().replace("-", "_")
-        if name in found:
+        if name in ranges:
             raise ArgumentError("search", "each setting once", got=name)
-        found[name] = _values(text, values)
-    return Ranges(found)
+        ranges[name] = _values(text, values)
+    return SettingRanges(ranges)
 
 
-def _values(text: str, values: str) -> Range | tuple[float, ...]:
+def _values(text: str, values: str) -> SettingRange | tuple[float, ...]:
     parts = values.split(":")
     log = parts[-1] == "log" and len(parts) == 3
     try:
@@ -259,7 +254,7 @@ def _values(text: str, values: str) -> Range | tuple[float, ...]:
         raise ArgumentError(
             "search", "NAME=LOW:HIGH, NAME=LOW:HIGH:log with LOW > 0, or NAME=A,B,…", got=text
         )
-    return Range(numbers[0], numbers[1], log)
+    return SettingRange(numbers[0], numbers[1], log)
 
 
 def _is_finite(number: float) -> bool:

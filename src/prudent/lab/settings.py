@@ -1,10 +1,11 @@
 """The settings of an experiment: a data set, a method, a budget and a corruption as one value.
 
-Each field is declared once, with what `prudent train` says of it: its flags are derived from the
-fields. So this module imports no torch, which `--help` would have to wait for.
+Each field is declared once, with what the command line says of it: flags are derived from fields.
+So this module imports no torch, which `--help` would have to wait for.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 from attrs import field
@@ -59,51 +60,13 @@ def _flag(kind: type, help: str, shown: str | None = None) -> dict[str, Any]:
 
 
 @attrs.frozen(kw_only=True)
-class Experiment:
-    """Everything that determines the outcome of a training run, except the machine.
+class RuleSettings:
+    """What is released of each batch. The paper's second learning rate is `lr * fallback_scale`."""
 
-    Give two of noise, steps and ε: the third is computed from them. Non-private SGD takes only
-    steps. If the true number of records is not `public_size`, batches differ from `batch` in
-    proportion; without a public size the sampling rate reveals the number of records, so the
-    relation is `ZERO_OUT`. A corruption may also be given as a value of `prudent.lab.corruption`;
-    a named one of gradients takes the seed of the experiment. The paper's second learning rate is
-    `lr * fallback_scale`.
-    """
-
-    dataset: str = field(
-        default="mnist",
-        metadata=_flag(
-            str, "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.", "mnist"
-        ),
-    )
     method: Method = field(
         default=Method.PTR,
         converter=Method,
         metadata=_flag(str, "ptr, trimmed, dpsgd or sgd.", "ptr"),
-    )
-    epsilon: float | None = field(default=3.0, metadata=_flag(float, "Target ε.", "3"))
-    delta: float = field(default=1e-5, metadata=_flag(float, "Target δ.", "1e-5"))
-    steps: int | None = field(default=None, metadata=_flag(int, "Steps; solved for if not given."))
-    noise_multiplier: float | None = field(
-        default=None, metadata=_flag(float, "σ; solved for if not given.")
-    )
-    batch: int = field(default=256, metadata=_flag(int, "Expected batch size.", "256"))
-    public_size: int | None = field(
-        default=None,
-        metadata=_flag(
-            int,
-            "A publicly known number of records, which determines the sampling rate. Without it "
-            "the true number is used and becomes public.",
-        ),
-    )
-    relation: "Relation | None" = field(
-        default=None,
-        metadata=_flag(
-            str,
-            "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
-            "replace-one.",
-            "add-remove with --public-size, else zero-out",
-        ),
     )
     clip: float = field(
         default=1.0, metadata=_flag(float, "R, the clipping norm of gradients.", "1")
@@ -142,118 +105,10 @@ class Experiment:
         default=0.02, metadata=_flag(float, "Subtracted when it passes.", "0.02")
     )
     trim_most: float = field(default=0.5, metadata=_flag(float, "Largest trim fraction.", "0.5"))
-    lr: float = field(default=0.5, metadata=_flag(float, "Learning rate.", "0.5"))
-    momentum: float = field(default=0.0, metadata=_flag(float, "Momentum of SGD.", "0"))
-    average: float | None = field(
-        default=None,
-        metadata=_flag(
-            float, "Average the weights over steps, keeping this fraction, such as 0.97."
-        ),
-    )
-    corrupt: "str | DataCorruption | GradientCorruption" = field(
-        default="none",
-        metadata=_flag(
-            str,
-            "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
-            "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
-            "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
-            "none",
-        ),
-    )
-    seed: int = field(
-        default=0,
-        metadata=_flag(
-            int,
-            "Seed of all random numbers, including the noise: as secret as the data.",
-            "0; for npz:PATH drawn by the operating system",
-        ),
-    )
-    accountant: "Accountant" = field(factory=_pld, metadata=_flag(str, "pld or rdp.", "pld"))
 
     def __attrs_post_init__(self) -> None:
-        _validate.count(1, batch=self.batch)
-        self._check_relation()
-        _validate.positive(lr=self.lr)
-        _validate.between(0, 1, ends="[)", momentum=self.momentum)
-        if self.average is not None:
-            _validate.between(0, 1, ends="[)", average=self.average)
-        _validate.between(0, 1, ends="()", delta=self.delta)
-        _validate.count(seed=self.seed)
-        if self.steps is not None:
-            _validate.count(steps=self.steps)
-        for name in ("epsilon", "noise_multiplier"):
-            if getattr(self, name) is not None:
-                _validate.positive(**{name: getattr(self, name)})
         for name in ("trim", "trim_up", "trim_down", "trim_most"):
             _validate.between(0, 1, **{name: getattr(self, name)})
-        self._check_solvable()
-        _ = self.corruption  # validates its name
-        _ = self.aggregation(self.noise_multiplier or 1.0)  # validates clip, proposal and test
-
-    def _check_solvable(self) -> None:
-        """Raise an error unless two of ε, steps and noise are given; the third is solved for."""
-        names = ("epsilon", "steps", "noise_multiplier")
-        given = [name for name in names if getattr(self, name) is not None]
-        if self.method is Method.SGD:
-            if self.steps is None:
-                raise _validate.ArgumentError(
-                    "steps", "for sgd, which has no budget to stop it", got=None
-                )
-            return
-        shown = ", ".join(f"{name} = {getattr(self, name):g}" for name in given) or "none"
-        if len(given) < 2:
-            raise ValueError(
-                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
-                f"got only {shown}."
-            )
-        if len(given) > 2:
-            raise ValueError(
-                f"Expected two of epsilon, steps and noise_multiplier, got {shown}: they could "
-                "contradict each other. Drop noise_multiplier to have the least noise solved for, "
-                "steps to take as many as epsilon allows, or epsilon to have it computed."
-            )
-
-    def _check_relation(self) -> None:
-        if self.public_size is not None:
-            _validate.count(1, public_size=self.public_size)
-        from prudent.accounting.relations import check_relation
-
-        if self.relation is None or check_relation(relation=self.relation).size_is_public:
-            return
-        if self.public_size is None:
-            raise _validate.ArgumentError(
-                "public_size",
-                "when the relation adds or removes records",
-                got=None,
-                why="the sampling rate would reveal the number of records, which is "
-                "secret under this relation",
-                hint="Give a public number, or use the relation zero-out, at the same price.",
-            )
-
-    @property
-    def corruption(self) -> "DataCorruption | GradientCorruption | None":
-        """The corruption; None without one."""
-        if not isinstance(self.corrupt, str):
-            return self.corrupt
-        from prudent.lab.corruption import GradientCorruption, parse
-
-        named = parse(self.corrupt)
-        if isinstance(named, GradientCorruption):
-            return attrs.evolve(named, seed=self.seed)
-        return named
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether the ε of the plan is a guarantee for this run.
-
-        It is not for SGD, nor for an attack in which bad records read the gradients of others:
-        there a record affects the sum through more than its own gradient.
-        """
-        from prudent.lab.corruption import GradientCorruption
-
-        corruption = self.corruption
-        alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
-        return alone and self.method is not Method.SGD
 
     def aggregation(self, noise_multiplier: float) -> "Aggregation":
         """The aggregation of the method with the given noise."""
@@ -293,13 +148,89 @@ class Experiment:
                     ),
                 )
 
-    def plan(self, records: int, before: "dp.DpEvent | None" = None) -> "Plan":
-        """The plan, with the missing one of noise, steps and ε solved for.
 
-        Args:
-            records: Number of training records.
-            before: What is released about them before training; ε includes it.
-        """
+@attrs.frozen(kw_only=True)
+class PrivacySettings:
+    """How batches are drawn, how many, and what that may cost.
+
+    Give two of noise, steps and ε: the third is computed from them. Non-private SGD takes only
+    steps. If the true number of records is not `public_size`, batches differ from `batch` in
+    proportion; without a public size the sampling rate reveals the number of records, so the
+    relation is `ZERO_OUT`.
+    """
+
+    epsilon: float | None = field(default=3.0, metadata=_flag(float, "Target ε.", "3"))
+    delta: float = field(default=1e-5, metadata=_flag(float, "Target δ.", "1e-5"))
+    steps: int | None = field(default=None, metadata=_flag(int, "Steps; solved for if not given."))
+    noise_multiplier: float | None = field(
+        default=None, metadata=_flag(float, "σ; solved for if not given.")
+    )
+    batch: int = field(default=256, metadata=_flag(int, "Expected batch size.", "256"))
+    public_size: int | None = field(
+        default=None,
+        metadata=_flag(
+            int,
+            "A publicly known number of records, which determines the sampling rate. Without it "
+            "the true number is used and becomes public.",
+        ),
+    )
+    relation: "Relation | None" = field(
+        default=None,
+        metadata=_flag(
+            str,
+            "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
+            "replace-one.",
+            "add-remove with --public-size, else zero-out",
+        ),
+    )
+    accountant: "Accountant" = field(factory=_pld, metadata=_flag(str, "pld or rdp.", "pld"))
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(1, batch=self.batch)
+        self._check_relation()
+        _validate.between(0, 1, ends="()", delta=self.delta)
+        if self.steps is not None:
+            _validate.count(steps=self.steps)
+        for name in ("epsilon", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                _validate.positive(**{name: getattr(self, name)})
+
+    def _check_relation(self) -> None:
+        if self.public_size is not None:
+            _validate.count(1, public_size=self.public_size)
+        from prudent.accounting.relations import check_relation
+
+        if self.relation is None or check_relation(relation=self.relation).size_is_public:
+            return
+        if self.public_size is None:
+            raise _validate.ArgumentError(
+                "public_size",
+                "when the relation adds or removes records",
+                got=None,
+                why="the sampling rate would reveal the number of records, which is "
+                "secret under this relation",
+                hint="Give a public number, or use the relation zero-out, at the same price.",
+            )
+
+    def check_solvable(self) -> None:
+        """Raise an error unless two of ε, steps and noise are given; the third is solved for."""
+        names = ("epsilon", "steps", "noise_multiplier")
+        given = [name for name in names if getattr(self, name) is not None]
+        shown = ", ".join(f"{name} = {getattr(self, name):g}" for name in given) or "none"
+        if len(given) < 2:
+            raise ValueError(
+                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
+                f"got only {shown}."
+            )
+        if len(given) > 2:
+            raise ValueError(
+                f"Expected two of epsilon, steps and noise_multiplier, got {shown}: they could "
+                "contradict each other. Drop noise_multiplier to have the least noise solved for, "
+                "steps to take as many as epsilon allows, or epsilon to have it computed."
+            )
+
+    def plan(self, rule: RuleSettings, records: int, before: "dp.DpEvent | None") -> "Plan":
+        """The plan of a rule, with the missing one of noise, steps and ε solved for."""
         from prudent.accounting import ADD_REMOVE, ZERO_OUT
         from prudent.training import Plan
 
@@ -310,10 +241,10 @@ class Experiment:
             steps=1000 if self.steps is None else self.steps,
             expected_batch=self.batch,
             relation=known if self.relation is None else self.relation,
-            aggregation=self.aggregation(self.noise_multiplier or 1.0),
+            aggregation=rule.aggregation(self.noise_multiplier or 1.0),
             before=before,
         )
-        if self.method is Method.SGD or self.epsilon is None:
+        if rule.method is Method.SGD or self.epsilon is None:
             return plan
         target: dict[str, Any] = {
             "epsilon": self.epsilon,
@@ -323,3 +254,141 @@ class Experiment:
         if self.noise_multiplier is None:
             return plan.calibrate(**target)
         return plan.longest(**target)
+
+
+@attrs.frozen(kw_only=True)
+class OptimizerSettings:
+    """What SGD makes of what is released."""
+
+    lr: float = field(default=0.5, metadata=_flag(float, "Learning rate.", "0.5"))
+    momentum: float = field(default=0.0, metadata=_flag(float, "Momentum of SGD.", "0"))
+    average: float | None = field(
+        default=None,
+        metadata=_flag(
+            float, "Average the weights over steps, keeping this fraction, such as 0.97."
+        ),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _validate.positive(lr=self.lr)
+        _validate.between(0, 1, ends="[)", momentum=self.momentum)
+        if self.average is not None:
+            _validate.between(0, 1, ends="[)", average=self.average)
+
+
+_PARTS = {"rule": RuleSettings, "privacy": PrivacySettings, "optimizer": OptimizerSettings}
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """Everything that determines the outcome of a training run, except the machine.
+
+    `Experiment.of` takes every setting by its own name, as the flags of `prudent train` do. A
+    corruption may also be given as a value of `prudent.lab.corruption`; a named one of gradients
+    takes the seed of the experiment.
+    """
+
+    dataset: str = field(
+        default="mnist",
+        metadata=_flag(
+            str, "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.", "mnist"
+        ),
+    )
+    rule: RuleSettings
+    privacy: PrivacySettings
+    optimizer: OptimizerSettings
+    corrupt: "str | DataCorruption | GradientCorruption" = field(
+        default="none",
+        metadata=_flag(
+            str,
+            "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
+            "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
+            "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
+            "none",
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=_flag(
+            int,
+            "Seed of all random numbers, including the noise: as secret as the data.",
+            "0; for npz:PATH drawn by the operating system",
+        ),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(seed=self.seed)
+        if self.rule.method is not Method.SGD:
+            self.privacy.check_solvable()
+        elif self.privacy.steps is None:
+            raise _validate.ArgumentError(
+                "steps", "for sgd, which has no budget to stop it", got=None
+            )
+        _ = self.corruption  # validates its name
+        _ = self.rule.aggregation(self.privacy.noise_multiplier or 1.0)  # validates the rule
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """The experiment with these settings; the others have their defaults."""
+        parts, own = _divided(settings)
+        made: dict[str, Any] = {part: kind(**parts[part]) for part, kind in _PARTS.items()}
+        return cls(**made, **own)
+
+    def changed(self, **settings: Any) -> Self:
+        """A copy with these settings instead of its own."""
+        parts, own = _divided(settings)
+        made = {part: attrs.evolve(getattr(self, part), **new) for part, new in parts.items()}
+        return attrs.evolve(self, **made, **own)
+
+    @property
+    def corruption(self) -> "DataCorruption | GradientCorruption | None":
+        """The corruption; None without one."""
+        if not isinstance(self.corrupt, str):
+            return self.corrupt
+        from prudent.lab.corruption import GradientCorruption, parse
+
+        named = parse(self.corrupt)
+        if isinstance(named, GradientCorruption):
+            return attrs.evolve(named, seed=self.seed)
+        return named
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the ε of the plan is a guarantee for this run.
+
+        It is not for SGD, nor for an attack in which bad records read the gradients of others:
+        there a record affects the sum through more than its own gradient.
+        """
+        from prudent.lab.corruption import GradientCorruption
+
+        corruption = self.corruption
+        alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
+        return alone and self.rule.method is not Method.SGD
+
+    def plan(self, records: int, before: "dp.DpEvent | None" = None) -> "Plan":
+        """The plan, with the missing one of noise, steps and ε solved for.
+
+        Args:
+            records: Number of training records.
+            before: What is released about them before training; ε includes it.
+        """
+        return self.privacy.plan(self.rule, records, before)
+
+
+def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]"]]:
+    """Every setting of an experiment, after the name of the part that holds it."""
+    for own in attrs.fields(Experiment):
+        if own.name in _PARTS:
+            yield from ((own.name, inner) for inner in attrs.fields(_PARTS[own.name]))
+        else:
+            yield "experiment", own
+
+
+def _divided(settings: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Settings by the part of an experiment that holds them, and those of the experiment itself."""
+    place = {own.name: part for part, kind in _PARTS.items() for own in attrs.fields(kind)}
+    parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+    own: dict[str, Any] = {}
+    for name, value in settings.items():
+        parts.get(place.get(name, ""), own)[name] = value
+    return parts, own

@@ -7,12 +7,13 @@ function of that record alone.
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import attrs
 import numpy as np
-import torch
 
 
 @attrs.frozen
@@ -37,19 +38,28 @@ PUBLIC = Seeds(b"public")
 
 
 def seed_generators(seed: int) -> None:
-    """Seed the generators that data sets use: torch's on the host, `random`'s and numpy's."""
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs, too
+    """Seed the generators that data sets use: `random`'s, numpy's, and torch's on the host."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - for data sets that use it
+    if (torch := _torch()) is not None:
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs, too
 
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Restore the states of these generators on exit."""
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    torch = _torch()
+    drawn = None if torch is None else torch.get_rng_state()
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
-        random.setstate(before[1])
-        np.random.set_state(before[2])  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(drawn)
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+
+
+def _torch() -> Any:
+    """Torch, if anything has imported it: what has not been imported has drawn nothing."""
+    return sys.modules.get("torch")

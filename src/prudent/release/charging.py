@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -33,6 +33,7 @@ class Preview:
         rank_error: The number of records by which the rank of the answer may be off, with
             probability 95 %; None if the value is not chosen by rank.
         notes: What public facts already decide, one sentence each.
+        parts: Of a table: the price of each of its statistics.
     """
 
     statistic: str
@@ -46,6 +47,7 @@ class Preview:
     threshold: int | None = None
     rank_error: int | None = None
     notes: tuple[str, ...] = ()
+    parts: "tuple[Preview, ...]" = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -67,7 +69,15 @@ class Preview:
             lines.append(
                 f"released if the noisy margin exceeds {self.threshold:,} records, else refused"
             )
+        lines += [f"  {line}" for part in self.parts for line in part.lines()]
         return [*lines, *self.notes]
+
+
+def _shown(groups: Any) -> Any:
+    """Public groups, for the history: a list for each column as one line."""
+    if isinstance(groups, Mapping):
+        return tuple(f"{name}: {', '.join(map(str, each))}" for name, each in groups.items())
+    return groups if groups is None or isinstance(groups, str) else tuple(map(str, groups))
 
 
 def charge(
@@ -110,7 +120,7 @@ def charge(
         "column": column,
         "mechanism": preview.mechanism,
         "proposal": preview.proposal,
-        "groups": groups if groups is None or isinstance(groups, str) else tuple(map(str, groups)),
+        "groups": _shown(groups),
         "unit": unit,
         "epsilon": preview.epsilon,
         "data": str(source) if isinstance(source, str | os.PathLike) else None,

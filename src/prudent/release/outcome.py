@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -381,14 +381,28 @@ T = TypeVar("T")
 
 
 class Groups(dict[Hashable, T]):
-    """The outcomes of several groups, by group; a dictionary that can be shown as a table."""
+    """The outcomes of several groups, by group; a dictionary that can be shown as a table.
+
+    Attributes:
+        names: The columns that the groups are of; the name of a group has a value for each.
+    """
+
+    def __init__(self, outcomes: Mapping[Hashable, T], names: Sequence[str] = ("group",)) -> None:
+        """Store the outcomes."""
+        super().__init__(outcomes)
+        self.names = tuple(names)
+
+    def labels(self, group: Hashable) -> dict[str, Any]:
+        """The values that a group is named by, each with its column."""
+        values = group if isinstance(group, tuple) else (group,)
+        return dict(zip(self.names, values, strict=True))
 
     def to_frame(self) -> Any:
         """Return a pandas frame with one row per group: value, low, high, status."""
         import pandas as pd
 
-        rows = [{"group": group, **_row(outcome)} for group, outcome in self.items()]
-        return pd.DataFrame(rows, columns=["group", "value", "low", "high", "status"])
+        rows = [self.labels(group) | _row(outcome) for group, outcome in self.items()]
+        return pd.DataFrame(rows, columns=[*self.names, "value", "low", "high", "status"])
 
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""

@@ -1,13 +1,15 @@
 """A request for a private statistic, and the one way to answer it: `release`.
 
 Every statistic is answered in the same order: open the column (which reads its name and type, no
-record), price the release, charge the ledger, and only then ask the data and answer.
+record), price the release, charge the ledger, and only then ask the data and answer. Several
+statistics of one table are answered in the same way, at one charge: `release_all`.
 
 A unit is in one group only. So what is released from all groups together costs as much as the most
 expensive of them (parallel composition), and for private groups also their choice.
 """
 
 import abc
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
@@ -38,7 +40,8 @@ which the statistic itself is hardly better than its noise.
 
 _RESERVE = 1e-6  # fraction of δ that accountants need for their own rounding
 
-GroupNames: TypeAlias = Sequence[Hashable] | Literal["private"]
+GroupNames: TypeAlias = Sequence[Hashable] | Mapping[str, Sequence[Hashable]] | Literal["private"]
+By: TypeAlias = str | Sequence[str]
 Condition: TypeAlias = Callable[[Any], Any] | str
 
 P = ParamSpec("P")
@@ -55,10 +58,12 @@ class Request:
 
     data: Any = None
     column: str | None = None
+    other: str | None = None
     epsilon: float
     delta: float | None = None
     propose: Any = None
     bounds: tuple[Any, Any] | None = None
+    other_bounds: tuple[Any, Any] | None = None
     fallback: bool = False
     distribution: Distribution = Distribution.LAPLACE
     test: MarginTest | None = None
@@ -67,7 +72,7 @@ class Request:
     confidence: float = 0.95
     unit: str | None = None
     per_unit: PerUnit | None = None
-    by: str | None = None
+    by: By | None = None
     groups: GroupNames | None = None
     where: Condition | None = None
     read_as: str | None = None
@@ -105,13 +110,20 @@ class Request:
             )
         return self.delta
 
+    @property
+    def group_columns(self) -> tuple[str, ...]:
+        """The columns that say which group a row is in."""
+        return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
+
     def in_table(self) -> dict[str, Any]:
         """The options of the table that were given."""
         given = {name: getattr(self, name) for name in TABLE_OPTIONS}
         return {name: value for name, value in given.items() if value is not None}
 
 
-TABLE_OPTIONS = ("unit", "per_unit", "by", "groups", "where", "read_as", "connect", "table")
+TABLE_OPTIONS = (
+    *("unit", "per_unit", "by", "groups", "where", "read_as", "connect", "table", "other"),
+)
 """The options that say which table to read, and which of its records."""
 
 
@@ -136,7 +148,7 @@ class Statistic(abc.ABC):
     """A statistic with its own arguments: a frozen value."""
 
     def kind(self, request: Request) -> Kind:
-        """Whether it needs numbers or categories."""
+        """What it needs: numbers, categories, truth values, or rows alone."""
         return "numbers"
 
     @abc.abstractmethod
@@ -156,6 +168,21 @@ class Statistic(abc.ABC):
         raise NotImplementedError
 
 
+@attrs.frozen
+class Part:
+    """One of several statistics of a table.
+
+    Attributes:
+        statistic: The statistic.
+        request: What is asked of it; ε and δ are shares of those of the whole.
+        weight: Its share of ε, relative to the others.
+    """
+
+    statistic: Statistic
+    request: Request
+    weight: float = 1.0
+
+
 def release(statistic: Statistic, request: Request) -> Any:
     """Answer a request: open, price, charge, ask and answer, in this order.
 
@@ -167,27 +194,76 @@ def release(statistic: Statistic, request: Request) -> Any:
     Returns:
         An outcome; one for each group, with groups; a `Preview`, with `dry_run`.
     """
-    opened = open_records(request, statistic.kind(request))
-    offer = _price(statistic, request, opened)
+    found = release_all([Part(statistic, request)], request)
+    return found if request.dry_run else found[0]
+
+
+def release_all(parts: Sequence[Part], request: Request) -> Any:
+    """Answer several statistics of one table, at one charge.
+
+    Guarantee:
+        The event is that of all parts together; private groups are chosen once, by the number of
+        their rows, and every part is answered in the same groups. A unit may be in another group
+        for each part, and is in one group for each.
+
+    Args:
+        parts: The statistics; all are of the same table, with the same groups.
+        request: The price of all of it, the table, the groups and the ledger.
+
+    Returns:
+        The outcomes of the parts, in order, as of `release`; a `Preview`, with `dry_run`.
+    """
+    if len(parts) > 1:
+        parts = _of_one_table(parts, request)
+    opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
+    chosen = opened[0]
+    if request.private_groups and len(parts) > 1:
+        chosen = open_records(attrs.evolve(parts[0].request, column=None, other=None), "rows")
+    whole = _price_all(parts, request, opened, chosen)
     if request.dry_run:
-        return offer.preview
+        return whole.preview
     noise = source_of(request.noise)
-    source = request.table if request.connect else request.data
+    names = [part.request.column for part in parts if part.request.column is not None]
     note = charge(
         request.ledger,
-        offer.preview,
-        source,
-        request.column,
+        whole.preview,
+        request.table if request.connect else request.data,
+        ", ".join(dict.fromkeys(names)) or None,
         groups=request.groups,
         unit=request.unit,
     )
-    columns = offer.columns(opened, noise)
-    outcomes = {
-        group: _ask(statistic, offer.of(group), records, noise)
-        for group, records in columns.items()
-    }
-    note(outcomes.values())
-    return outcomes[None] if request.by is None else Groups(outcomes)
+    kept: Any = None
+    if whole.selection is not None:
+        kept = withheld(whole.selection.select, withheld(chosen.counts), noise)
+    found = []
+    for part, offer, records in zip(parts, whole.offers, opened, strict=True):
+        columns = records if kept is None else withheld(records.columns, kept)
+        outcomes = {
+            group: _ask(part.statistic, offer.of(group), column, noise)
+            for group, column in columns.items()
+        }
+        if request.by is None:
+            found.append(outcomes[None])
+        else:
+            found.append(Groups(outcomes, request.group_columns))
+    note(
+        each
+        for outcome in found
+        for each in (outcome.values() if isinstance(outcome, Groups) else [outcome])
+    )
+    return found
+
+
+def _of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
+    """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
+    from prudent.release.columns.sources import open_source
+
+    data = request.data
+    if not isinstance(data, Column):
+        data = open_source(data, connect=request.connect, table=request.table)
+        weakref.finalize(data, data.close)
+    own = {"data": data, "connect": None, "table": None}
+    return [attrs.evolve(part, request=attrs.evolve(part.request, **own)) for part in parts]
 
 
 def open_records(request: Request, kind: Kind) -> Any:
@@ -196,10 +272,8 @@ def open_records(request: Request, kind: Kind) -> Any:
     Returns:
         One column for each group, for None without groups; or a `PrivateGroups`.
     """
-    data, column, table = request.data, request.column, request.in_table()
-    if column is None and hasattr(data, "to_frame"):  # a pandas or polars series
-        column = "value"
-        data = data.to_frame(column)
+    data, column = _with_name(request.data, request.column)
+    table = request.in_table()
     per_group = isinstance(request.propose, Mapping)
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
         read_as = None if isinstance(data, Column) else table.pop("read_as", None)
@@ -228,37 +302,121 @@ def open_records(request: Request, kind: Kind) -> Any:
     return opening.open_groups(data, column, kind=kind, **{**table, "groups": groups})
 
 
+def _with_name(data: Any, column: str | None) -> tuple[Any, str | None]:
+    """One column that is given by itself, as a table and its name."""
+    if column is not None:
+        return data, column
+    home = type(data).__module__.partition(".")[0]
+    if hasattr(data, "to_frame"):  # a series of pandas, polars or narwhals
+        return data.rename("value").to_frame(), "value"
+    if home == "ibis" and hasattr(data, "as_table") and not hasattr(data, "columns"):
+        return data.as_table(), data.get_name()
+    if home == "pyarrow" and hasattr(data, "to_numpy"):  # an array, in one chunk or several
+        import pyarrow
+
+        return pyarrow.table({"value": data}), "value"
+    return data, None
+
+
 @attrs.frozen
 class _Offer:
-    """What a request costs, with all its groups.
+    """What one part costs, in all its groups.
 
     Attributes:
-        preview: The price of all of it.
+        preview: The price that is shown with its outcomes.
         release: The release of one group.
         own: Those of groups that have one of their own.
-        selection: The choice of private groups; None if they are public.
     """
 
     preview: Preview
     release: Priced
     own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
-    selection: PartitionSelection | None = None
 
     def of(self, group: Hashable) -> Priced:
         """The release of a group, at the price of all of it."""
         return attrs.evolve(self.own.get(group, self.release), preview=self.preview)
 
-    def columns(self, opened: Any, noise: Noise) -> Mapping[Hashable, Column]:
-        """The columns to ask; private groups are chosen here."""
-        if self.selection is None:
-            return opened  # type: ignore[no-any-return]
-        kept = withheld(self.selection.select, opened.counts(), noise)
-        return withheld(opened.columns, kept)
+
+@attrs.frozen
+class _Whole:
+    """What all parts cost, and the choice of private groups; None if they are public."""
+
+    preview: Preview
+    offers: tuple[_Offer, ...]
+    selection: PartitionSelection | None = None
+
+
+def _price_all(
+    parts: Sequence[Part], request: Request, opened: Sequence[Any], chosen: Any
+) -> _Whole:
+    """Divide ε and δ between the choice of private groups and the parts, by their weights."""
+    epsilon, delta = request.epsilon, request.delta
+    choosing = 0.0
+    if len(parts) > 1:
+        _validate.positive(epsilon=epsilon)
+    if request.private_groups:
+        if delta is None:
+            raise _missing("delta", "for private groups")
+        choosing, epsilon = shares_of(_validate.positive(epsilon=epsilon), SELECTION_SHARE)
+        delta = delta / 2  # a test may need half of δ; what is left is for the groups
+    total = sum(part.weight for part in parts)
+    shares = [part.weight / total for part in parts]
+    epsilons = shares_of(epsilon, *shares[:-1]) if len(parts) > 1 else (epsilon,)
+    offers = []
+    for part, share, own, columns in zip(parts, shares, epsilons, opened, strict=True):
+        if len(parts) > 1 or request.private_groups:
+            spent = None if delta is None else delta * share
+            part = attrs.evolve(part, request=attrs.evolve(part.request, epsilon=own, delta=spent))
+        offers.append(_price(part.statistic, part.request, columns))
+    selection: PartitionSelection | None = None
+    notes: tuple[str, ...] = ()
+    events = [offer.preview.event for offer in offers]
+    spent_delta = sum(offer.preview.delta for offer in offers)
+    if request.private_groups:
+        assert request.delta is not None
+        selection = PartitionSelection(
+            epsilon=choosing,
+            delta=(request.delta - spent_delta) * (1 - _RESERVE),
+            records=chosen.contribution.records,
+        )
+        half, surely = selection.needed(0.5), selection.needed(0.95)
+        notes = (
+            f"A group is kept with probability 1/2 if it has {half:,} records, and with "
+            f"probability 0.95 if it has {surely:,}; the choice costs ε = "
+            f"{rounded_up(selection.epsilon)}.",
+        )
+        events, spent_delta = [selection.event, *events], request.delta
+    first = offers[0].preview
+    if len(parts) > 1:
+        preview = Preview(
+            statistic="table",
+            mechanism=", ".join(dict.fromkeys(offer.preview.mechanism for offer in offers)),
+            epsilon=request.epsilon,
+            delta=spent_delta,
+            event=dp.ComposedDpEvent(events),
+            parts=tuple(offer.preview for offer in offers),
+            notes=notes,
+        )
+        return _Whole(preview, tuple(offers), selection)
+    if selection is None:
+        return _Whole(first, tuple(offers))
+    preview = attrs.evolve(
+        first,
+        epsilon=request.epsilon,
+        delta=spent_delta,
+        event=dp.ComposedDpEvent(events),
+        notes=(*first.notes, *notes),
+    )
+    return _Whole(preview, (attrs.evolve(offers[0], preview=preview),), selection)
 
 
 def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:
+    """The price of one part; a proposal for each group gives each a release of its own."""
     if request.private_groups:
-        return _with_selection(statistic, request, opened)
+        if isinstance(request.propose, Mapping):
+            raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
+        priced = price(statistic, request, opened.whole())
+        return _Offer(priced.preview, priced)
     if not isinstance(request.propose, Mapping):
         priced = price(statistic, request, next(iter(opened.values())))
         return _Offer(priced.preview, priced)
@@ -279,6 +437,8 @@ def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:
 
 def price(statistic: Statistic, request: Request, records: Column) -> Priced:
     """Price a release from one column; a certificate is charged together with the value."""
+    if request.bounds is None and statistic.kind(request) in ("numbers", "truth"):
+        request = attrs.evolve(request, bounds=records.scale.own_bounds)
     if request.certify is None:
         return statistic.price(request, records)
     check_certifiable(records)
@@ -316,36 +476,6 @@ def check_certifiable(records: Column) -> None:
         )
 
 
-def _with_selection(statistic: Statistic, request: Request, opened: Any) -> _Offer:
-    """The price of the choice of private groups, and of the statistic in those that are kept."""
-    if isinstance(request.propose, Mapping):
-        raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
-    delta = request.delta
-    if delta is None:
-        raise _missing("delta", "for private groups")
-    choosing, rest = shares_of(_validate.positive(epsilon=request.epsilon), SELECTION_SHARE)
-    # A test may need half of δ; what is left is for the groups.
-    priced = price(statistic, attrs.evolve(request, epsilon=rest, delta=delta / 2), opened.whole())
-    selection = PartitionSelection(
-        epsilon=choosing,
-        delta=(delta - priced.preview.delta) * (1 - _RESERVE),
-        records=opened.contribution.records,
-    )
-    half, surely = selection.needed(0.5), selection.needed(0.95)
-    note = (
-        f"A group is kept with probability 1/2 if it has {half:,} records, and with probability "
-        f"0.95 if it has {surely:,}; the choice costs ε = {rounded_up(selection.epsilon)}."
-    )
-    preview = attrs.evolve(
-        priced.preview,
-        epsilon=request.epsilon,
-        delta=delta,
-        event=dp.ComposedDpEvent([selection.event, priced.preview.event]),
-        notes=(*priced.preview.notes, note),
-    )
-    return _Offer(preview, priced, selection=selection)
-
-
 def _missing(argument: str, what: str) -> _validate.ArgumentError:
     return _validate.ArgumentError(argument, what, shown="nothing")
 
@@ -372,7 +502,7 @@ class Answers(Protocol[P, R]):
     ) -> Preview: ...
     @overload
     def __call__(
-        self, data: Any = ..., column: str | None = ..., *, by: str, **options: Any
+        self, data: Any = ..., column: str | None = ..., *, by: By, **options: Any
     ) -> Groups[R]: ...
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
@@ -391,13 +521,13 @@ class TestedAnswers(Protocol[P, Answer]):
         data: Any = ...,
         column: str | None = ...,
         *,
-        by: str,
+        by: By,
         propose: object,
         **options: Any,
     ) -> Groups[Outcome]: ...
     @overload
     def __call__(
-        self, data: Any = ..., column: str | None = ..., *, by: str, **options: Any
+        self, data: Any = ..., column: str | None = ..., *, by: By, **options: Any
     ) -> Groups[Released]: ...
     @overload
     def __call__(

@@ -18,7 +18,8 @@ from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.run.execution import EngineChoice, Execution
 from prudent.training.run.fit import Fitted, fit
-from prudent.training.run.metrics import Metrics, accuracy
+from prudent.training.run.metrics import Metrics
+from prudent.training.run.reporting import Reporting, accuracy
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
@@ -38,6 +39,7 @@ __all__ = [
     "Plan",
     "PoissonSampler",
     "ProposeTestRelease",
+    "Reporting",
     "Step",
     "StepOutcome",
     "Sum",

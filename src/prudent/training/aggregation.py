@@ -180,13 +180,7 @@ class Aggregation(ABC):
         return self.clip
 
     @abstractmethod
-    def decide(
-        self,
-        norms: Tensor,
-        valid: Tensor,
-        trim: Tensor,
-        words: Tensor,
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         """Decide the weights and the noise for one batch.
 
         Args:
@@ -283,13 +277,7 @@ class Sum(Noisy):
     trim: Trim = attrs.field(factory=lambda: FixedTrim(0.0), init=False)
 
     @override
-    def decide(
-        self,
-        norms: Tensor,
-        valid: Tensor,
-        trim: Tensor,
-        words: Tensor,
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights, _ = clip_weights(norms, valid, self.clip)
         return _plain(weights, self.noise_multiplier * self.clip, norms, passed=False)
 
@@ -317,13 +305,7 @@ class TrimmedSum(Noisy):
             )
 
     @override
-    def decide(
-        self,
-        norms: Tensor,
-        valid: Tensor,
-        trim: Tensor,
-        words: Tensor,
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights, clipped = clip_weights(norms, valid, self.clip)
         weights = weights * keep_smallest(clipped, valid, trim)
         return _plain(weights, self.noise_multiplier * self.clip, norms, passed=True)
@@ -394,13 +376,7 @@ class ProposeTestRelease(Noisy):
         )
 
     @override
-    def decide(
-        self,
-        norms: Tensor,
-        valid: Tensor,
-        trim: Tensor,
-        words: Tensor,
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights, clipped = clip_weights(norms, valid, self.clip)
         trimmed = weights * keep_smallest(clipped, valid, trim)
         # Propose and test.
@@ -420,9 +396,7 @@ class ProposeTestRelease(Noisy):
         return Decision(
             torch.where(passed, trimmed, other),
             torch.where(
-                passed,
-                _double(self.noise_multiplier * self.proposal, norms),
-                _double(full, norms),
+                passed, _double(self.noise_multiplier * self.proposal, norms), _double(full, norms)
             ),
             passed,
             noisy_margin,
@@ -443,12 +417,6 @@ class Mean(Aggregation):
         return dp.NonPrivateDpEvent()
 
     @override
-    def decide(
-        self,
-        norms: Tensor,
-        valid: Tensor,
-        trim: Tensor,
-        words: Tensor,
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, trim: Tensor, words: Tensor) -> Decision:
         weights = torch.where(valid & torch.isfinite(norms), 1.0, 0.0).to(norms.dtype)
         return _plain(weights, 0.0, norms, passed=False)

@@ -89,7 +89,7 @@ class Compiled:
             self._programs[key] = program
             return program(*arguments, drawn=drawn)
 
-    def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_Draw]") -> Program:
+    def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_RandomCall]") -> Program:
         leaves, structure = pytree.tree_flatten(arguments)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         shape: pytree.TreeSpec | None = None
@@ -116,7 +116,7 @@ class Compiled:
         return program
 
 
-class _Draw:
+class _RandomCall:
     """A random call that can be repeated; its first result is kept as an example input."""
 
     def __init__(self, call: Callable[[], Tensor]) -> None:
@@ -134,14 +134,14 @@ class _Recorded(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.draws: list[_Draw] = []
+        self.draws: list[_RandomCall] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if "generator" not in (kwargs or {}):
             return func(*args, **(kwargs or {}))
-        self.draws.append(_Draw(lambda: func(*args, **kwargs)))
+        self.draws.append(_RandomCall(lambda: func(*args, **kwargs)))
         return self.draws[-1].example
 
 

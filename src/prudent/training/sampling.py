@@ -246,8 +246,8 @@ class PoissonLoader(DataLoader[Any]):
         Secret: they show which records were drawn.
         """
         fitting = (ids for ids in self._outstanding if len(ids) == records)
-        found = next(fitting, None)
-        return None if found is None else torch.tensor(found, dtype=torch.int64)
+        drawn = next(fitting, None)
+        return None if drawn is None else torch.tensor(drawn, dtype=torch.int64)
 
     def spend(self, records: int) -> None:
         """Mark the oldest batch of this size as used, and drop all older ones.

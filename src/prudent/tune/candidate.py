@@ -122,12 +122,12 @@ def parsed(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
     """The entries of a file of a search, some of which have known kinds; None without the file."""
     try:
         with reading(path, "a file of a search"):
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if not all(isinstance(found[name], kind) for name, kind in kinds.items()):
+            entries = json.loads(path.read_text(encoding="utf-8"))
+            if not all(isinstance(entries[name], kind) for name, kind in kinds.items()):
                 raise TypeError
     except FileNotFoundError:
         return None
-    return {"value": None, **found}
+    return {"value": None, **entries}
 
 
 def forget_files(folder: Path) -> None:

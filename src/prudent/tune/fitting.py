@@ -116,7 +116,7 @@ def training(
     Returns:
         The candidate. `Tuned.value` is the trained model, and its folder holds model.pt.
     """
-    from prudent.training import Plan
+    from prudent.training import Plan, Reporting
 
     plans = [plan] if isinstance(plan, Plan) else list(plan)
     for one in plans:
@@ -125,9 +125,10 @@ def training(
         raise ArgumentError("plan", "at least one Plan, all with the same relation", got=plan)
     if plan_of is None and len(plans) > 1:
         raise ArgumentError("plan_of", "a function when there are several plans", got=None)
-    for name in ("ledger", "out", "resume", "corrupt", "evaluate"):
-        if name in fit_options:
-            raise ArgumentError(name, "to be left to the search", got=fit_options[name])
+    # Those of a Reporting too: the optimizer would refuse them after the search is charged.
+    own = {"ledger", "corrupt", "reporting", *(field.name for field in attrs.fields(Reporting))}
+    for name in own & set(fit_options):
+        raise ArgumentError(name, "to be left to the search", got=fit_options[name])
     work = _Training(plans, model, loss, train_set, score, plan_of, options, fit_options)
     event = training_event(plans, score, disjoint=_validate.flag(disjoint=disjoint))
     return Candidate(work, event, plans[0].relation, work.load, work.check)
@@ -210,7 +211,7 @@ class _Training:
         """Train, score, and keep the model."""
         import torch
 
-        from prudent.training import fit
+        from prudent.training import Reporting, fit
 
         self.check(setting)
         fitted = fit(
@@ -218,9 +219,7 @@ class _Training:
             self.model(setting),
             self.loss,
             self.train_set,
-            out=folder / _TRAINING,
-            resume=True,
-            progress=False,
+            reporting=Reporting(out=folder / _TRAINING, resume=True, progress=False),
             **{**self.fit_options, **self.options(setting)},
         )
         score = self.score(fitted.model)

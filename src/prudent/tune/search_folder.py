@@ -204,18 +204,18 @@ class SearchFolder:
 
     def result(self) -> dict[str, Any]:
         """The result; what is secret is deleted."""
-        found = _read(self._result, _RESULT_KINDS)
-        assert found is not None
+        result = _read(self._result, _RESULT_KINDS)
+        assert result is not None
         shutil.rmtree(self._secret, ignore_errors=True)
-        return found
+        return result
 
     def _set_times(self) -> None:
         """Give all that is left of a search that has ended the time at which it was begun."""
-        found = _read(self._result, _RESULT_KINDS)
-        if found is None:
+        result = _read(self._result, _RESULT_KINDS)
+        if result is None:
             return
         own = [self._result, self.place / "running.lock", self.best, *self.best.rglob("*")]
-        begun = min(max(found["begun"], 0), _LATEST)
+        begun = min(max(result["begun"], 0), _LATEST)
         for path in (*own, self.place):
             if path.exists() and not path.is_symlink():
                 os.utime(path, (begun, begun))
@@ -231,7 +231,7 @@ def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
 def best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
     """The best candidate that has ended: the first of those with the largest score."""
     ended = [(index, outcome(folder)) for index, folder in enumerate(folders)]
-    known = [(index, found) for index, found in ended if found is not None]
+    known = [(index, result) for index, result in ended if result is not None]
     return max(known, key=lambda one: (one[1]["score"], -one[0]), default=None)
 
 

@@ -178,11 +178,11 @@ def test_landmarks_are_made_by_a_command(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_map_of_glyphs_is_made_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prudent.lab.feature_files import glyph_network, letters
+    from prudent.lab.feature_files import glyphs, letters
 
     training = letters.NetworkRecipe(batch=8, width=16, channels=(4, 4, 4, 4))
-    few = glyph_network.GlyphRecipe(classes=3, others=6, copies=4, training=training)
-    monkeypatch.setattr(glyph_network, "GlyphRecipe", lambda: few)
+    few = glyphs.GlyphRecipe(classes=3, others=6, copies=4, training=training)
+    monkeypatch.setattr(glyphs, "GlyphRecipe", lambda: few)
     flags = ("certify", "make-features", "--features", "glyphs", "--steps", "1", "--json")
     answer = prudent(*flags, "--out", str(tmp_path / "glyphs.npz"))
     assert answer.status == 0

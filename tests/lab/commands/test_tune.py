@@ -10,13 +10,13 @@ import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
 from prudent.lab.datasets import load
-from prudent.lab.search import Range, Ranges, Search, space_of
+from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
 from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
 from tests.cli.conftest import Answer, prudent
 
 PLAN = ("--steps=3", "--noise-multiplier=4", "--batch=540", "--search=lr=0.1:1:log")
-FIXED = ("--law=fixed", "--candidates=2", "--search=clip=0.5,1")
+FIXED = ("--distribution=fixed", "--candidates=2", "--search=clip=0.5,1")
 
 
 def found(answer: Answer) -> dict[str, object]:
@@ -64,9 +64,9 @@ def test_the_best_model_is_released_and_charged_once(archive: Path, tmp_path: Pa
 
 def test_held_out_records_are_the_same_on_neighbours_and_not_trained_on(archive: Path) -> None:
     data = load(f"npz:{archive}")
-    search = Search(
-        experiment=Experiment(method="dpsgd", steps=2, epsilon=None, noise_multiplier=1.0),
-        space=Ranges({"lr": Range(0.1, 1.0)}),
+    search = SettingSearch(
+        experiment=Experiment.of(method="dpsgd", steps=2, epsilon=None, noise_multiplier=1.0),
+        space=SettingRanges({"lr": SettingRange(0.1, 1.0)}),
         trials=Geometric(2),
     )
     some, rest = search.split(600)
@@ -77,7 +77,7 @@ def test_held_out_records_are_the_same_on_neighbours_and_not_trained_on(archive:
     assert torch.equal(work.score.labels, data.train_labels[rest])  # type: ignore[attr-defined]
     # A person with two records may have one in each part, which costs both.
     two = attrs.evolve(
-        search, experiment=attrs.evolve(search.experiment, relation=Relation("zero-out", 2))
+        search, experiment=search.experiment.changed(relation=Relation("zero-out", 2))
     )
     assert isinstance(search.event(search.plan(600)), WorstOfDpEvent)
     assert isinstance(two.event(two.plan(600)), dp.ComposedDpEvent)
@@ -93,8 +93,8 @@ def test_noise_is_solved_for_the_whole_search() -> None:
 def test_search_spaces_are_read() -> None:
     space = space_of(["lr=0.05:2:log", "trim-up=0:0.1", "momentum=0,0.9"])
     assert space.of == {
-        "lr": Range(0.05, 2.0, True),
-        "trim_up": Range(0.0, 0.1),
+        "lr": SettingRange(0.05, 2.0, True),
+        "trim_up": SettingRange(0.0, 0.1),
         "momentum": (0.0, 0.9),
     }
 
@@ -111,7 +111,7 @@ def test_search_spaces_are_read() -> None:
         (("--search=lr=1:2", "--search=lr=1:2"), "--search"),
         (("--search=lr=1:2", "--method=sgd"), "--method"),
         (("--search=lr=1:2", "--candidates=0"), "--candidates"),
-        (("--search=lr=1:2", "--candidates=1.5", "--law=fixed"), "--candidates"),
+        (("--search=lr=1:2", "--candidates=1.5", "--distribution=fixed"), "--candidates"),
         (("--search=lr=1:2", "--held-out=0"), "--held-out"),
         (("--search=lr=1:2", "--score-noise=0"), "--score-noise"),
         (("--search=lr=1:2", "--records=10"), "--records"),

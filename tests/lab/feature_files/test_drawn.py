@@ -7,14 +7,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.lab.feature_files import glyph_network, glyphs, letters  # noqa: E402
+from prudent.lab.feature_files import glyphs, letters  # noqa: E402
 from prudent.lab.feature_files.glyphs import FORMS, digits  # noqa: E402
 from prudent.records.whole_network import read_network  # noqa: E402
 
 SMALL = letters.NetworkRecipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3
 )
-FEW = glyph_network.GlyphRecipe(classes=6, others=12, copies=5, training=SMALL)
+FEW = glyphs.GlyphRecipe(classes=6, others=12, copies=5, training=SMALL)
 
 
 def images(count: int, seed: int = 5) -> np.ndarray:
@@ -56,8 +56,8 @@ def test_whitening_makes_the_spread_within_classes_round() -> None:
 
 
 def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None:
-    provenance = glyph_network.make(tmp_path / "one.npz", FEW, steps=2)
-    glyph_network.make(tmp_path / "two.npz", FEW, steps=2)
+    provenance = glyphs.make(tmp_path / "one.npz", FEW, steps=2)
+    glyphs.make(tmp_path / "two.npz", FEW, steps=2)
     assert (provenance["training"]["steps"], provenance["loops"]) == (2, 0.25)
     one, two = (read_network(tmp_path / f"{each}.npz")[0] for each in ("one", "two"))
     assert one.entries == 32
@@ -65,7 +65,7 @@ def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None
 
 
 def test_glyphs_are_drawn_class_by_class_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glyph_network, "_AT_ONCE", 10)  # two characters
+    monkeypatch.setattr(glyphs, "_AT_ONCE", 10)  # two characters
     pictures, labels = FEW.drawn(5, 1, "cpu")
     assert (pictures.shape, pictures.dtype) == ((25, 28, 28), torch.uint8)
     assert labels.tolist() == [each for each in range(5) for _ in range(5)]

@@ -9,8 +9,7 @@ pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'"
 import torch
 
 from prudent.certify.features import shipped_landmarks
-from prudent.certify.features.backbone import ResNet18Embedding
-from prudent.certify.features.resnet import ResNet18Features
+from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
 from prudent.lab.feature_files import landmarks as photographs
 from prudent.lab.feature_files.landmarks import whitened
 from prudent.lab.feature_files.sentences import reviews
@@ -34,14 +33,14 @@ def test_whitened_features_are_round_and_computed_row_by_row(tmp_path, monkeypat
 
 
 def test_statistics_and_landmarks_of_random_images_are_made_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(photographs, "_IMAGES", 200)
-    monkeypatch.setattr(photographs, "_LANDMARKS", 150)
+    monkeypatch.setattr(photographs, "_IMAGES", 60)
+    monkeypatch.setattr(photographs, "_LANDMARKS", 40)
     torch.manual_seed(0)
     embedding = ResNet18Embedding(ResNet18Features(3).eval(), "given", 256)
     provenance = photographs.make_photographs(tmp_path / "made.npz", embedding)
     made = np.load(tmp_path / "made.npz")
-    assert made["rows"].shape == (150, 128)
-    assert json.loads(str(made["provenance"]))["images"] == provenance["images"] == 200
+    assert made["rows"].shape == (40, 128)
+    assert json.loads(str(made["provenance"]))["images"] == provenance["images"] == 60
     shipped = shipped_landmarks("resnet18")
     assert shipped.codes.shape == (8000, 128)
     assert shipped.features.name == "resnet18"

@@ -57,7 +57,6 @@ def test_many_views_of_a_record_move_the_sum_by_at_most_the_clip():
         (rows, torch.tensor([1])),
         lr=1.0,
         execution=Execution(seed=0),
-        progress=False,
     )
     moved = torch.cat([p.detach().flatten() for p in model.parameters()]).norm()
     assert moved == pytest.approx(0.25, rel=1e-3)

@@ -110,7 +110,8 @@ def test_a_large_network_is_not_pretrained_on_a_cpu():
 def test_recipes_are_named_by_their_budgets():
     for epsilon in (1, 3, 8):
         settings = recipe_named(f"random-images-{epsilon}").settings()
-        assert (settings.epsilon, settings.delta, settings.dataset) == (epsilon, 1e-5, "cifar10")
+        privacy = settings.privacy
+        assert (privacy.epsilon, privacy.delta, settings.dataset) == (epsilon, 1e-5, "cifar10")
 
 
 @pytest.mark.parametrize("method", ["dpsgd", "ptr"])
@@ -122,7 +123,7 @@ def test_a_recipe_trains_a_head_on_the_features(features, images, method, monkey
     )
     labels = torch.arange(40) % 10
     data = Dataset("toy", images, labels, images[:7], labels[:7], 10, "")
-    result = run(settings, dataset=data, setup=recipe.setup, progress=False, evaluations=1)
+    result = run(settings, dataset=data, setup=recipe.setup, evaluations=1)
     assert result.fitted.plan.sampling_rate == 1.0
     assert result.fitted.model.weight.any()
 

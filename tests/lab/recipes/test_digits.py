@@ -58,7 +58,7 @@ def test_scattering_of_tensors_is_that_of_arrays(digits):
 
 def test_a_small_run_of_a_recipe(digits):
     settings = GLYPHS_LINEAR.settings(steps=4, batch=300, lr=100.0, seed=1)
-    result = run(settings, setup=GLYPHS_LINEAR.setup, dataset=digits, progress=False, evaluations=1)
+    result = run(settings, setup=GLYPHS_LINEAR.setup, dataset=digits, evaluations=1)
     assert result.epsilon <= 3.0
     assert result.accuracy > 0.3
 
@@ -75,15 +75,16 @@ def test_views_of_training_images_are_those_of_shifted_ones(digits):
 def test_a_method_brings_its_own_settings():
     recipe = attrs.evolve(GLYPHS_LINEAR, others={Method.PTR: {"clip": 7.0, "propose": 0.25}})
     plain, ptr = recipe.settings(seed=2), recipe.settings(method="ptr", propose=0.5)
-    assert (plain.method, plain.clip, plain.seed) == (Method.DPSGD, recipe.experiment.clip, 2)
-    assert (ptr.method, ptr.clip, ptr.propose) == (Method.PTR, 7.0, 0.5)
-    assert recipe.settings(method="dpsgd").clip == recipe.experiment.clip
+    assert (plain.rule, plain.seed) == (recipe.experiment.rule, 2)
+    assert plain.rule.method is Method.DPSGD
+    assert (ptr.rule.method, ptr.rule.clip, ptr.rule.propose) == (Method.PTR, 7.0, 0.5)
+    assert recipe.settings(method="dpsgd").rule == recipe.experiment.rule
 
 
 def test_recipes_by_name():
     for name, recipe in RECIPES.items():
         assert recipe_named(name).name == name
         assert recipe.summary
-        assert recipe.experiment.epsilon is not None
+        assert recipe.experiment.privacy.epsilon is not None
     with pytest.raises(ArgumentError, match="glyphs-linear"):
         recipe_named("glyph")

@@ -14,6 +14,7 @@ from prudent.lab.experiment import Setup, run
 from prudent.lab.recipes.digits import linear
 from prudent.lab.recipes.features import ReleasedWhitening, mapped, of_unit_length
 from prudent.lab.settings import Experiment
+from prudent.training import Reporting
 from prudent.training.keystream import Key
 from prudent.training.run.charging import RunCharge
 
@@ -89,36 +90,36 @@ def test_features_become_white_and_of_unit_length():
 @pytest.mark.thorough
 def test_the_epsilon_of_a_run_includes_the_release():
     release = ReleasedWhitening(noise_multiplier=2.0)
-    settings = Experiment(method="dpsgd", epsilon=3.0, delta=1e-4, steps=4, batch=160, clip=0.5)
+    settings = Experiment.of(method="dpsgd", epsilon=3.0, delta=1e-4, steps=4, batch=160, clip=0.5)
     setup = Setup(release=release, build=linear)
-    result = run(settings, setup=setup, dataset=table(), progress=False, evaluations=1)
+    result = run(settings, setup=setup, dataset=table(), evaluations=1)
     noise = result.fitted.plan.aggregation.noise_multiplier
     accountant = PldAccountant()
     accountant.compose(dp.GaussianDpEvent(2.0)).compose(dp.GaussianDpEvent(noise), 4)
     assert result.epsilon <= 3.0
     assert result.epsilon == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-3)
     assert result.fitted.history[-1].epsilon == pytest.approx(result.epsilon, rel=1e-3)
-    alone = run(settings, setup=Setup(build=linear), dataset=table(), progress=False, evaluations=1)
+    alone = run(settings, setup=Setup(build=linear), dataset=table(), evaluations=1)
     assert alone.fitted.plan.aggregation.noise_multiplier < noise
 
 
 def test_a_plan_without_the_release_is_refused():
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
-    settings = Experiment(method="dpsgd", epsilon=3.0, steps=2, batch=100)
+    settings = Experiment.of(method="dpsgd", epsilon=3.0, steps=2, batch=100)
     with pytest.raises(ValueError, match="before"):
-        run(settings, setup=setup, dataset=table(), plan=settings.plan(160), progress=False)
+        run(settings, setup=setup, dataset=table(), plan=settings.plan(160))
 
 
 @pytest.mark.unhurried
 def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
-    settings = Experiment(method="dpsgd", epsilon=3.0, steps=2, batch=100)
+    settings = Experiment.of(method="dpsgd", epsilon=3.0, steps=2, batch=100)
 
     def start(**options):
-        run(settings, setup=setup, dataset=table(), secret_noise=True, progress=False, **options)
+        run(settings, setup=setup, dataset=table(), secret_noise=True, **options)
 
     with pytest.raises(ValueError, match="repeated"):
-        start(out=tmp_path, resume=True)
+        start(reporting=Reporting(out=tmp_path, resume=True))
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="repeated"):
         start()
@@ -142,7 +143,7 @@ def test_the_moment_is_summed_in_double_precision():
 
 
 def test_a_plan_counts_what_was_released_before_it():
-    plan = Experiment(method="dpsgd", epsilon=None, noise_multiplier=2.0, steps=3).plan(1000)
+    plan = Experiment.of(method="dpsgd", epsilon=None, noise_multiplier=2.0, steps=3).plan(1000)
     priced = attrs.evolve(plan, before=dp.GaussianDpEvent(1.0))
     assert priced.event_after(0) == dp.ComposedDpEvent([priced.before, dp.NoOpDpEvent()])
     assert priced.epsilon_after(0, 1e-5) == pytest.approx(
@@ -173,7 +174,7 @@ class OpenLedger:
 
 
 def test_a_ledger_is_charged_once_for_the_release_and_the_steps():
-    plan = Experiment(method="dpsgd", epsilon=None, noise_multiplier=2.0, steps=3).plan(
+    plan = Experiment.of(method="dpsgd", epsilon=None, noise_multiplier=2.0, steps=3).plan(
         1000, dp.GaussianDpEvent(1.0)
     )
     ledger = OpenLedger()

@@ -78,6 +78,10 @@ STATISTICS: dict[str, dict[str, Ask]] = {
         "by": _of_x("median", by="c", groups=lambda kind: [kind.value], **PURE),
         "by, unit": _of_x("median", by="c", unit="id", groups=lambda kind: [kind.value], **PURE),
         "by private": _of_x("median", by="c", groups="private", **PTR),
+        "by two": _of_x("median", by=["c", "id"], groups="private", **PTR),
+        "by day": _of_x("median", by="c:day", groups=["2024-01-01"], **PURE),
+        "by month private": _of_x("median", by="c:month", groups="private", **PTR),
+        "by year, unit": _of_x("median", by="c:year", groups=["2024"], unit="id", **PURE),
         "by private, unit": _of_x("median", by="c", unit="id", groups="private", **PTR),
         "where present": _of_x("median", condition=lambda c, _: c.notnull(), **PURE),
         "where equal": _of_x("median", condition=lambda c, kind: c == kind.value, **PURE),
@@ -132,6 +136,9 @@ STATISTICS: dict[str, dict[str, Ask]] = {
     },
     "count": {
         "values": _of_c("count", **PURE),
+        "rows": lambda table, _: statistics.count(
+            **{**table.of("c"), "column": None}, noise=ReproducibleNoise(1), **PURE
+        ),
         "units": lambda table, _: statistics.count(
             **{**table.of("c"), "column": None}, unit="c", noise=ReproducibleNoise(1), **PURE
         ),
@@ -154,6 +161,37 @@ STATISTICS: dict[str, dict[str, Ask]] = {
     "histogram": {
         "private edges": _of_c("histogram", **PURE),
         "edges": _of_c("histogram", edges=_edges, **PURE),
+    },
+    "deviation": {"bounded": _of_c("deviation", bounds=_ends, **PURE)},
+    "minimum": {"chosen": _of_c("minimum", **PURE)},
+    "maximum": {"bounded": _of_c("maximum", bounds=_ends, **PURE)},
+    "proportion": {
+        "truth": _of_c("proportion", **PURE),
+        "present": lambda table, _: statistics.proportion(
+            **{**table.of("c"), "column": "c IS NULL"}, noise=ReproducibleNoise(1), **PURE
+        ),
+    },
+    "ratio": {"bounded": _of_c("ratio", other="x", bounds=_ends, other_bounds=(0, 1), **PURE)},
+    "weighted_mean": {
+        "bounded": _of_c("weighted_mean", weights="x", bounds=_ends, largest_weight=1, **PURE),
+        "weights": _of_x("weighted_mean", weights="c", bounds=(0, 1), largest_weight=1, **PURE),
+    },
+    "covariance": {
+        "bounded": _of_c("covariance", other="x", bounds=_ends, other_bounds=(0, 1), **PURE),
+        "units": _of_c(
+            "covariance", other="x", bounds=_ends, other_bounds=(0, 1), unit="id", **PURE
+        ),
+    },
+    "correlation": {
+        "bounded": _of_c("correlation", other="x", bounds=_ends, other_bounds=(0, 1), **PURE)
+    },
+    "count_distinct": {
+        "values": _of_c("count_distinct", **PURE),
+        "of units": _of_c("count_distinct", unit="id", per_unit=2, **PURE),
+    },
+    "top_k": {
+        "private": _of_c("top_k", **PTR),
+        "listed": _of_c("top_k", categories=lambda kind: [kind.value], **PURE),
     },
     "certify_quantile": {
         "high": _of_c("certify_quantile", high=lambda kind: kind.ends[1], **PURE),

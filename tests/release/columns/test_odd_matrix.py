@@ -60,16 +60,21 @@ def check(kind: Kind, request: str, usual: Table, odd: Table) -> None:
 
 # --- the product, and a sample of it --------------------------------------------------------------
 
-OF_ANYTHING = ["mode, categories", "median, unit", "median, where present", "count, units"]
+OF_ANYTHING = [
+    *("mode, categories", "median, unit", "median, where present", "count, units"),
+    *("count, rows", "proportion, present", "count_distinct, of units", "median, by day"),
+]
 OF_TEXTS = [
     *("median, by", "mode, listed", "median, by private", "median, where lower"),
     *("median, where like", "mode, of units", "median, where equal", "median, where length"),
+    *("median, by two", "top_k, private", "count_distinct, values", "proportion, present"),
 ]
 OF_NUMBERS = [
     *("median, proposed", "quantiles, chosen", "trimmed_mean, bounded", "iqr, proposed"),
     *("median, per unit, mean", "mode, of numbers", "sum, bounded", "certify_quantile, high"),
     *("quantile, proposed", "histogram, edges", "median, per unit, 2", "mean, bounded"),
     *("median, chosen", "count, values", "median, dry run", "iqr, chosen"),
+    *("covariance, units", "ratio, bounded", "weighted_mean, weights", "correlation, bounded"),
 ]
 
 

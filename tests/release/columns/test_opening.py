@@ -57,9 +57,9 @@ def test_same_answers_as_an_array() -> None:
 @pytest.mark.unhurried
 @pytest.mark.usefixtures("narrowing")
 def test_same_answers_when_narrowed_by_a_sample() -> None:
-    """A sample narrows ranks, whatever the lattice: two of them."""
+    """A sample narrows ranks, whatever the lattice: one with bounds."""
     column = open_column(pa.table({"x": ADVERSARIAL}), "x")
-    check_same_answers(column, ADVERSARIAL, LATTICES[:2])
+    check_same_answers(column, ADVERSARIAL, LATTICES[1:2])
 
 
 @pytest.mark.unhurried
@@ -76,7 +76,7 @@ def test_same_answers_when_the_sample_misleads(
 
 @pytest.mark.unhurried
 @hypothesis.given(st.lists(st.floats() | st.sampled_from([0.0, 1.0, 1.5]), max_size=30))
-@examples(15)
+@examples(15, brief=5)
 def test_same_order_statistics_for_any_doubles(values: list[float]) -> None:
     array = np.array(values, np.float64)
     column, expected = open_column(pa.table({"x": array}), "x"), ArrayColumn(array)
@@ -336,7 +336,7 @@ def table_of(rows: Rows) -> pa.Table:
 
 @pytest.mark.unhurried
 @hypothesis.given(st.lists(RECORDS, max_size=12), st.sampled_from([1, 2, 3]))
-@examples(15)
+@examples(15, brief=4)
 def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
     """Removing all rows of a unit takes away one value at most, over all groups together."""
 
@@ -352,7 +352,7 @@ def test_a_unit_gives_one_value_to_one_group(rows: Rows, user: int) -> None:
 
 
 @hypothesis.given(st.lists(RECORDS, max_size=12))
-@examples(15)
+@examples(15, brief=5)
 def test_a_unit_counts_with_its_least_value(rows: Rows) -> None:
     least: dict[int, float] = {}
     for user, _, x in rows:

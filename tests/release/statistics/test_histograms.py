@@ -79,11 +79,10 @@ def test_round_edges_cover_an_interval(bounds: tuple[float, float], whole: bool)
 def test_a_picture_is_a_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = histogram(SAMPLE, epsilon=1.0)
-    for name, start in (("bins.svg", b"<?xml"), ("bins.png", b"\x89PNG")):
-        found.plot(tmp_path / name)
-        found.plot(tmp_path / f"cdf-{name}", cumulative=True)
-        assert (tmp_path / name).read_bytes().startswith(start)
-        assert (tmp_path / f"cdf-{name}").read_bytes().startswith(start)
+    found.plot(tmp_path / "bins.svg")
+    found.plot(tmp_path / "cdf.png", cumulative=True)
+    assert (tmp_path / "bins.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "cdf.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_it_is_shown_in_text_json_and_html() -> None:

@@ -316,7 +316,7 @@ def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
     again = trainer(bert(), args, **options, **change)
     with pytest.warns(RuntimeWarning, match=f"steps 4 to 5, .*were: {said}"):
         again.train(str(tmp_path / "checkpoint-3"))
-    assert again._key != first._key
+    assert again._continuity.key != first._continuity.key
     assert (again.lost, again.state.global_step) == (2, 6)
     assert again._step is not None
     assert again._step.taken == 8

@@ -10,7 +10,7 @@ from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
     Outer,
-    Rows,
+    TableRows,
     outer,
     table_rows,
 )
@@ -35,8 +35,8 @@ def contributions() -> list[Contribution]:
         Dense(random(RECORDS, COUNT, SIZE)),
         Outer(random(1, RECORDS, 6, COUNT), random(1, RECORDS, 6, SIZE), shaped),
         Outer(random(1, RECORDS, 1, COUNT), random(1, RECORDS, 1, SIZE), shaped),
-        Rows(indices[0], random(RECORDS, 6, SIZE), COUNT),
-        Rows(indices[1], random(RECORDS, 1, SIZE), COUNT),
+        TableRows(indices[0], random(RECORDS, 6, SIZE), COUNT),
+        TableRows(indices[1], random(RECORDS, 1, SIZE), COUNT),
     ]
 
 
@@ -64,7 +64,7 @@ def test_weighted_sum(kind, bad):
         match contribution:
             case Outer(rows, columns):
                 rows[0, 1], columns[0, 1] = bad, bad
-            case Dense(values) | Rows(values=values):
+            case Dense(values) | TableRows(values=values):
                 values[1] = bad
     torch.testing.assert_close(contribution.weighted_sum(weights), expected)
 
@@ -86,7 +86,7 @@ def test_the_smaller_is_kept():
     assert kind(100, 8, 8) is Dense
     assert kind(8, 100, 100) is Outer
     assert type(table_rows(torch.zeros(2, 9).long(), random(2, 9, 3), 9)) is Dense
-    assert type(table_rows(torch.zeros(2, 9).long(), random(2, 9, 3), 10)) is Rows
+    assert type(table_rows(torch.zeros(2, 9).long(), random(2, 9, 3), 10)) is TableRows
 
 
 def test_half_precision_is_widened():

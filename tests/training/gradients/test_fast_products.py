@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.factors import layers
-from prudent.training.gradients.factors.contributions import Dense, Outer, Rows, weighted_sums
+from prudent.training.gradients.factors.contributions import Dense, Outer, TableRows, weighted_sums
 from prudent.training.gradients.factors.norms import SquaredNorms, inner, squared_norms
 from prudent.training.gradients.factors.products import cut_product, shortened
 from tests.training.gradients.oracle import alone, assert_agrees, squares
@@ -147,7 +147,7 @@ def test_factors_are_cut_where_a_table_shares_the_weight():
     """As a vocabulary that is both embedding and head."""
     torch.manual_seed(0)
     head = Outer(torch.randn(1, 3, 5, 11), torch.randn(1, 3, 5, 7), matrix, cut_product)
-    table = Rows(torch.randint(0, 11, (3, 5)), torch.randn(3, 5, 7), 11)
+    table = TableRows(torch.randint(0, 11, (3, 5)), torch.randn(3, 5, 7), 11)
     products = head.per_example().double() * table.per_example().double()
     torch.testing.assert_close(
         inner(table, head).double(), products.sum((1, 2)), rtol=1e-5, atol=1e-5

@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.factors.contributions import Dense, Outer, Rows, as_it_is, merged
+from prudent.training.gradients.factors.contributions import (
+    Dense,
+    Outer,
+    TableRows,
+    as_it_is,
+    merged,
+)
 from prudent.training.gradients.factors.norms import SquaredNorms, squared_norms
 from tests.training.gradients.oracle import squares
 from tests.training.gradients.test_contributions import RECORDS, contributions, random, shaped
@@ -42,7 +48,7 @@ def test_what_differs_stays_apart():
         factors(1, as_it_is),
         Outer(random(2, RECORDS, 1, 9), random(2, RECORDS, 1, 8), shaped),
         Outer(random(1, RECORDS, 1, 9).float(), random(1, RECORDS, 1, 8).float(), shaped),
-        Rows(torch.zeros(RECORDS, 1).long(), random(RECORDS, 1, 8), 9),
+        TableRows(torch.zeros(RECORDS, 1).long(), random(RECORDS, 1, 8), 9),
     ]
     assert merged(given) == given
 

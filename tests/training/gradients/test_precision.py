@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from prudent.training.aggregation import clip_weights
 from prudent.training.gradients import BookKeeping, Formed, Materialised
 from prudent.training.gradients.factors import contributions, products
-from prudent.training.gradients.factors.contributions import Dense, Outer, Rows, as_it_is
+from prudent.training.gradients.factors.contributions import Dense, Outer, TableRows, as_it_is
 from prudent.training.gradients.factors.norms import lengths, squared_norms
 from prudent.training.gradients.factors.products import shortened
 from tests.training.gradients.oracle import cross_entropy
@@ -197,10 +197,10 @@ def linear_with_opposite_positions() -> Outer:
     )
 
 
-def rows_of_opposite_signs() -> Rows:
+def rows_of_opposite_signs() -> TableRows:
     values = 1e4 * torch.randn(6, 1, 300)
     values = torch.cat([values, torch.randn(6, 1, 300) - values], 1)
-    return Rows(torch.full((6, 2), 3), values, 5)
+    return TableRows(torch.full((6, 2), 3), values, 5)
 
 
 def opposite_uses() -> list[contributions.Contribution]:

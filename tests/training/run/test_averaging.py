@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.training import Execution, Plan, Sum, fit
+from prudent.training import Execution, Plan, Reporting, Sum, fit
 from tests.training.gradients.oracle import cross_entropy
 
 
@@ -42,9 +42,7 @@ def train(**options):
         optimizer=Noting,
         lr=0.5,
         execution=Execution(seed=1),
-        evaluate=evaluate,
-        evaluate_every=6,
-        progress=False,
+        reporting=Reporting(evaluate=evaluate, evaluate_every=6),
         **options,
     )
     return weights, shown, model[0].weight.detach()

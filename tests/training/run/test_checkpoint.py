@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
 from torch import nn
@@ -27,6 +28,7 @@ from prudent.training import (
 from prudent.training.run import checkpoint
 from prudent.training.run.checkpoint import charged, load_checkpoint, record_paid, save_checkpoint
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 
 pytestmark = pytest.mark.filterwarnings("ignore:The test passed in")  # by chance, without a seed
 
@@ -44,6 +46,16 @@ PLAN = Plan(
         trim=AdaptiveTrim(first=0.5, up=0.1, down=0.1, most=1.0),
     ),
 )
+
+
+class Unlimited:
+    """A budget without an end, which notes what is charged."""
+
+    def __init__(self):
+        self.events = []
+
+    def charge(self, event, label="", *, delta=None):
+        self.events.append(event)
 
 
 def network():
@@ -66,7 +78,6 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
         "execution": Execution(seed=5),
         "evaluate": evaluate,
         "evaluate_every": EVERY,
-        "progress": False,
         "private_diagnostics": True,
         "average": 0.9,
         "lr": 0.01,
@@ -77,9 +88,7 @@ def train(out, resume=False, optimizer=torch.optim.Adam, **changes):
         cross_entropy,
         train_set,
         optimizer=optimizer,
-        out=out,
-        resume=resume,
-        **(settings | changes),
+        **gathered(settings | {"out": out, "resume": resume} | changes),
     )
 
 
@@ -291,15 +300,40 @@ def test_another_plan_is_refused(tmp_path, finished):
         train(tmp_path, resume=True, plan=quieter)
 
 
-def test_a_budget_below_what_was_paid_is_refused(tmp_path, finished):
+def test_a_plan_of_fewer_steps_is_refused(tmp_path, finished):
     """Else the model of 20 steps would come with a plan, and so an epsilon, of fewer."""
     finished(tmp_path)
-    budget = PLAN.epsilon_after(10, 1e-5)
-    with pytest.raises(ValueError, match="Expected budget to cover the 20 steps"):
-        train(tmp_path, resume=True, budget=budget, delta=1e-5)
+    with pytest.raises(ValueError, match="Expected the plan with which this run was started"):
+        train(tmp_path, resume=True, plan=attrs.evolve(PLAN, steps=10))
     assert charged(tmp_path)[0] == STEPS
-    whole = PLAN.epsilon(1e-5) * 1.001
-    assert train(tmp_path, resume=True, budget=whole, delta=1e-5).plan.steps == STEPS
+
+
+def test_a_plan_of_fewer_steps_than_were_paid_for_is_refused(tmp_path):
+    """With a checkpoint from before the run was made longer, and what was paid after it."""
+    shorter, free = attrs.evolve(PLAN, steps=STEPS // 2), Unlimited()
+    train(tmp_path, plan=shorter, ledger=free)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    train(tmp_path, resume=True, ledger=free)
+    (tmp_path / "checkpoint.pt").write_bytes(before)
+    with pytest.raises(ValueError, match=r"paid\.json does not match its checkpoint"):
+        train(tmp_path, resume=True, plan=shorter, ledger=free)
+
+
+def test_a_run_that_is_made_longer_is_the_longer_run(tmp_path, finished):
+    """Only with a ledger: to decide on more steps after a look is what its filter allows for."""
+    finished(tmp_path / "whole")
+    half = attrs.evolve(PLAN, steps=STEPS // 2)
+    train(tmp_path / "half", plan=half)
+    with pytest.raises(ValueError, match="With a ledger that is charged for them"):
+        train(tmp_path / "half", resume=True)
+    ledger = Unlimited()
+    longer = train(tmp_path / "half", resume=True, ledger=ledger)
+    assert ledger.events == [PLAN.event]
+    states = [load_checkpoint(tmp_path / name, CPU) for name in ("whole", "half")]
+    assert states[0]["model"].keys() == states[1]["model"].keys()
+    for name, value in states[0]["model"].items():
+        assert torch.equal(value, states[1]["model"][name])
+    assert longer.plan == PLAN
 
 
 def test_a_ledger_without_its_checkpoint_is_refused(tmp_path, finished):
@@ -482,7 +516,7 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
     state = load_checkpoint(tmp_path, CPU)
     names = (
         "step plan event key predictable records data identity lost renewals model optimizer "
-        "release corruption reading passes averages schedule name"
+        "release corruption reading passes averages schedule name steps"
     )
     assert checkpoint.CHECKPOINT_FORMAT == 1
     assert set(state) == set(names.split())

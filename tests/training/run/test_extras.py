@@ -1,5 +1,6 @@
 """What comes with a run: schedules, callbacks, the budget of the data, tests that never pass."""
 
+import attrs
 import pytest
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum
 from prudent.training.run.checkpoint import charged
 from prudent.training.run.pass_watch import PassWatch
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 
 RECORDS, RATE, STEPS = 60, 0.2, 8
 PLAN = Plan(
@@ -40,8 +42,8 @@ def train(plan=PLAN, **options):
     data = torch.randn(RECORDS, 4, generator=generator), torch.arange(RECORDS) % 3
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 3))
-    settings = {"execution": Execution(seed=3), "progress": False, "lr": 0.5, "evaluate_every": 2}
-    return fit(plan, model, cross_entropy, data, **(settings | options))
+    settings = {"execution": Execution(seed=3), "lr": 0.5, "evaluate_every": 2}
+    return fit(plan, model, cross_entropy, data, **gathered(settings | options))
 
 
 def weights(fitted):
@@ -190,9 +192,9 @@ class TestLedger:
 
     @pytest.mark.unhurried
     def test_a_longer_run_pays_the_difference(self, tmp_path):
-        out, half = tmp_path / "run", PLAN.epsilon_after(STEPS // 2, 1e-5) * 1.0001
+        out, half = tmp_path / "run", attrs.evolve(PLAN, steps=STEPS // 2)
         with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4) as ledger:
-            train(ledger=ledger, out=out, budget=half, delta=1e-5)
+            train(half, ledger=ledger, out=out)
             train(ledger=ledger, out=out, resume=True)
             events = [charge.event for charge in ledger.history()]
             assert events == [PLAN.event_after(STEPS // 2)] * 2

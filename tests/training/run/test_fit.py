@@ -34,6 +34,7 @@ from prudent.training.run.checkpoint import charged
 from prudent.training.run.reading import _gather
 from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 from tests.training.run.files import read_metrics
 
 RECORDS, RATE = 120, 0.15
@@ -63,13 +64,13 @@ PTR = ProposeTestRelease(
 
 
 def train(plan=None, data=None, model=None, **options):
-    settings = {"execution": Execution(seed=3), "progress": False, "lr": 0.1}
+    settings = {"execution": Execution(seed=3), "lr": 0.1}
     return fit(
         plan_of() if plan is None else plan,
         network() if model is None else model,
         cross_entropy,
         records() if data is None else data,
-        **(settings | options),
+        **gathered(settings | options),
     )
 
 
@@ -289,27 +290,20 @@ class TestGuarantee:
         assert torch.equal(weights(fitted.model), before)
         assert (fitted.history, fitted.pass_rate, fitted.plan.epsilon(1e-5)) == ([], None, 0.0)
 
-    def test_a_budget_stops_the_run_before_it_is_overdrawn(self):
-        plan = plan_of(steps=400)
-        fitted = train(plan, budget=6.0, delta=1e-5)
-        taken = fitted.plan.steps
-        assert 0 < taken < 400
-        assert fitted.plan.epsilon(1e-5) <= 6.0 < plan.epsilon_after(taken + 1, 1e-5)
-        assert fitted.history[-1].step == taken
-        assert fitted.history[-1].epsilon <= 6.0 * 1.01
-        same = train(plan_of(steps=taken))
-        assert torch.equal(weights(same.model), weights(fitted.model))
+    def test_a_run_within_a_budget_ends_before_it_is_overdrawn(self):
+        plan = plan_of(steps=400).within(epsilon=6.0, delta=1e-5)
+        assert 0 < plan.steps < 400
+        assert plan.epsilon(1e-5) <= 6.0 < plan.epsilon_after(plan.steps + 1, 1e-5)
+        last = train(plan, delta=1e-5).history[-1]
+        assert last.step == plan.steps
+        assert last.epsilon <= 6.0
 
     def test_a_budget_that_is_large_enough_changes_nothing(self):
-        assert train(budget=500.0, delta=1e-5).plan == plan_of()
+        assert plan_of().within(epsilon=500.0, delta=1e-5) == plan_of()
 
     def test_a_budget_too_small_for_one_step_is_refused(self):
         with pytest.raises(ValueError, match="No steps"):
-            train(budget=1e-3, delta=1e-9)
-
-    def test_a_budget_needs_its_delta(self):
-        with pytest.raises(ValueError, match="Expected delta when budget is given"):
-            train(budget=1.0)
+            plan_of().within(epsilon=1e-3, delta=1e-9)
 
     @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
     @pytest.mark.parametrize("rule", [Sum(clip=1.0, noise_multiplier=0.8), PTR], ids=["sum", "ptr"])
@@ -381,7 +375,6 @@ class TestEvaluation:
     [
         ({"delta": 2.0}, r"Expected delta in \(0, 1\), got 2.0"),
         ({"delta": "1e-5"}, "Expected delta in"),
-        ({"delta": 1e-5, "budget": "3"}, "Expected budget finite and > 0, got '3'"),
         ({"evaluate_every": 2.5}, "Expected evaluate_every a whole number"),
         ({"evaluate_at": [2.5]}, "Expected evaluate_at a whole number"),
         ({"data": (np.zeros((9, 4)), np.zeros(9))}, "Expected train_set .* ndarray"),

@@ -11,6 +11,7 @@ from prudent.accounting import GaussianTest
 from prudent.training import Execution, FixedTrim, Mean, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.metrics import Metrics, Recorder
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 from tests.training.run.files import read_metrics
 
 PUBLIC = {"step", "epsilon", "delta", "relation", "pass_rate", "trim", "noise"}
@@ -24,8 +25,8 @@ def train(out=None, rule=None, **options):
         aggregation=Sum(clip=2.0, noise_multiplier=1.5) if rule is None else rule,
     )
     data = torch.randn(60, 4), torch.arange(60) % 3
-    settings = {"progress": False, "evaluate_every": 5, "execution": Execution(seed=1), "lr": 0.1}
-    return fit(plan, nn.Linear(4, 3), cross_entropy, data, out=out, **(settings | options))
+    settings = {"out": out, "evaluate_every": 5, "execution": Execution(seed=1), "lr": 0.1}
+    return fit(plan, nn.Linear(4, 3), cross_entropy, data, **gathered(settings | options))
 
 
 def test_the_public_set_is_exact(tmp_path):

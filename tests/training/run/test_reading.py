@@ -15,6 +15,7 @@ from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.run.reading import ItemLoader, ReadRequest, _ReadBatches
 from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 
 RECORDS, RATE = 60, 0.2
 PLAN = Plan(sampling_rate=RATE, steps=6, aggregation=Sum(clip=1.0, noise_multiplier=0.8))
@@ -30,9 +31,9 @@ def train(data, model=None, plan=PLAN, workers=0, **options):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     execution = {"seed": 3, "workers": workers} | options.pop("execution", {})
-    settings = {"execution": Execution(**execution), "progress": False, "lr": 0.1}
+    settings = {"execution": Execution(**execution), "lr": 0.1}
     model = network if model is None else model(network)
-    fitted = fit(plan, model, cross_entropy, data, **(settings | options))
+    fitted = fit(plan, model, cross_entropy, data, **gathered(settings | options))
     return torch.cat([p.detach().flatten() for p in fitted.model.parameters()])
 
 
@@ -329,7 +330,7 @@ def test_padding_is_not_read():
     )
     seen.clear()
     drawn = [int(run.sampler.batch(step).valid.sum()) for step in range(2)]
-    list(run.steps(0, 1))
-    list(run.steps(1, 2))
+    run.take(0)
+    run.take(1)
     assert len(seen) == sum(drawn)
     run.close()

@@ -11,6 +11,7 @@ from prudent.accounting import GaussianTest
 from prudent.training import Execution, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.checkpoint import charged, load_checkpoint
 from tests.training.gradients.oracle import cross_entropy
+from tests.training.reporting import gathered
 
 CPU = torch.device("cpu")
 STEPS, EVERY = 12, 4
@@ -60,8 +61,8 @@ def train(out, *, loss=cross_entropy, records=None, model=None, plan=PLAN, **opt
     torch.manual_seed(0)
     model = nn.Linear(3, 2) if model is None else model
     records = tensors() if records is None else records
-    settings = {"optimizer": torch.optim.Adam, "out": out, "progress": False, "lr": 0.1}
-    return fit(plan, model, loss, records, **(settings | {"evaluate_every": EVERY} | options))
+    settings = {"optimizer": torch.optim.Adam, "out": out, "evaluate_every": EVERY, "lr": 0.1}
+    return fit(plan, model, loss, records, **gathered(settings | options))
 
 
 def killed(folder, at=2, **options):

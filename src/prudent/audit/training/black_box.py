@@ -143,7 +143,8 @@ def final_scores(
         execution=Execution(distributed=False) if execution is None else execution,
     )
     scores = []
-    for number in track(run.steps(0, plan.steps * runs), "training runs", plan.steps * runs):
+    for number in track(range(plan.steps * runs), "training runs", plan.steps * runs):
+        run.take(number)
         if (number + 1) % plan.steps:
             continue
         scores.append(target.score())

@@ -188,7 +188,8 @@ def observe(plan: Plan, scene: Scene, *, present: bool, runs: int) -> Releases:
     model = LinearModel(records.shape[1])
     run = _prepared(plan, plan.steps * runs, model, records)
     seen: list[Tensor] = []
-    for number in track(run.steps(0, plan.steps * runs), "training runs", plan.steps * runs):
+    for number in track(range(plan.steps * runs), "training runs", plan.steps * runs):
+        run.take(number)
         outcome = run.last
         gradient = model.layer.weight.grad
         assert outcome is not None
@@ -232,7 +233,8 @@ def observe_lanes(plan: Plan, present: BoolArray) -> FloatArray:
 
     run = _prepared(plan, plan.steps, model, records, loss)
     seen = np.empty((len(present), plan.steps))
-    for number in run.steps(0, plan.steps):
+    for number in range(plan.steps):
+        run.take(number)
         assert model.weights.weight.grad is not None
         seen[:, number] = run.step.expected_batch * model.weights.weight.grad[:, 0].numpy()
     return seen

@@ -189,7 +189,7 @@ def _census() -> Partition:
 
 @functools.cache
 def _resnet18() -> Features:
-    from prudent.certify.features.backbone import resnet18_map
+    from prudent.certify.features.resnet import resnet18_map
 
     return resnet18_map()
 

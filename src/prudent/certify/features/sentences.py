@@ -19,12 +19,13 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from prudent import _extras
 from prudent._files import sha256
 from prudent._formats import check_format, read_npz, reading
 from prudent.certify.features.resnet import find_weights, read_weights
-from prudent.certify.features.sentence_encoder import TOKENS, SentenceEncoder
 from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.records.arrays import NONE, ArrayForm
 
@@ -34,12 +35,89 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Format number of the files."""
 
+TOKENS = 256
+"""Tokens of a text that are read, as in training; the rest is cut off."""
+
+_EPSILON = 1e-12
+_HEADS = 12
+
 FOLDER = "all-MiniLM-L6-v2"
 LAYERS = 4
 _REACH, _STEP = 8.0, 0.1
 _NEAR, _FAR = 1.0, 2.0
 
 Real = npt.NDArray[np.float64]
+
+
+class SentenceEncoder(nn.Module):
+    """A frozen BERT encoder: MiniLM (Wang et al., 2020), tuned by sentence-transformers.
+
+    The mean over the tokens of a text of the last hidden states is its embedding. Weights and
+    vocabulary are read from the published files of all-MiniLM-L6-v2; none are shipped or
+    downloaded.
+
+    Attributes:
+        weights: By their published names; others are ignored.
+        layers: How many layers are run: all, or the first few, which keep more of the wording.
+        width: Numbers per text.
+    """
+
+    def __init__(self, weights: dict[str, Tensor], layers: int | None = None) -> None:
+        super().__init__()
+        kept = {name: value for name, value in weights.items() if value.is_floating_point()}
+        self.weights = {name: value.float() for name, value in kept.items()}
+        self.width = self.weights["embeddings.word_embeddings.weight"].shape[1]
+        found = sum(name.endswith("attention.self.query.weight") for name in weights)
+        self.layers = found if layers is None else min(layers, found)
+
+    def to(self, device: torch.device | str) -> "SentenceEncoder":  # type: ignore[override]
+        """Move the weights."""
+        self.weights = {name: tensor.to(device) for name, tensor in self.weights.items()}
+        return self
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Embeddings (n, width) of token numbers (n, length), 0 being no token."""
+        present = tokens > 0
+        values = self._embedded(tokens)
+        for layer in range(self.layers):
+            values = self._layer(values, present, f"encoder.layer.{layer}.")
+        counts = present.sum(1, keepdim=True).clamp_min(1)
+        return (values * present[:, :, None]).sum(1) / counts
+
+    def _embedded(self, tokens: Tensor) -> Tensor:
+        words, places, kinds = (
+            self.weights[f"embeddings.{name}_embeddings.weight"]
+            for name in ("word", "position", "token_type")
+        )
+        values = words[tokens] + places[: tokens.shape[1]] + kinds[0]
+        return self._normalised(values, "embeddings.")
+
+    def _layer(self, values: Tensor, present: Tensor, name: str) -> Tensor:
+        count, length, width = values.shape
+
+        def heads(part: str) -> Tensor:
+            flat = self._dense(values, f"{name}attention.self.{part}")
+            return flat.view(count, length, _HEADS, width // _HEADS).transpose(1, 2)
+
+        mixed = functional.scaled_dot_product_attention(
+            heads("query"), heads("key"), heads("value"), attn_mask=present[:, None, None]
+        )
+        mixed = mixed.transpose(1, 2).reshape(count, length, width)
+        mixed = self._dense(mixed, f"{name}attention.output.dense")
+        values = self._normalised(values + mixed, f"{name}attention.output.")
+        inner = functional.gelu(self._dense(values, f"{name}intermediate.dense"))
+        return self._normalised(
+            values + self._dense(inner, f"{name}output.dense"), f"{name}output."
+        )
+
+    def _dense(self, values: Tensor, name: str) -> Tensor:
+        return functional.linear(
+            values, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        )
+
+    def _normalised(self, values: Tensor, name: str) -> Tensor:
+        weight, bias = (self.weights[f"{name}LayerNorm.{part}"] for part in ("weight", "bias"))
+        return functional.layer_norm(values, weight.shape, weight, bias, _EPSILON)
 
 
 class MiniLMEmbedding:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prudent.cli import certify_run, completion, needs, options, progress
+from prudent.cli import completion, needs, options, progress
+from prudent.cli.commands import certify_run
 from prudent.cli.completion import among
 from prudent.cli.display import as_text, echo, echo_json, note, remark
 
@@ -277,9 +278,9 @@ def make_features(
     if steps is not None:
         _validate.count(1, steps=steps)
     if features == "glyphs":
-        from prudent.lab.feature_files import glyph_network
+        from prudent.lab.feature_files import glyphs
 
-        provenance = glyph_network.make(out, device=device, steps=steps)
+        provenance = glyphs.make(out, device=device, steps=steps)
     elif features == "letters":
         from prudent.lab.feature_files import letters
 

@@ -106,7 +106,7 @@ def demo(
     from prudent.lab.settings import Experiment
 
     spent = (3.0 if full else 1.0) if epsilon is None else epsilon
-    common = Experiment(
+    common = Experiment.of(
         epsilon=spent, delta=delta, steps=steps, batch=batch, corrupt=corrupt, lr=2.0
     )
 

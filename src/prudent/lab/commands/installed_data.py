@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prudent.cli.doctor import Finding
+from prudent.cli.commands.doctor import Finding
 
 
 def data_sets() -> Iterator[Finding]:

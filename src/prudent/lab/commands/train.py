@@ -1,13 +1,9 @@
 """`prudent train`: any experiment of the library, from flags or from a file."""
 
 import contextlib
-import inspect
-import secrets
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 import typer
 
 from prudent._rounding import rounded_down, rounded_up
@@ -15,28 +11,17 @@ from prudent._validate import ArgumentError
 from prudent.cli import completion, needs, options
 from prudent.cli.display import as_text, echo_json, shows_progress
 from prudent.cli.progress import only_elapsed
-from prudent.lab.settings import Experiment
+from prudent.lab.commands.experiment_flags import experiment_of, given, seed_is_drawn, with_flags
 
 if TYPE_CHECKING:
-    from prudent.lab.experiment import Result
+    from prudent.lab.experiment import ExperimentResult
     from prudent.lab.recipes import Recipe
 
 
 NEEDS = {"train": (needs.TRAIN,)}
-_METAVARS = {"test": "KIND:SCALE", "reveals": "WHAT", "fallback": "WHAT"}
-_METAVARS |= {"corrupt": "KIND:RATIO[:NAME=VALUE]"}
-_OFFERED = {
-    "dataset": (*completion.DATASETS, "npz:"),
-    "method": completion.METHODS,
-    "test": completion.TESTS[:-1],
-    "corrupt": completion.CORRUPTIONS,
-}
-_NO_SETTINGS = frozenset({"settings", "device", "out", "resume", "as_json"})
-"""Flags that say where and how to run; every other one is a setting of the experiment."""
 
 
 def train(
-    context: typer.Context,
     settings: Annotated[
         Path | None,
         typer.Argument(
@@ -83,13 +68,13 @@ def train(
     $ torchrun --nproc-per-node 4 -m prudent train --epsilon 3 --steps 2000 \
         --device cuda
     """
-    chosen = _from_file(settings) | _given(context)
+    chosen = _from_file(settings) | given(flags)
     if recipe == "list":
         _show_recipes(as_json=as_json)
         return
-    followed = _recipe(chosen.pop("recipe", None))
-    experiment = _experiment(chosen, followed)
-    if out is not None and _seed_is_drawn(chosen) and experiment.corrupt != "none":
+    followed = _recipe(chosen.pop("recipe", None) if recipe is None else recipe)
+    experiment = experiment_of(chosen, followed)
+    if out is not None and seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
             "seed",
             "when --corrupt and --out are used with your own data",
@@ -97,6 +82,7 @@ def train(
             why="it determines which records are bad, and a resumed run needs the same ones",
         )
     from prudent.lab.experiment import run
+    from prudent.training import Reporting
     from prudent.training.parallel.processes import is_first
 
     # How fast steps go by is not shown of data that may be secret.
@@ -105,65 +91,19 @@ def train(
         result = run(
             experiment,
             device=device_named(device),
-            out=out,
-            resume=resume,
-            progress=shows_progress() and not private,
-            secret_noise=_seed_is_drawn(chosen),
+            secret_noise=seed_is_drawn(chosen),
             setup=None if followed is None else followed.setup,
+            reporting=Reporting(out=out, resume=resume, progress=shows_progress() and not private),
         )
     if not is_first():
         return
     if as_json:
         echo_json(result.plain())
     else:
-        _show(result, out, seed_is_drawn=_seed_is_drawn(chosen))
+        _show(result, out, seed_is_drawn=seed_is_drawn(chosen))
 
 
-def _flags() -> Iterator[inspect.Parameter]:
-    """A flag for each setting of an experiment; what is not given is left to the experiment."""
-    for field in attrs.fields(Experiment):
-        kind, told = field.metadata["kind"], field.metadata["help"]
-        shown = field.metadata["shown"]
-        told += "" if shown is None else f" \\[{shown}]"
-        yield _flag(field.name, kind, told)
-        if field.name == "relation":
-            told = "Largest number of records of one person; ε protects a person. \\[1]"
-            yield _flag("records_per_person", int, told)
-
-
-def _flag(name: str, kind: Any, told: str) -> inspect.Parameter:
-    option: Any = {float: options.number, int: options.whole_number}.get(kind)
-    declared = (
-        typer.Option(
-            help=told,
-            metavar=_METAVARS.get(name, "NAME"),
-            autocompletion=completion.among(*_OFFERED[name]) if name in _OFFERED else None,
-        )
-        if option is None
-        else option(told)
-    )
-    annotation: Any = Annotated[kind | None, declared]
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
-
-
-def _with_flags(command: Callable[..., None]) -> None:
-    """Put a flag for each setting in place of `**flags`, before those of where and how to run."""
-    own = list(inspect.signature(command).parameters.values())[:-1]
-    own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    merged = [*own[:3], *_flags(), *own[3:]]
-    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in merged}
-
-
-_with_flags(train)
-
-
-def _given(context: typer.Context) -> dict[str, Any]:
-    """The settings among the flags, by name, as far as they were given."""
-    flags = context.params.items()
-    return {k: v for k, v in flags if k not in _NO_SETTINGS and v is not None}
+with_flags(train)
 
 
 def _from_file(path: Path | None) -> dict[str, Any]:
@@ -194,67 +134,12 @@ def _show_recipes(*, as_json: bool) -> None:
     from prudent.lab.recipes import RECIPES
 
     if as_json:
-        found = {name: [each.summary, each.anchor] for name, each in RECIPES.items()}
-        echo_json(found)
+        echo_json({name: [recipe.summary, recipe.anchor] for name, recipe in RECIPES.items()})
         return
     table = Table("recipe", "what it does", "compare")
-    for name, each in RECIPES.items():
-        table.add_row(name, each.summary, each.anchor)
+    for name, recipe in RECIPES.items():
+        table.add_row(name, recipe.summary, recipe.anchor)
     Console().print(table)
-
-
-def _experiment(chosen: dict[str, Any], recipe: "Recipe | None" = None) -> Experiment:
-    known = {field.name for field in attrs.fields(Experiment)} | {"records_per_person"}
-    unknown = sorted(set(chosen) - known)
-    if unknown:
-        raise ArgumentError(
-            "settings", f"with keys among {', '.join(sorted(known))}", shown=", ".join(unknown)
-        )
-    values = dict(chosen)
-    if _seed_is_drawn(chosen):
-        values["seed"] = secrets.randbits(63)
-    if "test" in values:
-        test = options.parse_test(str(values["test"]))
-        if test is None:
-            raise ArgumentError(
-                "test",
-                f"{options.TESTS}",
-                got="none",
-                hint="To train without a test, choose another --method.",
-            )
-        values["test"] = test
-    if values.get("method") == "sgd":
-        for name in ("epsilon", "noise_multiplier"):
-            if name in values:
-                raise ArgumentError(
-                    name, "to be left out with sgd, which is not private", got=values[name]
-                )
-    if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
-        values.setdefault("epsilon", None)
-    for name, choices in (
-        ("method", ("ptr", "trimmed", "dpsgd", "sgd")),
-        ("reveals", ("margin", "branch", "monotone-branch")),
-        ("fallback", ("sum", "trimmed", "skip")),
-        ("accountant", ("pld", "rdp")),
-    ):
-        if name in values and values[name] not in choices:
-            raise ArgumentError(name, f"one of {', '.join(choices)}", got=values[name])
-    for name in ("dataset", "corrupt"):
-        if name in values and not isinstance(values[name], str):
-            raise ArgumentError(name, "a text", got=values[name])
-    records = values.pop("records_per_person", None)
-    if records is not None or "relation" in values:
-        derived = "zero-out" if values.get("public_size") is None else "add-remove"
-        name = values.get("relation", derived)
-        values["relation"] = options.relation(name, 1 if records is None else records)
-    if "accountant" in values:
-        values["accountant"] = options.accountant_named(values["accountant"])
-    return Experiment(**values) if recipe is None else recipe.settings(**values)
-
-
-def _seed_is_drawn(chosen: dict[str, Any]) -> bool:
-    """Nobody's data but the user's own may be secret, and then so must the noise be."""
-    return "seed" not in chosen and str(chosen.get("dataset")).startswith("npz:")
 
 
 def device_named(name: str) -> str:
@@ -274,7 +159,7 @@ def device_named(name: str) -> str:
     return str(local_device(device))
 
 
-def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
+def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) -> None:
     from rich.console import Console
 
     plain = result.plain()
@@ -282,7 +167,7 @@ def _show(result: "Result", out: Path | None, *, seed_is_drawn: bool) -> None:
     console.print(f"accuracy      [bold]{plain['accuracy']:.2%}[/bold] on the clean test part")
     if plain["epsilon"] is None:
         why = "this method is not private"
-        if result.experiment.method.value != "sgd":
+        if result.experiment.rule.method.value != "sgd":
             why = "in this simulated attack bad records read others, which no accounting covers"
         console.print(f"guarantee     none: {why}")
     else:

@@ -8,20 +8,21 @@ import typer
 
 from prudent._rounding import nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, needs, options
+from prudent.cli import needs, options
 from prudent.cli.display import as_text, echo, echo_json, note
 from prudent.cli.progress import only_elapsed
+from prudent.lab.commands.experiment_flags import experiment_of, given, with_flags
 
 if TYPE_CHECKING:
     from prudent.accounting import TrialCount
-    from prudent.lab.search import Search
+    from prudent.lab.search import SettingSearch
     from prudent.training import Plan
 
 NEEDS = {"tune": (needs.TRAIN,)}
 NEEDS_OF_OPTIONS = {("tune", "ledger"): (needs.TABLES, needs.in_postgres)}
 
-LawName = Literal["geometric", "logarithmic", "poisson", "fixed"]
 OVER_BUDGET = 4
+_METHODS = ("dpsgd", "trimmed", "ptr")
 
 
 def tune(
@@ -34,43 +35,18 @@ def tune(
             "trim-most, which do not change the price.",
         ),
     ],
-    steps: options.Steps,
     candidates: Annotated[
-        float, options.number("Expected number of candidates; with --law fixed their number.")
+        float,
+        options.number("Expected number of candidates; their number if it is fixed."),
     ] = 10.0,
-    law: Annotated[
-        LawName,
+    distribution: Annotated[
+        Literal["geometric", "logarithmic", "poisson", "fixed"],
         typer.Option(
             metavar="NAME",
-            help="Law of the number of candidates: geometric, logarithmic (cheaper; often one, "
-            "sometimes very many), poisson or fixed (dearer).",
+            help="Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
+            "one, sometimes very many), poisson or fixed (dearer).",
         ),
     ] = "geometric",
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.",
-            autocompletion=completion.among(*completion.DATASETS, "npz:"),
-        ),
-    ] = "mnist",
-    method: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="dpsgd, trimmed or ptr.",
-            autocompletion=completion.among("dpsgd", "trimmed", "ptr"),
-        ),
-    ] = "dpsgd",
-    epsilon: Annotated[
-        float | None,
-        options.number("ε of the whole search, from which the noise is solved. [3]"),
-    ] = None,
-    delta: options.Delta = 1e-5,
-    noise_multiplier: Annotated[
-        float | None, options.number("σ of a candidate, instead of --epsilon.")
-    ] = None,
-    batch: Annotated[int, options.whole_number("Expected batch size.")] = 256,
     held_out: Annotated[
         float, options.number("Fraction of the training records that score candidates.")
     ] = 0.1,
@@ -100,6 +76,7 @@ def tune(
         options.whole_number("Number of training records, for --dry-run without the data."),
     ] = None,
     as_json: options.Json = False,
+    **flags: Any,
 ) -> None:
     r"""Train a random number of candidates and release the best, at one price.
 
@@ -121,25 +98,7 @@ def tune(
     $ prudent tune --search lr=0.05:2:log --steps 500 --noise-multiplier 2 \
         --candidates 30 --dry-run --records 60000
     """
-    if epsilon is not None and noise_multiplier is not None:
-        raise ArgumentError(
-            "noise_multiplier", "to be left out with --epsilon", got=noise_multiplier
-        )
-    whole = _search(
-        search,
-        _law(law, candidates),
-        held_out,
-        score_noise,
-        {
-            "dataset": dataset,
-            "method": method,
-            "epsilon": 3.0 if epsilon is None and noise_multiplier is None else epsilon,
-            "delta": delta,
-            "steps": steps,
-            "noise_multiplier": noise_multiplier,
-            "batch": batch,
-        },
-    )
+    whole = _search(search, _trials(distribution, candidates), held_out, score_noise, given(flags))
     if records is not None and not dry_run:
         raise ArgumentError("records", "to be left out without --dry-run", got=records)
     if dry_run and records is not None:
@@ -148,7 +107,7 @@ def tune(
     from prudent.lab.commands.train import device_named
     from prudent.lab.datasets import load
 
-    place, data = device_named(device), load(dataset)
+    place, data = device_named(device), load(whole.experiment.dataset)
     with only_elapsed():
         plan = whole.plan(len(data.train_labels))
         if dry_run:
@@ -170,14 +129,27 @@ def tune(
         note("No --ledger: nobody keeps count of what releases cost.")
 
 
-def _law(name: str, candidates: float) -> "TrialCount":
+with_flags(
+    tune,
+    without=("public_size", "corrupt", "seed", "accountant"),
+    help={
+        "method": "dpsgd, trimmed or ptr. \\[dpsgd]",
+        "epsilon": "ε of the whole search, from which the noise is solved. \\[3]",
+        "noise_multiplier": "σ of a candidate, instead of --epsilon.",
+        "steps": "Steps of each candidate.",
+        "relation": "Which data sets are neighbours: zero-out or replace-one. \\[zero-out]",
+    },
+)
+
+
+def _trials(name: str, candidates: float) -> "TrialCount":
     from prudent import _validate
     from prudent.tune import Binomial, Geometric, NegativeBinomial, Poisson
 
     _validate.between(1, 1e6, candidates=candidates)
     if name == "fixed":
         if candidates != int(candidates):
-            raise ArgumentError("candidates", "a whole number with --law fixed", got=candidates)
+            raise ArgumentError("candidates", "a whole number if it is fixed", got=candidates)
         return Binomial(int(candidates), 1.0)
     if name == "poisson":
         return Poisson(candidates)
@@ -189,16 +161,18 @@ def _search(
     trials: "TrialCount",
     held_out: float,
     score_noise: float,
-    settings: dict[str, Any],
-) -> "Search":
-    from prudent.lab.search import Search, space_of
-    from prudent.lab.settings import Experiment
+    chosen: dict[str, Any],
+) -> "SettingSearch":
+    from prudent.lab.search import SettingSearch, space_of
 
-    choices = ("dpsgd", "trimmed", "ptr")
-    if settings["method"] not in choices:
-        raise ArgumentError("method", f"one of {', '.join(choices)}", got=settings["method"])
-    return Search(
-        experiment=Experiment(**settings),
+    if chosen.setdefault("method", _METHODS[0]) not in _METHODS:
+        raise ArgumentError("method", f"one of {', '.join(_METHODS)}", got=chosen["method"])
+    if {"epsilon", "noise_multiplier"} <= set(chosen):
+        raise ArgumentError(
+            "noise_multiplier", "to be left out with --epsilon", got=chosen["noise_multiplier"]
+        )
+    return SettingSearch(
+        experiment=experiment_of(chosen | {"seed": 0}),  # of untrained models, not of the noise
         space=space_of(texts),
         trials=trials,
         held_out=held_out,
@@ -206,7 +180,9 @@ def _search(
     )
 
 
-def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str, Any]) -> Any:
+def _tuned(
+    candidate: Any, whole: "SettingSearch", ledger: str | None, given: dict[str, Any]
+) -> Any:
     from prudent.budget.ledger import Ledger, OverBudgetError
     from prudent.cli.errors import Fault, tell
     from prudent.tune import tune as run
@@ -218,7 +194,7 @@ def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str,
                 candidate,
                 whole.space,
                 trials=whole.trials,
-                delta=whole.experiment.delta,
+                delta=whole.experiment.privacy.delta,
                 ledger=budget,
                 **given,
             )
@@ -227,13 +203,13 @@ def _tuned(candidate: Any, whole: "Search", ledger: str | None, given: dict[str,
         raise typer.Exit(OVER_BUDGET) from None
 
 
-def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
+def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
     from prudent.accounting import epsilon_of
     from prudent.lab.search import noise_of
     from prudent.tune import price
 
-    event, delta = whole.event(plan), whole.experiment.delta
+    event, delta = whole.event(plan), whole.experiment.privacy.delta
     return {
         "epsilon": price(event, whole.trials, delta, plan.relation),
         "candidate_epsilon": epsilon_of(event, delta, plan.relation),
@@ -246,39 +222,41 @@ def _price(whole: "Search", plan: "Plan") -> dict[str, Any]:
     }
 
 
-def _peer(whole: "Search", plan: "Plan") -> float | None:
+def _peer(whole: "SettingSearch", plan: "Plan") -> float | None:
     """The ε of dp_accounting's Rényi accountant, of training alone; None if it has no price."""
     from dp_accounting.rdp import RdpAccountant
 
     event, accountant = whole.trials.event(plan.event), RdpAccountant()
     if not accountant.supports(event):
         return None
-    return float(accountant.compose(event).get_epsilon(whole.experiment.delta))
+    return float(accountant.compose(event).get_epsilon(whole.experiment.privacy.delta))
 
 
-def _show_price(whole: "Search", plan: "Plan", *, as_json: bool) -> None:
-    found = _price(whole, plan)
+def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
+    price = _price(whole, plan)
     if as_json:
-        echo_json(found)
+        echo_json(price)
         return
-    _echo_price(found, plan)
-    if found["peer_epsilon"] is not None:
-        peer = rounded_up(found["peer_epsilon"])
+    _echo_price(price, plan)
+    if price["peer_epsilon"] is not None:
+        peer = rounded_up(price["peer_epsilon"])
         echo(f"dp_accounting ε = {peer} for the same, by Rényi divergences")
     note("Nothing was trained or charged.")
 
 
-def _echo_price(found: dict[str, Any], plan: "Plan") -> None:
-    total, one = (rounded_up(found[name], 4) for name in ("epsilon", "candidate_epsilon"))
-    echo(f"guarantee     ({total}, {rounded_up(found['delta'])})-DP for the whole search")
-    echo(f"one candidate ({one}, {rounded_up(found['delta'])})-DP")
+def _echo_price(price: dict[str, Any], plan: "Plan") -> None:
+    total, one = (rounded_up(price[name], 4) for name in ("epsilon", "candidate_epsilon"))
+    echo(f"guarantee     ({total}, {rounded_up(price['delta'])})-DP for the whole search")
+    echo(f"one candidate ({one}, {rounded_up(price['delta'])})-DP")
     echo(f"neighbours    by {plan.relation}")
     echo(
-        f"noise         multiplier {rounded_down(found['noise_multiplier'])}, {plan.steps:,} steps"
+        f"noise         multiplier {rounded_down(price['noise_multiplier'])}, {plan.steps:,} steps"
     )
 
 
-def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_json: bool) -> None:
+def _show(
+    best: Any, right: float | None, whole: "SettingSearch", plan: "Plan", *, as_json: bool
+) -> None:
     from prudent.lab.search import noise_of
 
     price = {
@@ -293,8 +271,13 @@ def _show(best: Any, right: float | None, whole: "Search", plan: "Plan", *, as_j
     folder = None if best.folder is None else str(best.folder)
     if as_json:
         setting = None if best.setting is None else dict(best.setting)
-        found = {"setting": setting, "score": best.score, "accuracy": right, "failed": best.failed}
-        echo_json(found | price | {"folder": folder})
+        outcome = {
+            "setting": setting,
+            "score": best.score,
+            "accuracy": right,
+            "failed": best.failed,
+        }
+        echo_json(outcome | price | {"folder": folder})
         return
     if right is None:
         echo("best          none: every candidate failed, or their number was 0")

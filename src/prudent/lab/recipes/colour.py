@@ -212,7 +212,7 @@ def _recipe(epsilon: float, anchor: str, lr: float) -> Recipe:
         name=f"random-images-{epsilon:g}",
         summary=f"CIFAR10, ε = {epsilon:g}: a linear model on features learned from random images",
         anchor=anchor,
-        experiment=Experiment(
+        experiment=Experiment.of(
             dataset="cifar10",
             method="dpsgd",
             epsilon=epsilon,

@@ -61,10 +61,10 @@ def views(rows: Rows, copies: int) -> Prepare:
 
     def prepare(data: Dataset, device: torch.device) -> Dataset:
         train, test = data.train_features.to(device), data.test_features.to(device)
-        found = [rows(shifted(train, shift)) for shift in shifts(copies)]
+        copied = [rows(shifted(train, shift)) for shift in shifts(copies)]
         return attrs.evolve(
             data,
-            train_features=stacked(found) if copies > 1 else found[0],
+            train_features=stacked(copied) if copies > 1 else copied[0],
             train_labels=data.train_labels.to(device),
             test_features=rows(test),
             test_labels=data.test_labels.to(device),
@@ -91,7 +91,7 @@ def full_batch(dataset: str, **settings: Any) -> Experiment:
 
     At a given ε, few steps on all records have less noise than many on samples of them.
     """
-    return Experiment(
+    return Experiment.of(
         dataset=dataset,
         method=Method.DPSGD,
         batch=60_000,

@@ -40,17 +40,19 @@ _AT_ONCE_ON_GPU = 4096
 def scattered(images: Tensor) -> Tensor:
     """Scattering coefficients (n, 81, 7, 7) of images (n, 1, 28, 28), on their device."""
     if images.device.type != "cpu":
-        found = torch.cat([scattering(part) for part in torch.split(images, _AT_ONCE_ON_GPU)])
-        return found.view(-1, CHANNELS, CELLS, CELLS)
-    found = torch.empty(len(images), CHANNELS, CELLS**2)
-    parts = torch.split(images, _AT_ONCE), torch.split(found, _AT_ONCE)
+        coefficients = torch.cat(
+            [scattering(part) for part in torch.split(images, _AT_ONCE_ON_GPU)]
+        )
+        return coefficients.view(-1, CHANNELS, CELLS, CELLS)
+    coefficients = torch.empty(len(images), CHANNELS, CELLS**2)
+    parts = torch.split(images, _AT_ONCE), torch.split(coefficients, _AT_ONCE)
 
     def fill(part: Tensor, place: Tensor) -> None:
         place.copy_(torch.from_numpy(scattering(part.numpy())))
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(fill, *parts))
-    return found.view(-1, CHANNELS, CELLS, CELLS)
+    return coefficients.view(-1, CHANNELS, CELLS, CELLS)
 
 
 def scattering_rows(images: Tensor) -> Tensor:

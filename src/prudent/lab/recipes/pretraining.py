@@ -35,7 +35,7 @@ class Encoder(nn.Module):
         super().__init__()
         self.widths = widths
         self.stem = nn.Sequential(*_convolution(3, widths[0]))
-        self.stages = nn.ModuleList(itertools.starmap(_Stage, itertools.pairwise(widths)))
+        self.stages = nn.ModuleList(itertools.starmap(_NetworkStage, itertools.pairwise(widths)))
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """The outputs of the stem and of all stages, of images (n, 3, 32, 32) in [0, 1]."""
@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         return outputs
 
 
-class _Stage(nn.Module):
+class _NetworkStage(nn.Module):
     """A convolution that halves the resolution, and one around which its input is added."""
 
     def __init__(self, inputs: int, outputs: int) -> None:

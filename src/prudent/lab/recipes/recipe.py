@@ -31,6 +31,6 @@ class Recipe:
 
     def settings(self, **changes: Any) -> Experiment:
         """The recipe's experiment with these changes; `method` brings that method's settings."""
-        method = Method(changes.pop("method", self.experiment.method))
-        own = {} if method is self.experiment.method else self.others.get(method, {})
-        return attrs.evolve(self.experiment, method=method, **{**own, **changes})
+        method = Method(changes.pop("method", self.experiment.rule.method))
+        own = {} if method is self.experiment.rule.method else self.others.get(method, {})
+        return self.experiment.changed(method=method, **{**own, **changes})

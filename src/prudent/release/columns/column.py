@@ -9,7 +9,7 @@ import functools
 import numbers
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import attrs
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
-from prudent.release.columns.scales import INTEGER, NUMBER, Scale
+from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.lattice import (
     FloatArray,
     IntArray,
@@ -66,14 +66,18 @@ class Contribution:
     Attributes:
         unit: The column that identifies the unit; None if every row is its own unit.
         per_unit: The value of a unit, or its number of values.
-        by: The column with the group of a row; None without groups.
+        by: The column or columns with the group of a row; None without groups.
         first: Whether "min" and "max" are the first and the last in order, as for categories.
+        once: Whether rows are counted, without a value, and each unit once.
+        sets: Whether a unit contributes the set of its values, of which so many count.
     """
 
     unit: str | None = None
     per_unit: PerUnit = "mean"
-    by: str | None = None
+    by: str | tuple[str, ...] | None = None
     first: bool = False
+    once: bool = False
+    sets: bool = False
 
     @property
     def records(self) -> int:
@@ -86,12 +90,16 @@ class Contribution:
         if self.unit is None:
             return "Every row counts as one record of its own."
         if isinstance(self.per_unit, int):
-            what = f"at most {self.per_unit} of its values, evenly spaced in their order"
+            which = "different values" if self.sets else "values, evenly spaced in their order"
+            what = f"at most {self.per_unit} of its {which}"
+        elif self.once:
+            what = "one record"
         elif self.first:
             what = f"the {'first' if self.per_unit == 'min' else 'last'} of its values in order"
         else:
             what = _WORDS[self.per_unit]
-        where = f", in the group ({self.by}) with most of its rows" if self.by is not None else ""
+        by = self.by if isinstance(self.by, str) else ", ".join(self.by or ())
+        where = f", in the group ({by}) with most of its rows" if by else ""
         return f"Each {self.unit} counts with {what}{where}."
 
     def scale(self, of_rows: Scale) -> Scale:
@@ -105,7 +113,7 @@ def checked(
     unit: str | None,
     per_unit: PerUnit | None,
     *,
-    by: str | None,
+    by: str | tuple[str, ...] | None,
     scale: Scale | None,
 ) -> Contribution:
     """Return the contribution of a unit, from public arguments and the public type of the column.
@@ -141,7 +149,10 @@ def checked(
     return Contribution(unit, how, by, first=categories)
 
 
-Kind = Literal["numbers", "categories"]
+Kind = Literal["numbers", "categories", "truth", "rows", "sets"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""What a statistic needs: numbers (also dates, times, durations and truth values), categories,
+truth values alone, rows whatever is in them, or the sets of categories of all units."""
 
 
 class Leaders(NamedTuple):
@@ -244,6 +255,13 @@ class Column(Protocol):
         """The number of records with each value of a public list."""
         ...
 
+    def distinct(self) -> int:
+        """The number of different values; of units, of which each is given at most so many.
+
+        Adding or removing a unit changes it by at most `contribution.records`.
+        """
+        ...
+
 
 class ArrayColumn:
     """A column in memory. All statistics but the mode of categories need numbers.
@@ -264,7 +282,6 @@ class ArrayColumn:
         if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale
-        self._boolean = column.dtype.kind == "b"
         if column.dtype.kind in "iufb":
             with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
                 numbers = column.astype(np.float64, copy=False)
@@ -298,12 +315,13 @@ class ArrayColumn:
         _validate.instance(
             (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
         )
-        _validate.one_of(("numbers", "categories"), kind=kind)
+        _validate.one_of(KINDS, kind=kind)
         if isinstance(values, list | tuple) or values.dtype == object:
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
-            if kind == "categories" or records.ndim != 1:
+            if kind not in ("numbers", "truth") or records.ndim != 1:
                 return cls(records)
-            scale = NUMBER if read_as is None else Scale.named(read_as)
+            usual = TRUTH if kind == "truth" else NUMBER
+            scale = usual if read_as is None else Scale.named(read_as)
             number = conversions.number if scale in (NUMBER, INTEGER) else scale.record
             return cls(np.array([number(value) for value in records], np.float64), scale)
         if read_as is not None:
@@ -318,14 +336,16 @@ class ArrayColumn:
         Raises:
             ValueError: if numbers are requested and the column holds something else.
         """
-        _validate.one_of(("numbers", "categories"), kind=kind)
-        if kind == "numbers" and (not self.numeric or self._boolean):
+        _validate.one_of(KINDS, kind=kind)
+        if kind in ("numbers", "truth") and not self.numeric:
             raise ArgumentError(
                 "values",
                 "that are numbers, dates, times or durations",
-                shown="truth values" if self._boolean else "others",
+                shown="others",
                 hint="Only their mode can be released.",
             )
+        if kind == "truth" and not self._scale.truth:
+            raise ArgumentError("values", "that are true or false", shown="others")
         return self
 
     @property
@@ -405,6 +425,10 @@ class ArrayColumn:
         """See `Column`."""
         counts = {key: count for count, key in self._by_frequency}
         return np.array([counts.get(self._key(each), 0) for each in categories], np.int64)
+
+    def distinct(self) -> int:
+        """See `Column`."""
+        return len(self._by_frequency)
 
     @functools.cached_property
     def _by_frequency(self) -> list[tuple[int, tuple[str, Any, str]]]:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.scales import INTEGER, NUMBER, Scale
+from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.lattice import FloatArray
 
 _MOMENTS = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
@@ -167,12 +167,14 @@ _DAY = 86_400 * 10**6
 
 
 def scale_of_array(dtype: np.dtype[Any]) -> Scale:
-    """The scale of an array: that of numbers for all types but integers and times."""
+    """The scale of an array: that of numbers for all types but integers, truth values and times."""
     if dtype.kind == "m":
         return Scale("duration")
     if dtype.kind == "M":
         unit = np.datetime_data(dtype)[0]
         return Scale("date" if unit in _COARSE or unit in _CALENDAR else "timestamp")
+    if dtype.kind == "b":
+        return TRUTH
     return INTEGER if dtype.kind in "iu" else NUMBER
 
 

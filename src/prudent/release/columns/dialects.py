@@ -28,7 +28,7 @@ import numpy as np
 from prudent import _lazy
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
-from prudent.release.columns.scales import INTEGER, NUMBER, Scale
+from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
 
 _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty engines
 
@@ -247,6 +247,8 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
     Raises:
         ArgumentError: if the type has no numbers, or this engine cannot convert it without fail.
     """
+    if dtype.is_boolean():
+        return TRUTH
     if dtype.is_integer():
         return INTEGER
     if dtype.is_floating():
@@ -261,13 +263,12 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
         return Scale("timestamp", zoned=dtype.timezone is not None)
     if dtype.is_interval() and engine in _MOMENTS["duration"]:
         return Scale("duration")
-    text = dtype.is_string() or dtype.is_boolean()
     raise ArgumentError(
         "column",
         "of numbers, dates, times or durations",
         shown=f"{name!r} of type {dtype}",
         hint="Only its mode can be released, without propose."
-        if text
+        if dtype.is_string()
         else "Make one of these of it, in an ibis table.",
     )
 
@@ -275,6 +276,8 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
 def number_of(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a typed column to doubles, in units of its scale."""
     dtype, engine = column.type(), backend_name(column)
+    if scale.truth:
+        return ibis.cases((column, double(1.0)), (~column, double(0.0)))
     if scale.kind in _MOMENTS:
         return _MOMENTS[scale.kind][engine](column)
     if not dtype.is_decimal():
@@ -290,6 +293,8 @@ def number_of_text(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a text column to doubles, read as a declared type; NULL for a text of another."""
     if scale.kind in ("date", "timestamp"):
         return number_of(column.try_cast("date" if scale.kind == "date" else "timestamp"), scale)
+    if scale.truth:
+        return number_of(column.try_cast("boolean"), scale)
     number = column.try_cast("float64")
     factor = 1e6 if scale.kind == "duration" else 10.0**scale.digits
     return number if not scale.whole or factor == 1 else _rounded(number * double(factor))

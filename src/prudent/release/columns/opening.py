@@ -26,10 +26,9 @@ has no value.
 """
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
 import ibis
 import ibis.expr.types as ir
 import numpy as np
@@ -39,11 +38,16 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import ArrayColumn, Column, Contribution, Kind, PerUnit
 from prudent.release.columns.conditions import Predicate
-from prudent.release.columns.dialects import INTEGERS, backend_name, encoding, exact, fetched
-from prudent.release.columns.queries import sizes_of_groups
-from prudent.release.columns.scales import DATE
-from prudent.release.columns.table_rows import Asked, Opened, filtered, grouping, open_rows
-from prudent.release.failures import withheld
+from prudent.release.columns.dialects import backend_name, exact
+from prudent.release.columns.groups import public_groups
+from prudent.release.columns.table_rows import (
+    Asked,
+    Opened,
+    Sizes,
+    filtered,
+    group_key,
+    open_rows,
+)
 
 
 def open_column(
@@ -57,13 +61,15 @@ def open_column(
     table: str | None = None,
     kind: Kind = "numbers",
     read_as: str | None = None,
+    other: str | None = None,
 ) -> Column:
     """Open a column of a table to release from.
 
     Args:
         source: An array of values, or a source that `open_source` accepts: a path, a frame, an ibis
             table.
-        column: The name of the column; None for an array.
+        column: The name of the column, or an expression of one row such as "price * quantity" or
+            "age >= 18"; None for an array, and where only rows are counted.
         unit: The column that identifies the privacy unit of a row. Each unit then counts once, or
             `per_unit` times. Without it every row is its own unit: that protects rows, and protects
             a person only if no person has two rows.
@@ -77,8 +83,9 @@ def open_column(
         kind: Whether the values are numbers (also dates, times, durations) or categories; only the
             mode takes categories.
         read_as: What the texts of a CSV file, or the records of a list, are: "number", "integer",
-            "decimal(2)", "date", "timestamp", "duration" (in seconds). None means numbers. Columns
-            that have a type of their own do not need it.
+            "decimal(2)", "boolean", "date", "timestamp", "duration" (in seconds). None means
+            numbers. Columns that have a type of their own do not need it.
+        other: A second column of numbers, for a statistic of two; the records are pairs then.
 
     Raises:
         SourceError: if there is no such table, or it cannot be read.
@@ -89,15 +96,15 @@ def open_column(
         if any(each is not None for each in (column, unit, per_unit, where)):
             raise ValueError("Expected column, unit and where only with a table, got an array.")
         return ArrayColumn.of(source, kind, read_as)
-    return open_rows(Asked(**(given | {"column": _named(column, kind)}))).column()
+    return open_rows(Asked(**given)).column()
 
 
 def open_groups(
     source: Any = None,
     column: str | None = None,
     *,
-    by: str,
-    groups: Sequence[Hashable] | None,
+    by: str | Sequence[str],
+    groups: Sequence[Hashable] | Mapping[str, Sequence[Hashable]] | None,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
     where: Predicate | str | None = None,
@@ -105,6 +112,7 @@ def open_groups(
     table: str | None = None,
     kind: Kind = "numbers",
     read_as: str | None = None,
+    other: str | None = None,
 ) -> dict[Hashable, Column]:
     """Open one column for each group of a public list.
 
@@ -113,8 +121,11 @@ def open_groups(
 
     Args:
         source: See `open_column`; not an array.
-        by: The column with the group of each row.
-        groups: The groups, from public knowledge. Which groups occur in the data is private.
+        by: The column with the group of each row, or several columns. A date or time counts by
+            its period with "joined:month", or as in SQL "date_trunc('month', joined)".
+        groups: The groups, from public knowledge, of several columns as tuples; or a list for each
+            column, by its name: all combinations are groups. "2024-01..2024-12" in a list of
+            periods stands for all from one to the other. Which groups occur in the data is private.
         unit: See `open_column`; a unit counts only in that one of the listed groups which holds
             most of its rows (the first in order among ties), and only with its rows there.
 
@@ -124,34 +135,20 @@ def open_groups(
         ValueError: also if the list of groups is missing, empty or repeats a group.
     """
     given = locals()
-    if groups is None:
-        raise ArgumentError(
-            "groups",
-            "a list that is public knowledge",
-            got=None,
-            hint=f"Which values of {by!r} occur depends on single records, so a list read "
-            "from the data is private: name the groups yourself, also those that may "
-            "be empty.",
-        )
-    groups = _validate.values(groups=groups)
-    distinct = all(isinstance(each, Hashable) for each in groups) and len(set(groups))
-    if not groups or distinct < len(groups):
-        raise ArgumentError("groups", "one or more distinct values", got=groups)
-    _validate.instance(str, "the name of a column", by=by)
     del given["groups"]
-    opened = open_rows(Asked(**(given | {"column": _named(column, kind)})))
-    members = opened.members(groups)
-    rows = opened.rows
-    opened = attrs.evolve(opened, rows=rows.filter(rows.member.isin(list(members.values()))))
-    return opened.columns(members)
+    opened = open_rows(Asked(**(given | {"by": _keys(by)})))
+    members = opened.members(public_groups(groups, by, opened.keys))
+    return opened.within(members).columns(members)
 
 
-def _named(column: str | None, kind: Kind) -> str:
-    """Return the name of the column, or raise if there is none."""
-    _validate.one_of(("numbers", "categories"), kind=kind)
-    if column is None:
-        raise ArgumentError("column", "the name of a column", shown="nothing")
-    return column
+def _keys(by: Any) -> str | tuple[str, ...]:
+    """One column of groups, or several."""
+    if isinstance(by, str):
+        return by
+    found = tuple(_validate.values(by=by))
+    if not found or len(set(map(str, found))) < len(found):
+        raise ArgumentError("by", "one or more distinct columns", got=by)
+    return found
 
 
 class PrivateGroups:
@@ -168,6 +165,7 @@ class PrivateGroups:
         """Wrap records that have a group, without reading any."""
         self._opened = opened
         self._staged = opened.staged()
+        self._sizes: Sizes | None = None
 
     @property
     def contribution(self) -> Contribution:
@@ -185,27 +183,25 @@ class PrivateGroups:
             at_least: Groups with fewer records are omitted inside the engine. A mechanism that
                 never releases a smaller group need not fetch it.
         """
-        rows = self._opened.rows if self._staged is None else withheld(self._staged.kept)
-        found = withheld(fetched, sizes_of_groups(rows, at_least=at_least))
-        codec = withheld(encoding, rows)
-        dates = self._opened.member_type.is_date()
-        names = (_day(each) if dates else _name(each, codec) for each in found["member"])
-        return {
-            name: int(count)
-            for name, count in zip(names, found["records"], strict=True)
-            if name is not None
-        }
+        self._sizes = self._opened.sizes(self._staged, at_least=at_least)
+        return {self._opened.named(stored): count for stored, count in self._sizes.items()}
 
     def columns(self, groups: Sequence[Hashable]) -> dict[Hashable, Column]:
         """Return the column of each of the groups whose names were released."""
-        return self._opened.columns_of(self._staged, self._opened.members(groups))
+        members = self._opened.members(groups)
+        return self._opened.columns_of(self._staged, members, self._known)
+
+    def _known(self) -> Sizes:
+        if self._sizes is None:  # the groups were chosen by the counts of other records
+            self._sizes = self._opened.sizes(self._staged)
+        return self._sizes
 
 
 def open_private_groups(
     source: Any = None,
     column: str | None = None,
     *,
-    by: str,
+    by: str | Sequence[str],
     unit: str | None = None,
     per_unit: PerUnit | None = None,
     **options: Any,
@@ -227,37 +223,18 @@ def open_private_groups(
         SourceError: if there is no such table.
         ValueError: if an argument is invalid.
     """
-    if column is None and unit is not None and per_unit is None:
-        per_unit = "min"  # of ones, so a unit counts once
-    opened = open_rows(Asked(source, column, by=by, unit=unit, per_unit=per_unit, **options))
-    dtype = opened.member_type
-    if dtype.is_floating():
-        raise ArgumentError(
-            "by",
-            "a column of texts, integers, dates or truth values",
-            shown=f"{by!r} of type {dtype}",
-        )
+    if column is None:
+        options["kind"] = "rows"
+    asked = Asked(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
+    opened = open_rows(asked)
+    for name, key in zip(asked.keys, opened.keys, strict=True):
+        if key.dtype.is_floating():
+            raise ArgumentError(
+                "by",
+                "a column of texts, integers, dates or truth values",
+                shown=f"{name!r} of type {key.dtype}",
+            )
     return PrivateGroups(opened)
-
-
-def _day(number: float) -> Hashable | None:
-    """The date of a number of days; None for one that is infinite or too far away."""
-    date = DATE.value(number)
-    return date if DATE.record(date) == number else None
-
-
-def _name(member: Any, codec: str) -> Hashable | None:
-    """The name of a stored group; None if it cannot be given back to the engine as a public value.
-
-    Bytes that no text encodes to have no name either, so that names differ.
-    """
-    if not isinstance(member, bytes):
-        return member if not isinstance(member, int) or member in INTEGERS else None
-    try:
-        name = member.decode(codec)
-    except (UnicodeDecodeError, LookupError):
-        return None
-    return None if "\0" in name else name
 
 
 Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]
@@ -287,14 +264,13 @@ def open_vectors(asked: Asked, groups: Sequence[Hashable]) -> Callable[[], Batch
         raise ArgumentError("column", "an array of numbers", shown=f"{asked.column!r} of {dtype}")
     if asked.unit is not None or asked.per_unit is not None:
         raise ArgumentError("unit", "none with a column of vectors", got=asked.unit)
-    member = rows[asked.by]
-    chosen = rows.select(
-        value=rows[asked.column], member=exact(grouping(member, str(asked.by)), backend_name(rows))
-    )
-    known = Opened(chosen, dtype, None, Contribution(), member.type(), opened)
+    (name,) = asked.keys
+    key = group_key(rows, name, opened)
+    chosen = rows.select(value=rows[asked.column], member_0=exact(key.value, backend_name(rows)))
+    known = Opened(chosen, dtype, (None,), Contribution(), (key,), True, opened)
     places = [
-        (chosen.member == stored, number)
-        for number, stored in enumerate(known.members(groups).values())
+        (chosen.member_0 == stored, number)
+        for number, (stored,) in enumerate(known.members(groups).values())
     ]
     chosen = chosen.filter(ibis.or_(*(same for same, _ in places)) & chosen.value.notnull())
     numbered = chosen.select(value=chosen.value, number=ibis.cases(*places, else_=-1))

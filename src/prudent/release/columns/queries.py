@@ -49,6 +49,7 @@ from prudent.release.columns.dialects import (
     typed,
 )
 from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.columns.units import members_of
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
     FACTOR,
@@ -68,6 +69,11 @@ from prudent.release.lattice import (
 def how_many(rows: ir.Table) -> ir.Expr:
     """How many records there are."""
     return rows.count()
+
+
+def how_many_different(rows: ir.Table) -> ir.Expr:
+    """How many different values there are."""
+    return rows.value.nunique()
 
 
 def how_many_below(rows: ir.Table, *, edges: FloatArray) -> ir.Expr:
@@ -140,6 +146,12 @@ def _counts_around(rows: ir.Table, ends: tuple[float, float]) -> dict[str, ir.Va
     }
 
 
+def limbs_of_steps(value: ir.Value, lattice: Lattice, bits: int) -> list[ir.Value]:
+    """The distance of each value from the lower end of the lattice, in limbs of so many bits."""
+    rest = steps_of(value, lattice) - double(lattice.low)
+    return _limbs_of(rest, limbs(lattice.diameter, bits), bits)
+
+
 def _limbs(rows: ir.Table, lattice: Lattice, first: int, last: int, bits: int) -> list[ir.Value]:
     """The distance of each value from the step `first`, in limbs of so many bits, least first."""
     steps = steps_of(rows.value, lattice)
@@ -160,7 +172,7 @@ def _limbs_of(rest: ir.Value, count: int, bits: int) -> list[ir.Value]:
 
 def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Expr:
     """How many records each group has, if it has at least so many."""
-    groups = rows.group_by("member").aggregate(records=lambda t: t.count())
+    groups = rows.group_by(members_of(rows)).aggregate(records=lambda t: t.count())
     return groups.filter(groups.records >= at_least)
 
 
@@ -257,6 +269,7 @@ class TableColumn:
         scale: Scale = NUMBER,
         contribution: Contribution | None = None,
         kept: Callable[[], ir.Table] | None = None,
+        size: Callable[[], int] | None = None,
         owner: object = None,
     ) -> None:
         """Wrap a table whose column `value` has a value in every row.
@@ -269,6 +282,8 @@ class TableColumn:
             contribution: What one unit contributes; None means that every row is a unit.
             kept: Returns the same table as the engine keeps it (`units.StagedTable.kept`); None
                 if it is not kept.
+            size: Returns the number of values, where one query counts those of all groups; None
+                if it is asked for.
             owner: An object to keep alive as long as this column, such as the open source.
         """
         self._rows = rows
@@ -276,6 +291,7 @@ class TableColumn:
         self._scale = scale
         self._contribution = Contribution() if contribution is None else contribution
         self._kept = kept
+        self._size = size
         self._owner = owner
         # Two, because a trimmed mean reads the ends of both its windows again.
         self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
@@ -308,7 +324,7 @@ class TableColumn:
 
     @functools.cached_property
     def _count(self) -> int:
-        return int(self._ask(how_many))
+        return int(self._ask(how_many)) if self._size is None else self._size()
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
         """See `Column`. Ranks that no record has are asked for as well, in as many queries."""
@@ -426,6 +442,10 @@ class TableColumn:
             found.extend(value for (value,) in row.values())
         return np.array(found, np.int64)
 
+    def distinct(self) -> int:
+        """See `Column`."""
+        return int(self._ask(how_many_different))
+
     def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
         """Convert public values, perhaps given as strings, to the type of this column."""
         return [typed(value, self._type, "categories") for value in values]
@@ -434,9 +454,11 @@ class TableColumn:
         return image(found, self._type, encoding(self._rows))
 
     def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
-        """Run one of the queries below and return the engine's answer."""
-        rows = self._rows if self._kept is None else withheld(self._kept)
-        return _answer(question(rows, **given))
+        """Run a query and return the engine's answer."""
+        return _answer(question(self._source(), **given))
+
+    def _source(self) -> ir.Table:
+        return self._rows if self._kept is None else withheld(self._kept)
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""

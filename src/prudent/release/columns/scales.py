@@ -7,6 +7,7 @@ never from its records, and fixes the unit of those numbers:
 | --- | --- | --- | --- |
 | floating point | 1, on a lattice of spacing 2**-20 | 0 | `float` |
 | integer | 1 | 0 | `float` |
+| truth value | true | false | `float` |
 | decimal with s digits after the point | 10**-s | 0 | `Decimal` |
 | date | a day | 1970-01-01 | `date` |
 | timestamp | a microsecond | 1970-01-01 00:00 (UTC with a time zone) | `datetime` |
@@ -52,19 +53,28 @@ class Scale:
         kind: The type of the values.
         digits: Of a decimal: the digits after the point. The unit is 10**-digits.
         zoned: Of a timestamp: whether it has a time zone; it is then displayed in UTC.
+        truth: Of an integer: whether it is a truth value, 0 or 1.
     """
 
     kind: ScaleKind = "number"
     digits: int = 0
     zoned: bool = False
+    truth: bool = False
+
+    @property
+    def own_bounds(self) -> tuple[float, float] | None:
+        """Bounds that follow from the type of the column, where they are narrow."""
+        return (0.0, 1.0) if self.truth else None
 
     @classmethod
     def named(cls, name: str) -> "Scale":
-        """Return the scale of a name: number, integer, decimal(2), date, timestamp, duration.
+        """Return the scale of a name, such as "decimal(2)"; see `open_column`.
 
         Raises:
-            ArgumentError: if there is none; `text` and `boolean` have no numbers.
+            ArgumentError: if there is none; `text` has no numbers.
         """
+        if name == "boolean":
+            return TRUTH
         if (found := re.fullmatch(r"decimal\((\d{1,2})\)", str(name))) is not None:
             if int(found[1]) <= _MOST_DIGITS:
                 return cls("decimal", int(found[1]))
@@ -72,9 +82,9 @@ class Scale:
             return cls(name)  # type: ignore[arg-type]
         raise ArgumentError(
             "read_as",
-            "number, integer, decimal(2), date, timestamp or duration",
+            "number, integer, decimal(2), boolean, date, timestamp or duration",
             got=name,
-            hint="Text and truth values have no numbers; only their mode can be released.",
+            hint="Text has no numbers; only its mode can be released.",
         )
 
     @property
@@ -199,6 +209,8 @@ class Scale:
             return float(value // _MICROSECOND) if is_one else math.nan
         if self.kind in ("date", "timestamp"):
             return self._moment(value)
+        if self.truth:
+            return float(value) if value in (0, 1) else math.nan
         if isinstance(value, bool) or not isinstance(value, numbers.Real | Decimal):
             return math.nan
         if self.kind != "decimal":
@@ -238,6 +250,7 @@ class Scale:
 
 NUMBER = Scale()
 INTEGER = Scale("integer")
+TRUTH = Scale("integer", truth=True)
 DATE = Scale("date")
 
 

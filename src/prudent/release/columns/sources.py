@@ -65,7 +65,8 @@ def open_source(
     Args:
         source: A path (Parquet, CSV, TSV, DuckDB; or a pattern such as `sales/*.parquet`, unless a
             file with that exact name exists), a pandas or polars frame, including a lazy one, a
-            pyarrow table, an ibis table, or a Spark data frame.
+            frame of narwhals, a relation of DuckDB, a pyarrow table or whatever hands one over, an
+            ibis table, a Spark data frame, or a table that is open already.
         connect: Instead of a source, the address of a database: `postgres://user@host/database`,
             or `duckdb://` with a path.
         table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
@@ -74,6 +75,8 @@ def open_source(
     Raises:
         SourceError: if there is no such table.
     """
+    if isinstance(source, OpenTable):
+        return source
     if (source is None) == (connect is None):
         given = "neither" if source is None else "both"
         raise SourceError(
@@ -191,13 +194,10 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
     from prudent.release.columns import arrow_tables
 
     kind = type(frame).__module__.split(".")[0]
+    if kind == "narwhals":
+        return open_source(frame.to_native(), columns=columns)
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
-        raise SourceArgumentError(
-            "source",
-            f"{_KINDS}, an array, a pandas or polars frame, a pyarrow table, an ibis "
-            "table or a Spark data frame",
-            shown=type(frame).__name__,
-        )
+        frame, kind = _handed_over(frame, columns), "pyarrow"
     if type(frame).__name__ == "LazyFrame":
         kept = _kept(withheld(frame.collect_schema).names(), columns)
         frame = withheld(frame.select(kept).collect)
@@ -207,6 +207,24 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
     backend = _quietly(_duckdb, "start DuckDB")
     opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
     return OpenTable(opened, backend.disconnect, text=frozenset(map(str, untyped)))
+
+
+def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
+    """The Arrow table of whatever hands one over: a relation of DuckDB, record batches, others."""
+    import pyarrow
+
+    relation = type(frame).__name__ == "DuckDBPyRelation"
+    if not relation and not hasattr(frame, "__arrow_c_stream__"):
+        raise SourceArgumentError(
+            "source",
+            f"{_KINDS}, an array, a pandas, polars or narwhals frame, a relation of DuckDB, an "
+            "Arrow table, an ibis table or a Spark data frame",
+            shown=type(frame).__name__,
+        )
+    if relation:
+        kept = (name.replace('"', '""') for name in _kept(list(frame.columns), columns))
+        frame = withheld(frame.select, ", ".join(f'"{name}"' for name in kept))
+    return withheld(lambda: pyarrow.table(frame))
 
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:

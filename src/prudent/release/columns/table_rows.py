@@ -1,8 +1,10 @@
 """The records of a table that have a value: which rows, with which value, unit and group."""
 
+import functools
+import re
 import weakref
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import ibis
@@ -10,23 +12,30 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns.column import Column, Contribution, Kind, PerUnit, checked
-from prudent.release.columns.conditions import Predicate, of_one_row, parse_condition
+from prudent.release.columns import periods
+from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
+from prudent.release.columns.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
+    encoding,
     exact,
+    fetched,
     literal,
     number_of,
     number_of_text,
     scale_of,
-    typed,
 )
-from prudent.release.columns.queries import TableColumn
-from prudent.release.columns.scales import DATE, NUMBER, Scale
+from prudent.release.columns.expressions import parse_condition, parse_value
+from prudent.release.columns.groups import GroupKey
+from prudent.release.columns.pairs import PairColumn
+from prudent.release.columns.queries import TableColumn, sizes_of_groups
+from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
+from prudent.release.columns.sets import SetColumn
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.units import StagedTable
+from prudent.release.columns.units import StagedTable, different, members_of
 from prudent.release.columns.units import per_unit as reduced
+from prudent.release.failures import withheld
 
 _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.String,
@@ -39,16 +48,24 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Binary,
 )
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
+_NAME = re.compile(r"[\w ]+")  # of a column; other texts may be expressions
 _IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
+
+
+Members: TypeAlias = Mapping[Hashable, tuple[ir.Value, ...]]
+Sizes: TypeAlias = Mapping[tuple[PublicValue, ...], int]
 
 
 @attrs.frozen
 class Asked:
-    """The arguments of `open_column`, and of `open_groups` with `by`."""
+    """The arguments of `open_column`, and of `open_groups` with `by`.
+
+    `other` is a second column of numbers: the records are then pairs, of rows that have both.
+    """
 
     source: Any
     column: str | None
-    by: str | None = None
+    by: str | tuple[str, ...] | None = None
     unit: str | None = None
     per_unit: PerUnit | None = None
     where: Predicate | str | None = None
@@ -56,11 +73,23 @@ class Asked:
     table: str | None = None
     kind: Kind = "numbers"
     read_as: str | None = None
+    other: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        for argument in ("column", "by", "unit"):
-            if (name := getattr(self, argument)) is not None:
-                _validate.instance(str, "the name of a column", **{argument: name})
+        for argument, name in self.names:
+            _validate.instance(str, "the name of a column", **{argument: name})
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of groups."""
+        return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """The columns that are used, each with the argument that names it."""
+        single = {"column": self.column, "other": self.other, "unit": self.unit}
+        given = [(argument, name) for argument, name in single.items() if name is not None]
+        return [*given, *(("by", name) for name in self.keys)]
 
 
 @attrs.frozen
@@ -68,23 +97,25 @@ class Opened:
     """The records that have a value, before those of a unit are put together.
 
     Attributes:
-        rows: A table with the column `value`, and `unit` and `member` if requested; strings are
-            stored as bytes.
+        rows: A table with the column `value`, and `other`, `unit`, `member_0`, … if requested;
+            strings are stored as bytes.
         value_type: The type in which categories are displayed.
-        scale: The scale of the rows; None for categories.
+        scales: The scale of the rows, None for categories; for pairs, also that of `other`.
         contribution: What one unit contributes.
-        member_type: The type in which groups are named; None without groups.
+        keys: How the columns of groups are stored and named.
+        single: Whether groups are named by one value, not by several.
         owner: The source, which must stay open while the rows are used.
     """
 
     rows: ir.Table
     value_type: dt.DataType
-    scale: Scale | None
+    scales: tuple[Scale | None, ...]
     contribution: Contribution
-    member_type: Any
+    keys: tuple[GroupKey, ...]
+    single: bool
     owner: OpenTable
 
-    def members(self, groups: Sequence[Hashable]) -> dict[Hashable, ir.Value]:
+    def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it.
 
         Raises:
@@ -94,102 +125,178 @@ class Opened:
         if len(set(wanted.values())) < len(wanted):
             raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
         engine = backend_name(self.rows)
-        return {group: exact(literal(member), engine) for group, member in wanted.items()}
+        return {
+            group: tuple(exact(literal(member), engine) for member in stored)
+            for group, stored in wanted.items()
+        }
 
-    def _stored(self, group: Hashable) -> PublicValue:
-        if not self.member_type.is_date():
-            return typed(group, self.member_type, "groups")
-        try:
-            return DATE.number(group)
-        except _validate.ArgumentError:
+    def _stored(self, group: Any) -> tuple[PublicValue, ...]:
+        values = (group,) if self.single else group
+        if not isinstance(values, tuple) or len(values) != len(self.keys):
             raise _validate.ArgumentError(
-                "groups", "dates such as 2024-05-31, as the column has", got=group
-            ) from None
+                "groups", f"with {len(self.keys)} values each, one for each column", got=group
+            )
+        return tuple(key.stored(each) for key, each in zip(self.keys, values, strict=True))
+
+    def within(self, members: Members) -> "Opened":
+        """The rows of these groups alone."""
+        if len(self.keys) == 1:
+            listed = self.rows.member_0.isin([one for (one,) in members.values()])
+        else:
+            listed = ibis.or_(*map(self._of, members.values()))
+        return attrs.evolve(self, rows=self.rows.filter(listed))
+
+    def _of(self, member: tuple[ir.Value, ...], rows: ir.Table | None = None) -> ir.BooleanValue:
+        rows = self.rows if rows is None else rows
+        names = members_of(rows)
+        return ibis.and_(*(rows[name] == one for name, one in zip(names, member, strict=True)))
 
     def staged(self) -> StagedTable | None:
         """The contributed values, computed once; None if every row is a value of its own."""
         if self.contribution.unit is None:
             return None
-        rows = reduced(self.rows, self.contribution, self.scale)
+        if self.contribution.sets:
+            rows = different(self.rows)
+        else:
+            rows = reduced(self.rows, self.contribution, *self.scales)
         return StagedTable(rows, own_connection=self.owner.own_connection, owner=self.owner)
 
-    def column(self) -> TableColumn:
+    def column(self) -> Column:
         """The column of all contributed values."""
         staged = self.staged()
-        return self._over(staged, self.rows if staged is None else staged.rows, None)
+        whole: Column = self._over(staged, self.rows if staged is None else staged.rows, None)
+        return whole
 
-    def columns(self, members: dict[Hashable, ir.Value]) -> dict[Hashable, Column]:
+    def columns(self, members: Members) -> dict[Hashable, Column]:
         """One column for each group; all of them share what was computed once."""
-        return self.columns_of(self.staged(), members)
+        staged = self.staged()
+        sizes = functools.cache(lambda: self.sizes(staged))
+        return self.columns_of(staged, members, sizes)
 
     def columns_of(
-        self, staged: StagedTable | None, members: dict[Hashable, ir.Value]
+        self, staged: StagedTable | None, members: Members, sizes: Callable[[], Sizes]
     ) -> dict[Hashable, Column]:
-        """See `columns`; `staged` is the table that `staged` returned."""
+        """See `columns`; `staged` and `sizes` are what these methods returned."""
         rows = self.rows if staged is None else staged.rows
+
+        def size(group: Hashable) -> Callable[[], int]:
+            return lambda: sizes().get(self._stored(group), 0)
+
         return {
-            group: self._over(staged, rows.filter(rows.member == member), member)
+            group: self._over(staged, rows.filter(self._of(member, rows)), member, size(group))
             for group, member in members.items()
         }
 
+    def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
+        """The number of records of every group that has a name, by how it is stored; one query.
+
+        Args:
+            staged: The table that `staged` returned.
+            at_least: Groups with fewer records are omitted inside the engine.
+        """
+        rows = self.rows if staged is None else withheld(staged.kept)
+        found = withheld(fetched, sizes_of_groups(rows, at_least=at_least))
+        codec = withheld(encoding, rows)
+        stored = zip(*(found[name] for name in members_of(rows)), strict=True)
+        sizes: dict[tuple[PublicValue, ...], int] = {}
+        for values, count in zip(stored, found["records"], strict=True):
+            named = tuple(
+                key.name(each, codec) for key, each in zip(self.keys, values, strict=True)
+            )
+            if None not in named:
+                sizes[self._stored(named[0] if self.single else named)] = int(count)
+        return sizes
+
+    def named(self, stored: tuple[PublicValue, ...]) -> Hashable:
+        """The name of a group, by how it is stored."""
+        named = tuple(
+            each if key.scale is None else key.scale.value(float(each))
+            for key, each in zip(self.keys, stored, strict=True)
+        )
+        return named[0] if self.single else named
+
     def _over(
-        self, staged: StagedTable | None, rows: ir.Table, member: ir.Value | None
-    ) -> TableColumn:
+        self,
+        staged: StagedTable | None,
+        rows: ir.Table,
+        member: tuple[ir.Value, ...] | None,
+        size: Callable[[], int] | None = None,
+    ) -> Any:
         def kept() -> ir.Table:
             assert staged is not None
             whole = staged.kept()
-            return whole if member is None else whole.filter(whole.member == member)
+            return whole if member is None else whole.filter(self._of(member, whole))
 
-        return TableColumn(
-            rows,
-            self.value_type,
-            scale=self.contribution.scale(self.scale or NUMBER),
-            contribution=self.contribution,
-            kept=None if staged is None else kept,
-            owner=self.owner,
-        )
+        scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
+        options: dict[str, Any] = {
+            "scale": scale,
+            "contribution": self.contribution,
+            "kept": None if staged is None else kept,
+            "size": size,
+            "owner": self.owner,
+        }
+        if others:
+            return PairColumn(rows, dtype=self.value_type, other=others[0], **options)
+        kind = SetColumn if self.contribution.sets and staged is not None else TableColumn
+        return kind(rows, self.value_type, **options)
 
 
 def open_rows(asked: Asked) -> Opened:
     """Open the rows with their value, unit and group, without reading any.
 
-    Without a column every row has the value 1.
+    Without a column every row has the value 1, and a unit counts once.
     """
-    _validate.one_of(("numbers", "categories"), kind=asked.kind)
-    column = asked.column
+    _validate.one_of(KINDS, kind=asked.kind)
     opened, rows = filtered(asked)
     engine = backend_name(rows)
     value: ir.Value = ibis.literal(1.0, "float64")
-    scale: Scale | None = NUMBER
-    if column is not None:
-        value, scale = _value(rows[column], asked, text=column in opened.text)
-    contribution = checked(asked.unit, asked.per_unit, by=asked.by, scale=scale)
+    scales: tuple[Scale | None, ...] = (NUMBER,)
+    if asked.column is None and asked.kind != "rows":
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing")
+    if asked.column is not None:
+        value, scale = _value(rows, asked, asked.column, opened)
+        scales = (scale,)
+    rule = asked.per_unit
+    if asked.column is None and asked.unit is not None and rule is None:
+        rule = "min"  # of ones
+    contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
+    once, sets = asked.column is None and rule == "min", asked.kind == "sets"
+    contribution = attrs.evolve(contribution, once=once, sets=sets)
     chosen = {"value": exact(value, engine)}
+    if asked.other is not None:
+        other, scale = _value(rows, asked, asked.other, opened, "other")
+        chosen["other"], scales = other, (*scales, scale)
+        if contribution.records > 1:
+            raise _validate.ArgumentError(
+                "per_unit", "a rule such as mean, for two columns", got=asked.per_unit
+            )
     if asked.unit is not None:
         chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
-    if asked.by is not None:
-        chosen["member"] = exact(grouping(rows[asked.by], asked.by), engine)
-    member_type = None if asked.by is None else rows[asked.by].type()
+    keys = tuple(group_key(rows, name, opened) for name in asked.keys)
+    chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
     rows = rows.select(**chosen).drop_null()
-    if rows.value.type().is_floating():
-        rows = rows.filter(~rows.value.isnan())
-    return Opened(rows, value.type(), scale, contribution, member_type, opened)
+    for name in ("value", "other"):
+        if name in chosen and rows[name].type().is_floating():
+            rows = rows.filter(~rows[name].isnan())
+    single = isinstance(asked.by, str)
+    return Opened(rows, value.type(), scales, contribution, keys, single, opened)
 
 
 def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
-    names = {"column": asked.column, "unit": asked.unit, "by": asked.by}
-    used = [name for name in names.values() if name is not None]
+    used = [name for _, name in asked.names]
+    known = asked.where is None and bool(used) and all(map(_NAME.fullmatch, used))
     opened = open_source(
         asked.source,
         connect=asked.connect,
         table=asked.table,
-        columns=used if asked.where is None else None,
+        columns=used if known else None,
     )
-    weakref.finalize(opened, opened.close)
+    if opened is not asked.source:
+        weakref.finalize(opened, opened.close)
     rows = opened.table
-    for argument, given in names.items():
-        if given is not None:
+    for argument, given in asked.names:
+        if argument == "unit" or _NAME.fullmatch(given):
             _validate.one_of(rows.columns, **{argument: given})
     if asked.where is not None:
         where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
@@ -197,20 +304,50 @@ def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     return opened, rows
 
 
-def grouping(column: ir.Column, name: str) -> ir.Value:
-    """Return the column of groups; that of dates as days, of which the infinite ones are in none.
+def _named(rows: ir.Table, text: str, argument: str) -> Any:
+    """The column of this name, or the value of the expression that the text is."""
+    if text in rows.columns:
+        return rows[text]
+    return total_value(parse_value(text, argument)(rows), rows, argument)
+
+
+def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
+    """Return how a column of groups is stored; dates as numbers, the infinite ones in no group.
 
     Raises:
         ArgumentError: if it has a type whose values cannot be told apart in every engine.
     """
-    if not isinstance(column.type(), _GROUPING):
-        raise _validate.ArgumentError(
-            "by",
-            "a column of texts, numbers, dates or truth values",
-            shown=f"{name!r} of type {column.type()}",
-            hint="Make one of these of it, in an ibis table: the date of a time, for example.",
+    period = None if text in rows.columns else periods.split(text)
+    if period is None:
+        column = _named(rows, text, "by")
+        dtype = column.type()
+        if not isinstance(dtype, _GROUPING):
+            hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
+            raise _validate.ArgumentError(
+                "by",
+                "a column of texts, numbers, dates or truth values",
+                shown=f"{text!r} of type {dtype}",
+                hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
+            )
+        return (
+            GroupKey(number_of(column, DATE), dtype, DATE)
+            if dtype.is_date()
+            else GroupKey(column, dtype)
         )
-    return number_of(column, DATE) if column.type().is_date() else column
+    name, unit = period
+    _validate.one_of(rows.columns, by=name)
+    column, dtype = rows[name], rows[name].type()
+    wanted = periods.scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
+    if name in opened.text:
+        scale, numbers = wanted, number_of_text(column, wanted)
+    elif not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
+        raise _validate.ArgumentError(
+            "by", f"the {unit} of a column of times or dates", shown=f"{name!r} of type {dtype}"
+        )
+    else:
+        scale = scale_of(dtype, backend_name(rows), name)
+        numbers = number_of(column, scale)
+    return GroupKey(periods.starts(numbers, scale, unit), dt.date, wanted, unit)
 
 
 def _identifying(column: ir.Column, name: str) -> ir.Column:
@@ -229,10 +366,13 @@ def _identifying(column: ir.Column, name: str) -> ir.Column:
     return column
 
 
-def _value(column: ir.Column, asked: Asked, *, text: bool) -> tuple[ir.Value, Scale | None]:
+def _value(
+    rows: ir.Table, asked: Asked, name: str, opened: OpenTable, argument: str = "column"
+) -> tuple[ir.Value, Scale | None]:
     """Return the numbers of a column and their scale, or its categories and None."""
-    dtype, name = column.type(), str(asked.column)
-    if asked.kind == "categories":
+    column = _named(rows, name, argument)
+    dtype = column.type()
+    if asked.kind in ("categories", "sets"):
         if not isinstance(dtype, _PLAIN):
             raise _validate.ArgumentError(
                 "column",
@@ -243,15 +383,25 @@ def _value(column: ir.Column, asked: Asked, *, text: bool) -> tuple[ir.Value, Sc
         if dtype.is_floating():  # makes -0.0 and 0.0 one category, displayed as 0.0
             return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column), None
         return column, None
-    if text:
-        scale = NUMBER if asked.read_as is None else Scale.named(asked.read_as)
-        return number_of_text(column, scale), scale
-    scale = scale_of(dtype, backend_name(column), name)
-    if asked.read_as is not None:
+    if name in opened.text or (dtype.is_string() and opened.text and name not in rows.columns):
+        usual = TRUTH if asked.kind == "truth" else NUMBER
+        scale = usual if asked.read_as is None else Scale.named(asked.read_as)
+        found = number_of_text(column, scale)
+    else:
+        scale = scale_of(dtype, backend_name(rows), name)
+        if asked.read_as is not None:
+            raise _validate.ArgumentError(
+                "read_as",
+                "only with a list or a text column",
+                got=asked.read_as,
+                why=f"{name!r} has the type {dtype}",
+            )
+        found = number_of(column, scale)
+    if asked.kind == "truth" and not scale.truth:
         raise _validate.ArgumentError(
-            "read_as",
-            "only with a list or a text column",
-            got=asked.read_as,
-            why=f"{name!r} has the type {dtype}",
+            argument,
+            "a condition, or a column of truth values",
+            shown=f"{name!r} of type {dtype}",
+            hint=f"Give a condition, such as '{name} > 0'.",
         )
-    return number_of(column, scale), scale
+    return found, scale

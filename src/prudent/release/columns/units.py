@@ -22,7 +22,7 @@ import ibis.expr.types as ir
 
 from prudent.release.columns.column import Contribution
 from prudent.release.columns.dialects import backend_name, double
-from prudent.release.columns.scales import INTEGER, Scale
+from prudent.release.columns.scales import Scale
 
 _BITS = 52
 _LIMB = 2.0**26
@@ -30,16 +30,41 @@ _LIMBS = 4
 _QUANTUM, _FARTHEST = 2.0**-40, 2.0**64  # as for the doubles that an answer may be
 
 
-def per_unit(rows: ir.Table, contribution: Contribution, scale: Scale | None) -> ir.Table:
+def members_of(rows: ir.Table) -> list[str]:
+    """The columns that say which group a row is in."""
+    return [name for name in rows.columns if name.startswith("member")]
+
+
+def per_unit(rows: ir.Table, contribution: Contribution, *scales: Scale | None) -> ir.Table:
     """Return the contributed values, with their group if there is one.
 
     Args:
-        rows: A table with the columns `value`, `unit` and perhaps `member`, without NULL, and
-            without NaN in `value`.
+        rows: A table with the columns `value`, `unit` and perhaps `other` and those of groups,
+            without NULL, and without NaN in `value` and `other`.
         contribution: What a unit contributes.
-        scale: The scale of the rows; None for categories.
+        *scales: The scale of `value`, None for categories, and that of `other`.
     """
-    keys = [name for name in ("unit", "member") if name in rows.columns]
+    groups = members_of(rows)
+    first = rows.select("unit", *groups, "value")
+    values = _in_one_group(_reduced(first, contribution, scales[0]))
+    if len(scales) == 1:
+        return values.select("value", *groups)
+    second = rows.select("unit", *groups, value=rows.other)
+    others = _in_one_group(_reduced(second, contribution, scales[1])).rename(other="value")
+    return values.join(others, ["unit", *groups]).select("value", "other", *groups)
+
+
+def different(rows: ir.Table) -> ir.Table:
+    """The different values of each unit, in the one group that it counts in."""
+    groups = members_of(rows)
+    found = rows.group_by(["unit", *groups, "value"]).aggregate(times=lambda t: t.count())
+    own = found.times.sum().over(ibis.window(group_by=["unit", *groups]))
+    return _in_one_group(found.mutate(rows=own))
+
+
+def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) -> ir.Table:
+    """The values of each unit in each group, with the number of its rows there."""
+    keys = ["unit", *members_of(rows)]
     how = contribution.per_unit
     if isinstance(how, int):
         found = _evenly_spaced(rows, keys, how)
@@ -54,21 +79,22 @@ def per_unit(rows: ir.Table, contribution: Contribution, scale: Scale | None) ->
         whole = scale is not None and scale.whole
         sums = _whole_sums(rows, keys) if whole else _rounded_sums(rows, keys)
         value = _mean(sums) if how == "mean" else _sum(sums)
-        if whole and scale != INTEGER:
+        if whole and scale is not None and scale.kind != "integer":
             value = ibis.ifelse(sums.low == sums.high, value, _nearest(value))
         found = sums.mutate(value=value)
         found = found.filter(found.value.notnull())
-    return _in_one_group(found)
+    return found
 
 
 def _in_one_group(found: ir.Table) -> ir.Table:
     """Keep of each unit only the group with most of its rows, the first in order among ties."""
-    if "member" not in found.columns:
-        return found.select("value")
-    order = [ibis.desc(found.rows), found.member]
-    place = ibis.dense_rank().over(ibis.window(group_by="unit", order_by=order))
-    found = found.mutate(place=place)
-    return found.filter(found.place == 0).select("value", "member")
+    groups = members_of(found)
+    if groups:
+        order = [ibis.desc(found.rows), *(found[name] for name in groups)]
+        place = ibis.dense_rank().over(ibis.window(group_by="unit", order_by=order))
+        found = found.mutate(place=place)
+        found = found.filter(found.place == 0)
+    return found.select("unit", "value", *groups)
 
 
 def _extremes(rows: ir.Table, keys: Sequence[str], *, largest: bool, categories: bool) -> ir.Table:

@@ -213,9 +213,9 @@ _DECADES = np.array([float(f"1e{k}") for k in range(_FIRST_DECADE, 9)])
 _POWERS = 10.0 ** np.arange(23)  # all exact
 _FINER = 20  # how much rarer a decimal number with one digit more is; 10 would be as many in total
 _DECADE = sum(9 * 10 ** (digits - 1) * _FINER ** (_DIGITS[-1] - digits) for digits in _DIGITS)
-_MASSES = np.append(_octaves(_LEAST, _MOST - _LEAST), 0)  # the last entry is beyond the range
-_BEFORE = np.cumsum(_MASSES) - _MASSES
-_ROUND = int(_BEFORE[-1]) * _OCTAVE // (len(_DECADES) * _DECADE)  # both halves weigh the same
+MASSES = np.append(_octaves(_LEAST, _MOST - _LEAST), 0)  # the last entry is beyond the range
+BEFORE = np.cumsum(MASSES) - MASSES
+_ROUND = int(BEFORE[-1]) * _OCTAVE // (len(_DECADES) * _DECADE)  # both halves weigh the same
 _ZERO = _OCTAVE + _ROUND * (_DECADE // 4)
 
 
@@ -239,7 +239,7 @@ class DoubleMeasure(Measure):
     @cached_property
     def _ends(self) -> tuple[int, int]:
         ends = (-math.inf, math.inf) if self.bounds is None else self.bounds
-        low, high = _ordinals(np.array(ends)).tolist()
+        low, high = ordinals(np.array(ends)).tolist()
         return low, high
 
     @property
@@ -259,11 +259,11 @@ class DoubleMeasure(Measure):
 
     @override
     def indices(self, values: FloatArray) -> IntArray:
-        return np.clip(_ordinals(np.asarray(values, np.float64)), self.low, self.high)
+        return np.clip(ordinals(np.asarray(values, np.float64)), self.low, self.high)
 
     @override
     def value(self, index: int) -> float:
-        return float(_doubles(np.array([index]))[0])
+        return float(doubles(np.array([index]))[0])
 
     @override
     def below(self, indices: IntArray) -> IntArray:
@@ -271,8 +271,8 @@ class DoubleMeasure(Measure):
         positive = places > 0
         outward = np.where(positive, places, 1 - places)
         octave, within = np.divmod(outward - 1, _OCTAVE)
-        mass = _BEFORE[octave] * _OCTAVE + _MASSES[octave] * within
-        mass += _ROUND * _decimals_below(_doubles(outward))
+        mass = BEFORE[octave] * _OCTAVE + MASSES[octave] * within
+        mass += _ROUND * _decimals_below(doubles(outward))
         return np.asarray(np.where(positive, _ZERO + mass, -mass))
 
     @override
@@ -294,16 +294,17 @@ class DoubleMeasure(Measure):
         return np.asarray(widths[widths < self.value(self.high) - self.value(self.low)])
 
 
-def _ordinals(values: FloatArray) -> IntArray:
+def ordinals(values: FloatArray) -> IntArray:
     """Number the doubles outwards from zero; those below 2**-40 are moved to it or to zero."""
     sizes = np.abs(values)
     places = np.clip(sizes.view(np.int64) - _FIRST + 1, 1, _COUNT)
     return np.where(sizes < 2.0 ** (_LEAST - 1), 0, np.where(values < 0, -places, places))
 
 
-def _doubles(ordinals: IntArray) -> FloatArray:
-    sizes = (np.abs(ordinals) + (_FIRST - 1)).view(np.float64)
-    return np.where(ordinals == 0, 0.0, np.copysign(sizes, ordinals))
+def doubles(places: IntArray) -> FloatArray:
+    """The doubles that have these numbers."""
+    sizes = (np.abs(places) + (_FIRST - 1)).view(np.float64)
+    return np.where(places == 0, 0.0, np.copysign(sizes, places))
 
 
 def _decimals_below(values: FloatArray) -> IntArray:

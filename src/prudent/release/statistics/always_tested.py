@@ -23,7 +23,7 @@ from prudent.release.ptr import margins
 from prudent.release.ptr import trimmed as trimming
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
-from prudent.release.request import Condition, GroupNames, Priced, Request, answers, release
+from prudent.release.request import By, Condition, GroupNames, Priced, Request, answers, release
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 
@@ -46,7 +46,7 @@ def mode(
     confidence: float = 0.95,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,
@@ -172,7 +172,7 @@ def trimmed_mean(
     confidence: float = 0.95,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,

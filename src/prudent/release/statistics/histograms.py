@@ -3,9 +3,9 @@
 import html
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
@@ -20,6 +20,7 @@ from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import NoiseSpread
 from prudent.release.request import (
+    By,
     Condition,
     GroupNames,
     Priced,
@@ -28,9 +29,11 @@ from prudent.release.request import (
     answers,
     release,
 )
+from prudent.release.statistics.frequencies import counted_by
 from prudent.release.statistics.moments import (
     NARROW_SHARE,
     WIDE_SHARE,
+    Count,
     additive,
     preview,
 )
@@ -175,12 +178,13 @@ def histogram(
     *,
     edges: Sequence[Any] | None = None,
     bins: int = 20,
+    categories: Sequence[Hashable] | Literal["private"] | None = None,
     epsilon: float,
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,
@@ -200,12 +204,18 @@ def histogram(
             above. None: round numbers that cover a private interval which holds nearly all records,
             and costs 30 % of ε.
         bins: The number of bins to aim at, without edges.
+        categories: Instead of bins, the values of a column of texts or other categories, from
+            public knowledge; or "private": those with enough records are found privately, which
+            needs `delta`.
 
     The other arguments are those of `median`.
 
     Returns:
-        `Histogram`; with `by`, one for each group.
+        `Histogram`; with `by`, one for each group. With `categories`, the count of each of them, as
+        of `count` with groups.
     """
+    if categories is not None:
+        return release(Count(), counted_by(locals(), categories))  # type: ignore[no-any-return]
     bins = _validate.count(1, _MOST_BINS, bins=bins)
     return release(Bins(edges, bins, column), Request.of(locals()))  # type: ignore[no-any-return]
 

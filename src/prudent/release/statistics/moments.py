@@ -28,6 +28,7 @@ from prudent.release.outcome import (
     UnknownSpread,
 )
 from prudent.release.request import (
+    By,
     Condition,
     GroupNames,
     Priced,
@@ -70,7 +71,7 @@ def count(
     distribution: Distribution = Distribution.LAPLACE,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,
@@ -83,18 +84,14 @@ def count(
     """Release the number of records that have a value, of any type.
 
     Args:
-        column: The column whose values are counted; None counts persons (`unit`), or the rows that
-            have a group (`by`).
+        column: The column whose values are counted; None counts rows, and with `unit` persons.
 
     The other arguments are those of `median`.
 
     Returns:
         `Released` with a whole number of at least 0; with `by`, one for each group.
     """
-    request = Request.of(locals())
-    if column is None and not request.private_groups:
-        request = attrs.evolve(request, column=by if unit is None else unit)
-    return release(Count(), request)  # type: ignore[no-any-return]
+    return release(Count(), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @answers
@@ -108,7 +105,7 @@ def sum(
     distribution: Distribution = Distribution.LAPLACE,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,
@@ -137,7 +134,7 @@ def mean(
     distribution: Distribution = Distribution.LAPLACE,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,
@@ -166,7 +163,7 @@ def variance(
     distribution: Distribution = Distribution.LAPLACE,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,
@@ -189,7 +186,7 @@ class Count(Statistic):
 
     @override
     def kind(self, request: Request) -> Kind:
-        return "categories"
+        return "rows" if request.column is None else "categories"
 
     @override
     def price(self, request: Request, records: Column) -> Priced:

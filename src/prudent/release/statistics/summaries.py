@@ -35,6 +35,7 @@ from prudent.release.outcome import (
 )
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import (
+    By,
     Condition,
     GroupNames,
     Priced,
@@ -165,7 +166,7 @@ def describe(
     distribution: Distribution = Distribution.LAPLACE,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,

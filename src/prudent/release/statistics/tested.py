@@ -26,6 +26,7 @@ from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import (
+    By,
     Condition,
     GroupNames,
     Priced,
@@ -292,7 +293,7 @@ def search_quantile(
     bounds: tuple[Any, Any] | None = None,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
-    by: str | None = None,
+    by: By | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     read_as: str | None = None,

@@ -132,16 +132,16 @@ class _Run:
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""
-        found: list[torch.optim.Optimizer] = []
-        _mapped(configuration, found.append)
-        if len(found) != 1:
+        optimizers: list[torch.optim.Optimizer] = []
+        _mapped(configuration, optimizers.append)
+        if len(optimizers) != 1:
             raise ArgumentError(
-                "configure_optimizers", "to return one optimizer", shown=str(len(found))
+                "configure_optimizers", "to return one optimizer", shown=str(len(optimizers))
             )
         if self.optimizer is None:
-            self.optimizer = self.preparation.optimizer(self.model, found[0])
+            self.optimizer = self.preparation.optimizer(self.model, optimizers[0])
         else:
-            self.optimizer.wrap(found[0])
+            self.optimizer.wrap(optimizers[0])
         return _mapped(configuration, lambda _: self.optimizer, self.optimizer)
 
 

@@ -223,17 +223,17 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _refuse_other_gradients(self) -> None:
         """Raise an error if backward has written to the parameters themselves."""
-        found = []
+        reached = []
         for name, parameter in self.trained().items():
             gradient, version = self._before.get(name, (None, 0))
             if parameter.grad is not None and (
                 parameter.grad is not gradient or parameter.grad._version != version
             ):
-                found.append(name)
-        if found:
+                reached.append(name)
+        if reached:
             raise ValueError(
                 f"Expected the loss to depend on the parameters through the model's outputs alone, "
-                f"got a gradient of {found} by another way, such as a penalty, a call of a part "
+                f"got a gradient of {reached} by another way, such as a penalty, a call of a part "
                 "of the model, or a model in evaluation mode: it would be neither clipped nor "
                 "noised. Use the optimizer's weight_decay for a penalty, call the model as a "
                 "whole and in training mode, or make the part private that you call."

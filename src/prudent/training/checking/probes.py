@@ -33,9 +33,9 @@ from prudent.training.step import check_parameter_types
 def loss_problems(subject: Subject) -> Iterator[Finding]:
     """Sets the kind of the loss, and finds terms that depend on several records."""
     outputs = subject.outputs()
-    found = subject.loss(outputs, subject.targets)
-    if not isinstance(found, Tensor) or found.shape not in ((), (subject.records,)):
-        shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    losses = subject.loss(outputs, subject.targets)
+    if not isinstance(losses, Tensor) or losses.shape not in ((), (subject.records,)):
+        shown = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         yield Finding(
             Severity.ERROR,
             "loss",
@@ -43,7 +43,7 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
             "Average or add up the positions of each record, and then the records.",
         )
         return
-    if not found.requires_grad:
+    if not losses.requires_grad:
         yield Finding(
             Severity.ERROR,
             "loss",
@@ -51,7 +51,7 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
             "Remove detach() or no_grad() from the model and the loss.",
         )
         return
-    if found.ndim == 0 and not _has_rows(outputs, subject):
+    if losses.ndim == 0 and not _has_rows(outputs, subject):
         subject.kind = LossKind.MEAN  # computed by the model: make_private reduces it as declared
         return
     with contextlib.suppress(ArgumentError):  # as make_private refuses the loss
@@ -61,7 +61,7 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
         )
         if same(subject.first(whole), subject.first(repeated)):
             ratio = _ratio(subject.first(repeated), alone)
-            kinds = (kind for kind in _kinds(found, subject) if _close(ratio, kind[1]))
+            kinds = (kind for kind in _kinds(losses, subject) if _close(ratio, kind[1]))
             subject.kind = next(kinds, (None,))[0]
     if subject.kind is None:
         yield Finding(
@@ -77,12 +77,12 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
 def other_paths(subject: Subject) -> Iterator[Finding]:
     """Trained tensors that the loss reaches other than through the outputs."""
     leaves, outputs = _as_leaves(subject.outputs())
-    found = subject.loss(outputs, subject.targets)
-    if not isinstance(found, Tensor) or not found.requires_grad:
+    losses = subject.loss(outputs, subject.targets)
+    if not isinstance(losses, Tensor) or not losses.requires_grad:
         return
     known = {id(leaf) for leaf in leaves}
     names = {id(p): name for name, p in subject.model.named_parameters()}
-    for leaf in leaves_behind([found]):
+    for leaf in leaves_behind([losses]):
         if id(leaf) in known:
             continue
         name = names.get(id(leaf))
@@ -99,9 +99,9 @@ def other_paths(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _kinds(found: Tensor, subject: Subject) -> list[tuple[LossKind, float]]:
+def _kinds(losses: Tensor, subject: Subject) -> list[tuple[LossKind, float]]:
     """Possible kinds of a loss, and how each scales the gradient of a record in a batch."""
-    if found.ndim:
+    if losses.ndim:
         return [(LossKind.PER_RECORD, 1.0)]
     return [(LossKind.MEAN, 1 / subject.records), (LossKind.SUM, 1.0)]
 
@@ -111,16 +111,16 @@ def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tens
     leaves, outputs = _as_leaves(outputs)
     guarded = pytree.tree_map_only(Tensor, as_outputs, outputs)  # as make_private returns them
     total = subject.loss(guarded, targets).sum()
-    found = torch.autograd.grad(total, leaves, allow_unused=True)
+    gradients = torch.autograd.grad(total, leaves, allow_unused=True)
     return [
         torch.zeros_like(leaf) if gradient is None else gradient
-        for leaf, gradient in zip(leaves, found, strict=True)
+        for leaf, gradient in zip(leaves, gradients, strict=True)
     ]
 
 
 def _ratio(one: list[Tensor], other: list[Tensor]) -> float:
     """The factor between two lists of tensors; NaN if they are not multiples of each other."""
-    a, b = (torch.cat([leaf.double().flatten() for leaf in each]) for each in (one, other))
+    a, b = (torch.cat([leaf.double().flatten() for leaf in leaves]) for leaves in (one, other))
     factor = float(a @ b / (b @ b))
     return factor if torch.allclose(a, factor * b, rtol=NEAR, atol=NEAR * scale(a)) else math.nan
 
@@ -136,15 +136,15 @@ def _has_rows(outputs: Any, subject: Subject) -> bool:
 
 def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
     """The outputs as leaves of a new graph: the differentiable ones, and all in their tree."""
-    found: list[Tensor] = []
+    leaves: list[Tensor] = []
 
     def one(leaf: Tensor) -> Tensor:
         leaf = leaf.detach().clone()
         if leaf.is_floating_point():
-            found.append(leaf.requires_grad_())
+            leaves.append(leaf.requires_grad_())
         return leaf
 
-    return found, pytree.tree_map_only(Tensor, one, outputs)
+    return leaves, pytree.tree_map_only(Tensor, one, outputs)
 
 
 def _close(one: float, other: float) -> bool:
@@ -257,7 +257,7 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
     """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
     try:
         model = subject.copied()
-        found = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
+        norms = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
     except KeptRecordError as error:
         yield Finding(
             Severity.ERROR,
@@ -281,7 +281,7 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
             "freeze it with requires_grad_(False).",
         )
         return
-    if not bool(torch.isfinite(found).all()):
+    if not bool(torch.isfinite(norms).all()):
         yield Finding(
             Severity.WARNING,
             "model",
@@ -289,7 +289,7 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
             "Check the inputs and labels for values out of range, and the loss for log(0) or 0/0.",
         )
     elif _is_deterministic(subject) and not torch.allclose(
-        found[:2], _norms_one_by_one(subject, 2), rtol=1e-2
+        norms[:2], _norms_one_by_one(subject, 2), rtol=1e-2
     ):
         yield Finding(
             Severity.ERROR,
@@ -347,17 +347,17 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
 
 def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
     """Arguments and results of every module as they finish, with fixed random numbers."""
-    model, found = subject.copied(), []
+    model, calls = subject.copied(), []
 
     def note(path: str, _: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
-        found.append((path, cloned((args, kwargs)), cloned(outputs)))
+        calls.append((path, cloned((args, kwargs)), cloned(outputs)))
 
     for path, module in model.named_modules():
         module.register_forward_hook(partial(note, path), with_kwargs=True)
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         run_on(model, cloned(inputs))
-    return found
+    return calls
 
 
 def _first_rows(outputs: Any, subject: Subject) -> list[Tensor]:
@@ -372,12 +372,12 @@ def _listed(names: list[str]) -> str:
 
 def _is_deterministic(subject: Subject) -> bool:
     """Whether the model draws no random numbers."""
-    found = []
+    outputs = []
     for seed in range(2):
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(seed)
-            found.append(cloned(subject.outputs()))
-    return same(*found)
+            outputs.append(cloned(subject.outputs()))
+    return same(*outputs)
 
 
 def _norms_one_by_one(subject: Subject, records: int) -> Tensor:

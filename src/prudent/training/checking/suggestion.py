@@ -57,13 +57,13 @@ def gradient_norms(
     records = RunRecords.of(public_set, execution, Alone(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
-    found = []
+    parts = []
     device = execution.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for ids in torch.split(torch.arange(records.count), rows):
             inputs, targets = _read(records, ids, device)
-            found.append(engine(values, inputs, targets).norms.detach().cpu())
-    norms = torch.cat(found)
+            parts.append(engine(values, inputs, targets).norms.detach().cpu())
+    norms = torch.cat(parts)
     return norms[norms.isfinite()]
 
 

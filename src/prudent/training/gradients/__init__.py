@@ -12,10 +12,4 @@ from prudent.training.gradients.engine import Engine
 from prudent.training.gradients.engines import BookKeeping, Materialised
 from prudent.training.gradients.results import Formed, Gradients
 
-__all__ = [
-    "BookKeeping",
-    "Engine",
-    "Formed",
-    "Gradients",
-    "Materialised",
-]
+__all__ = ["BookKeeping", "Engine", "Formed", "Gradients", "Materialised"]

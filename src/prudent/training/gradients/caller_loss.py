@@ -108,9 +108,9 @@ class OutsideLoss:
             if records == 0:
                 passed: Pass = _Empty(engine, leaves, fixed, tensors)
             elif self.physical_batch is None or records <= self.physical_batch:
-                passed = _Whole(engine, leaves, fixed, tensors)
+                passed = _AtOnce(engine, leaves, fixed, tensors)
             else:
-                passed = _Parts(engine, leaves, fixed, tensors, self.physical_batch)
+                passed = _InParts(engine, leaves, fixed, tensors, self.physical_batch)
         passed.records = records
         passed.factor = records if self.reduction is Reduction.MEAN else 1
         return self._gated(passed, engine.outline), passed
@@ -169,7 +169,7 @@ class Pass(ABC):
         return given
 
 
-class _Whole(Pass):
+class _AtOnce(Pass):
     """A batch whose activations are kept for its backward pass."""
 
     def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
@@ -180,14 +180,14 @@ class _Whole(Pass):
             return tape, engine.outputs(tape, fixed, tensors)
 
         restart = restarting(next(iter(leaves.values())).device)
-        found, self._refused = attempt(run, tensors), None
-        if found is None:
+        result, self._refused = attempt(run, tensors), None
+        if result is None:
             spared = engine._spared(run, tensors)
             self._refused = spared.refused
             restart()
-            found = run(spared.replaced(tensors))
+            result = run(spared.replaced(tensors))
         self._tape: NormTape | None
-        self._tape, self._kept = found
+        self._tape, self._kept = result
         self.outputs = [o.detach() for o in self._kept]
 
     @override
@@ -205,7 +205,7 @@ class _Whole(Pass):
         return [answer if self._refused is None else answer.without(self._refused)]
 
 
-class _Parts(Pass):
+class _InParts(Pass):
     """A batch that is run in parts, of which only arguments and outputs are kept."""
 
     def __init__(
@@ -247,18 +247,18 @@ class _Part:
 
         def run(tensors: Tensors) -> Tensors:
             # The graph is not used, but makes this run round like the ones that follow.
-            found = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
-            return [output.detach() for output in found]
+            outputs = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
+            return [output.detach() for output in outputs]
 
         self._refused: Tensor | None = None
         with again(streams):
-            found = attempt(run, tensors)
-            if found is None:
+            outputs = attempt(run, tensors)
+            if outputs is None:
                 spared = engine._spared(run, tensors)
                 self._refused, tensors = spared.refused, spared.replaced(tensors)
                 with self._replay.again():
-                    found = run(tensors)
-        self.tensors, self.outputs = tensors, found
+                    outputs = run(tensors)
+        self.tensors, self.outputs = tensors, outputs
         self._before = sketch(tensors)
 
     def gradients(self, given: list[Tensor | None]) -> Gradients:
@@ -291,10 +291,10 @@ class _Empty(Pass):
 
         device = next(iter(leaves.values())).device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            found = attempt(run, made_up(tensors, 1, varied=True))
-            if found is None:
-                found = run(made_up(tensors, 1, varied=False))
-        self.outputs = [output[:0] for output in found]
+            outputs = attempt(run, made_up(tensors, 1, varied=True))
+            if outputs is None:
+                outputs = run(made_up(tensors, 1, varied=False))
+        self.outputs = [output[:0] for output in outputs]
 
     @override
     def gradients(self) -> list[Gradients]:
@@ -332,9 +332,9 @@ class _Linear(BookKeeping):
                 return self._of_record(values, tensors)
 
         rows = rows_of(tensors)
-        found: Tensors = torch.vmap(of_record, randomness="different")(rows, *tensors)
+        outputs: Tensors = torch.vmap(of_record, randomness="different")(rows, *tensors)
         leftovers.refuse()
-        return found
+        return outputs
 
     @override
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:

@@ -268,11 +268,7 @@ class Capture(Watch):
             self._around._rests = False
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call `func`; capture it unless an inner capture is active for a checkpointed part."""
         if self._rests:
@@ -349,8 +345,7 @@ class Capture(Watch):
         for shared in trained:
             values, use = shared.detach(), tape.use(shared)
             copies[id(shared)] = on_records(
-                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u),
-                record,
+                lambda records, _, v=values, u=use: call(Expand, tape.anchor, v, records, u), record
             )
         args, kwargs = pytree.tree_map_only(
             Tensor, lambda leaf: copies.get(id(leaf), leaf), (args, kwargs)

@@ -123,13 +123,16 @@ class Engine(ABC):
         with native_products(), self._precision(device):
             if replay is None:
                 return self._answered(lambda batch: self._run(trained, fixed, *batch), batch)
-            found, spared = attempt(lambda batch: self._norms(trained, fixed, *batch), batch), None
-            if found is None:
+            results, spared = (
+                attempt(lambda batch: self._norms(trained, fixed, *batch), batch),
+                None,
+            )
+            if results is None:
                 spared = self._spared(lambda batch: self._norms(trained, fixed, *batch), batch)
                 with replay.again():
                     replaced = spared.replaced(_without_graph(read()))
-                    found = map(spared.marked, self._norms(trained, fixed, *replaced))
-            norms, losses = found
+                    results = map(spared.marked, self._norms(trained, fixed, *replaced))
+            norms, losses = results
             before, streams = sketch(batch), active_streams()
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:

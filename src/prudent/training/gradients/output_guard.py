@@ -34,28 +34,24 @@ class Computed(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call `func` on ordinary tensors, and mark what it returns."""
         kwargs = kwargs or {}
         with DisableTorchFunctionSubclass():
             if func in _LOSSES:
                 return _marked(_with_public_divisor(func, args, kwargs), Computed)
-            found = func(*args, **kwargs)
+            result = func(*args, **kwargs)
             first = args[0] if args else None
             if not isinstance(first, RecordOutputs):
-                return _marked(found, Computed)
+                return _marked(result, Computed)
             if func in _ROWS_KEPT or (func is Tensor.__getitem__ and _keeps_rows(first, args[1])):
-                return _marked(found, RecordOutputs)
+                return _marked(result, RecordOutputs)
             if func in _ROWS_DIVIDED and (*args[1:], *kwargs.values()) in ((), (0,)):
-                return _marked(found, Tensor)
+                return _marked(result, Tensor)
             if func is Tensor.__getitem__ and type(args[1]) is int:
-                return _marked(found, Tensor)
-            return _marked(found, Computed)
+                return _marked(result, Tensor)
+            return _marked(result, Computed)
 
 
 class RecordOutputs(Computed):
@@ -84,20 +80,20 @@ def _keeps_rows(outputs: Tensor, index: Any) -> bool:
     if not isinstance(index, tuple) or not index:
         return False
     first, *rest = index
-    if not all(type(each) in (int, slice) for each in rest):
+    if not all(type(part) in (int, slice) for part in rest):
         return False
     return (
         len(rest) < outputs.ndim if first is ... else type(first) is slice and first == slice(None)
     )
 
 
-def _marked(found: Any, kind: type[Tensor]) -> Any:
+def _marked(result: Any, kind: type[Tensor]) -> Any:
     """Results with axes as tensors of this kind, and those without as ordinary ones."""
-    if isinstance(found, Tensor):
-        return found.as_subclass(kind if found.ndim and found.is_floating_point() else Tensor)
-    if type(found) in (tuple, list):
-        return type(found)(_marked(each, kind) for each in found)
-    return found
+    if isinstance(result, Tensor):
+        return result.as_subclass(kind if result.ndim and result.is_floating_point() else Tensor)
+    if type(result) in (tuple, list):
+        return type(result)(_marked(part, kind) for part in result)
+    return result
 
 
 def _with_public_divisor(

@@ -99,15 +99,15 @@ def sketch(batch: Any) -> list[Tensor]:
 
     Comparing losses is not enough: they do not depend on a feature whose weight is still zero.
     """
-    found = []
+    sums = []
     for leaf in pytree.tree_leaves(batch):
         if isinstance(leaf, Tensor):
             rows = by_record(leaf.detach())
             rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
             places = torch.arange(rows.shape[1], device=rows.device, dtype=torch.float64)
             with torch.autocast(rows.device.type, enabled=False):
-                found.append(rows @ (places + 1).sin().to(rows.dtype))
-    return found
+                sums.append(rows @ (places + 1).sin().to(rows.dtype))
+    return sums
 
 
 def is_same(one: Sequence[Tensor], other: Sequence[Tensor], near: float) -> bool:

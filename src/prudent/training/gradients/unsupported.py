@@ -25,12 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from prudent._torch_private import (
-    batch_norm,
-    is_traced,
-    norm_base,
-    pytree,
-)
+from prudent._torch_private import batch_norm, is_traced, norm_base, pytree
 from prudent.training.gradients.kept_records import KeptRecordError
 from prudent.training.gradients.record_streams import active_streams, again
 
@@ -96,15 +91,15 @@ def named(error: Exception, model: nn.Module) -> Exception:
         return error
     paths = {id(module): path for path, module in model.named_modules()}
     running = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    layers = [each for each in running if isinstance(each, nn.Module) and id(each) in paths]
+    layers = [module for module in running if isinstance(module, nn.Module) and id(module) in paths]
     if not layers:
         return error
     layer = layers[-1]
     by_kind = (advice for kind, advice in _INSTEAD.items() if isinstance(layer, kind))
     by_text = (advice for sign, advice in _ADVICE.items() if sign in text)
     instead = next(chain(by_kind, by_text), _OTHERWISE)
-    found = Unsupported(paths[id(layer)], type(layer).__name__, instead)
-    return UnsupportedLayerError(found, error)
+    unsupported_layer = Unsupported(paths[id(layer)], type(layer).__name__, instead)
+    return UnsupportedLayerError(unsupported_layer, error)
 
 
 def _uses_batch_statistics(module: nn.Module) -> bool:

@@ -240,8 +240,8 @@ def embedding_bag(
     counted = torch.ones_like(input) if padding_idx is None else (input != padding_idx).long()
     inside = counted.bool()[..., None]
     if mode == "max":
-        found = rows.masked_fill(~inside, -torch.inf).amax(1)
-        return torch.where(inside.any(1), found, 0)
+        largest = rows.masked_fill(~inside, -torch.inf).amax(1)
+        return torch.where(inside.any(1), largest, 0)
     total = torch.where(inside, rows, 0).sum(1)
     return total / counted.sum(1, keepdim=True).clamp_min(1) if mode == "mean" else total
 
@@ -294,9 +294,9 @@ def _remembered(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], T
             return find(positions)
         if (is_capturing() or is_traced()) and positions.shape in _unpacked:
             return None
-        found = find(positions)
-        (_unpacked.add if found is None else _unpacked.discard)(positions.shape)
-        return found
+        sequences = find(positions)
+        (_unpacked.add if sequences is None else _unpacked.discard)(positions.shape)
+        return sequences
 
     return packed
 
@@ -331,11 +331,7 @@ class Watch(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Call `func`."""
         kwargs = kwargs or {}

@@ -1,10 +1,8 @@
 """A run in its folder: locked, restored, paid for before every portion of steps, and saved."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 from typing import Self
 
 import attrs
@@ -12,51 +10,51 @@ import torch
 
 from prudent._files import held
 from prudent._validate import ArgumentError
-from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import (
-    PORTIONS,
-    charged,
-    load_checkpoint,
-    record_paid,
-    save_checkpoint,
-)
+from prudent.training.run.charging import RunCharge
+from prudent.training.run.checkpoint import load_checkpoint, save_checkpoint
+from prudent.training.run.metrics import Metrics, Recorder
+from prudent.training.run.pass_watch import EARLY_LOOKS, PassWatch
+from prudent.training.run.reporting import Reporting
+from prudent.training.run.resuming import PaidSteps
 from prudent.training.run.training_run import TrainingRun
 
 
 @attrs.define
 class OpenedRun:
-    """A run whose folder is locked until it is closed.
+    """A run whose folder is locked until it is closed. To iterate over its metrics is to train.
 
     Attributes:
         run: The run.
-        plan: Its plan, shortened to what its budget covers.
-        folder: Where it is saved; None: nowhere.
+        charge: What is paid for it.
+        reporting: What it evaluates, shows and writes.
+        paid: The record of the steps that are paid for, in the folder.
+        watch: Warns of a test that hardly ever passes, in the first process.
         step: Number of steps taken.
-        paid: Number of steps paid for.
     """
 
     run: TrainingRun
-    plan: Plan
-    folder: Path | None
+    charge: RunCharge
+    reporting: Reporting
+    paid: PaidSteps
+    watch: PassWatch
     step: int = 0
-    paid: int = 0
 
     @classmethod
     @contextmanager
-    def of(
-        cls, run: TrainingRun, plan: Plan, folder: Path | None, *, resume: bool
-    ) -> Iterator[Self]:
-        """Open a run, with `resume` at its checkpoint in the folder, and close it at the end."""
+    def of(cls, run: TrainingRun, charge: RunCharge, reporting: Reporting) -> Iterator[Self]:
+        """Open a run, resume it if asked to, charge its ledger, and close it at the end."""
+        first, folder = run.processes.first, reporting.out
+        paid = PaidSteps(run.plan, run.processes)
+        watch = PassWatch(run.plan, run.step.expected_batch, said=run.processes.rank != 0)
+        opened = cls(run, charge, reporting, paid, watch)
         with ExitStack() as stack:
             stack.callback(run.close)
-            first = run.processes.first
             if folder is not None:
                 first(partial(folder.mkdir, parents=True, exist_ok=True))
                 first(lambda: stack.enter_context(held(folder)))
-            opened = cls(run, plan, folder)
-            if resume:
+            if reporting.resume:
                 opened._go_on()
-            elif folder is not None and first(partial(charged, folder)) is not None:
+            elif folder is not None and paid.resume(folder) is not None:
                 raise ArgumentError(
                     "out",
                     "a folder without a run",
@@ -64,42 +62,96 @@ class OpenedRun:
                     hint="Use resume=True to continue that run, or choose another folder.",
                 )
             if opened.step == 0:
-                opened.save()  # a run killed before its first evaluation resumes with this noise
+                opened._save()  # a run killed before its first evaluation resumes with this noise
+            if opened.step < run.plan.steps:
+                opened._rehearse()
+                opened.watch.before()
+            charge.name, charge.resumed = run.continuity.name, reporting.resume
+            first(charge.pay)
             yield opened
+            first(charge.note_release)
+            if run.average is not None:
+                run.average.leave()
 
-    def stops(self, every: int, marks: Collection[int]) -> list[int]:
-        """The steps after which to evaluate: multiples, marks and the end."""
-        return _between(self.step, self.plan.steps, every, marks)[1:]
+    def __iter__(self) -> Iterator[Metrics]:
+        """Take the steps that are left; yields the metrics of each evaluation."""
+        run, reporting, steps = self.run, self.reporting, self.run.plan.steps
+        speaks = run.processes.rank == 0
+        with Recorder(
+            reporting.out if speaks else None,
+            self.step,
+            steps,
+            progress=reporting.shows_progress and speaks,
+            tensorboard=reporting.tensorboard and speaks,
+        ) as recorder:
+            every = max(1, steps // 10) if (n := reporting.evaluate_every) is None else n
+            for stop in _between(self.step, steps, every, reporting.evaluate_at)[1:]:
+                for step in self._take(stop):
+                    recorder.advance()
+                    if step in EARLY_LOOKS or step == stop:
+                        self.watch.after(step, run.passes)
+                shown, private = self._evaluated(), reporting.private_diagnostics
+                metrics = run.metrics(stop, shown, self.charge.delta, private=private)
+                recorder.record(metrics)
+                self._save()
+                if speaks:
+                    self._call_back(metrics)
+                yield metrics
 
-    def take(self, stop: int) -> Iterator[int]:
+    def _take(self, stop: int) -> Iterator[int]:
         """Take the steps up to `stop`, each paid for before; yields their number after each."""
-        portion = self.plan.steps if self.folder is None else -(-self.plan.steps // PORTIONS)
-        for first, last in pairwise(_between(self.step, stop, portion)):
-            if self.folder is not None and last > self.paid:
-                self.paid = last
-                pay = partial(record_paid, self.folder, self.plan, last)
-                self.run.processes.first(partial(pay, renewals=self.run.renewals))
-            for number in self.run.steps(first, last):
-                self.step = number + 1
-                yield self.step
+        for number in range(self.step, stop):
+            self.paid.pay(number, self.run.continuity.renewals, stop)
+            self.run.take(number)
+            self.step = number + 1
+            yield self.step
 
-    def save(self) -> None:
+    def _rehearse(self) -> None:
+        """Try the evaluation before anything is charged; the run goes on as without it."""
+        device = self.run.execution.device
+        rehearse = getattr(self.reporting.evaluate, "rehearse", None)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            if rehearse is None:
+                self._evaluated()
+                return
+            with self.run.shown() as model:
+                rehearse(model)
+
+    def _evaluated(self) -> dict[str, float]:
+        """The results of an evaluation as plain floats, which can be written to a file."""
+        if self.reporting.evaluate is None:
+            return {}
+        with self.run.shown() as model:
+            results = self.reporting.evaluate(model)
+        if not isinstance(results, Mapping):
+            raise ArgumentError(
+                "evaluate", "to return a mapping from names to numbers", got=results
+            )
+        return {name: float(value) for name, value in results.items()}
+
+    def _call_back(self, metrics: Metrics) -> None:
+        """Call every callback with the model and the public part of the metrics."""
+        public = attrs.evolve(metrics, private=None)
+        for callback in self.reporting.callbacks:
+            with self.run.shown() as model:
+                callback(model, public)
+
+    def _save(self) -> None:
         """Write a checkpoint, if there is a folder."""
-        if self.folder is not None:
+        if self.reporting.out is not None:
             state = self.run.state(self.step)  # all processes take part; only one writes
-            self.run.processes.first(partial(save_checkpoint, self.folder, state))
+            self.run.processes.first(partial(save_checkpoint, self.reporting.out, state))
 
     def _go_on(self) -> None:
         """Restore the run in the folder, past the steps that must not be repeated."""
-        folder, first = self.folder, self.run.processes.first
+        folder, first, plan = self.reporting.out, self.run.processes.first, self.run.plan
         if folder is None:
             raise ArgumentError("out", "the folder to resume from", got=None)
         state = first(partial(load_checkpoint, folder, torch.device("cpu")))
-        known = first(partial(charged, folder))
-        self.paid = 0 if known is None else known.steps
+        known, paid = self.paid.resume(folder), self.paid.steps
         if state is not None:
-            self.run.check_own(state)
-        if self.paid and state is None:
+            self.run.check_own(state, may_be_longer=self.charge.ledger is not None)
+        if paid and state is None:
             raise ArgumentError(
                 "out",
                 "a folder with checkpoint.pt",
@@ -107,16 +159,9 @@ class OpenedRun:
                 hint="Without it, charged steps would be repeated with new noise. Restore the "
                 "checkpoint, or choose another folder.",
             )
-        if self.paid > self.plan.steps:
-            raise ArgumentError(
-                "budget",
-                f"to cover the {self.paid} steps already charged in {str(folder)!r}",
-                shown=f"one for {self.plan.steps}",
-                hint="Use the original budget, or a larger one.",
-            )
         taken = 0 if state is None else int(state["step"])
         if known is not None and (
-            known.event != self.plan.event_after(self.paid) or self.paid < taken
+            known.event != plan.event_after(paid) or not taken <= paid <= plan.steps
         ):
             raise ArgumentError(
                 "out",
@@ -127,7 +172,7 @@ class OpenedRun:
         if state is not None:
             self.step = self.run.restore(state, known)
         if self.step > taken:
-            self.save()  # with the new key, before its first step
+            self._save()  # with the new key, before its first step
 
 
 def _between(start: int, end: int, every: int, marks: Collection[int] = ()) -> list[int]:

@@ -1,12 +1,12 @@
 """Messages about tests that hardly ever pass, made from the plan and released branches alone."""
 
 import math
-import warnings
 
 import attrs
 from scipy import stats
 
 from prudent._rounding import exact, nearest, rounded_up
+from prudent._warning import warn
 from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
 from prudent.training.plan import Plan
 
@@ -85,4 +85,4 @@ class PassWatch:
 
     def _say(self, sentence: str) -> None:
         self.said = True
-        warnings.warn(sentence + _ADVICE, RuntimeWarning, stacklevel=4)
+        warn(sentence + _ADVICE)

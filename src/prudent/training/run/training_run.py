@@ -1,8 +1,6 @@
 """A training run in progress: the state that changes between steps and its checkpoints."""
 
 import functools
-import itertools
-import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, cast
@@ -13,8 +11,6 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent._fingerprint import fingerprint
-from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.serialisation import to_json
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
@@ -22,12 +18,20 @@ from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_m
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
-from prudent.training.parallel.sharding import has_shards, load_model, load_optimizer, whole_state
+from prudent.training.parallel.sharding import (
+    has_shards,
+    load_model,
+    load_optimizer,
+    rest,
+    whole_state,
+)
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import Identity, Paid, machine, warn_of_lost_steps
+from prudent.training.run.checkpoint import Paid
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reading import RunRecords
+from prudent.training.run.reporting import modes_kept
+from prudent.training.run.resuming import Continuity, Identity, machine, shared_key
 from prudent.training.run.updates import (
     Average,
     Counters,
@@ -50,14 +54,12 @@ class TrainingRun:
         execution: Device, engine and similar settings of this process.
         records: The records, read by id.
         step: Releases a batch; it holds the plan, the model and the processes.
-        sampler: Draws the batches; it holds the key of noise, tests and sampling. Secret.
+        sampler: Draws the batches.
         updates: Performs an update per batch; it holds the optimizer and the counters.
         average: Running average of the trained parameters, if requested.
         last: The outcome of the last step.
-        name: A random public name, by which a ledger knows what it was charged for.
+        continuity: The key and the name of the run, and the steps that were lost.
         identity: Returns what a resumed run must prove to be the same; computed once.
-        lost: Steps of the plan that were paid for but not repeated after a kill.
-        renewals: How often a new key was drawn instead.
     """
 
     execution: Execution
@@ -67,10 +69,8 @@ class TrainingRun:
     updates: Updates
     average: Average | None = None
     last: StepOutcome | None = None
+    continuity: Continuity
     identity: Callable[[], Identity]
-    lost: int = 0
-    renewals: int = 0
-    name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
     @classmethod
@@ -100,7 +100,7 @@ class TrainingRun:
         records = RunRecords.of(train_set, execution, processes, collate_fn, example)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
-        key = _shared(execution.key, processes)
+        key = shared_key(execution.key, processes)
         step = Step(
             plan,
             model,
@@ -152,12 +152,13 @@ class TrainingRun:
             sampler=sampler,
             updates=updates,
             average=None if average is None else Average(model, average),
+            continuity=Continuity(key),
             identity=identity,
         )
 
     @property
     def plan(self) -> Plan:
-        """The plan as it was given, before a budget shortens it."""
+        """The plan that the run executes."""
         return self.step.plan
 
     @property
@@ -170,37 +171,24 @@ class TrainingRun:
         """The processes that execute the plan together."""
         return self.step.processes
 
-    @property
-    def key(self) -> Key:
-        """The key of noise, tests and sampling. Secret."""
-        return self.sampler.key
+    def take(self, number: int) -> None:
+        """Take a step, by its number from 0."""
+        self.last = within_memory(
+            lambda: self.updates(self._batch(number)), "physical_batch", self.sampler.physical_batch
+        )
+        if self.average is not None:
+            self.average.follow(number - self.continuity.lost)
 
-    def steps(self, first: int, stop: int) -> Iterator[int]:
-        """Take the steps from `first` up to `stop`, yielding after each one."""
-        batches = self._batches(first)
-        for number in range(first, stop):
-            self.last = within_memory(
-                lambda: self.updates(next(batches)), "physical_batch", self.sampler.physical_batch
-            )
-            if self.average is not None:
-                self.average.follow(number - self.lost)
-            yield number
-
-    def _batches(self, first: int) -> Iterator[Batch | Sequence[Chunk]]:
-        """The batches from step `first` on; items that were read ahead are used."""
+    def _batch(self, number: int) -> Batch | Sequence[Chunk]:
+        """The batch of a step; items that were read ahead are used."""
         if self.records.loader is None:
-            return map(self.sampler.batch, itertools.count(first))
-        if self._coming is None or self._coming.step != first:
+            return self.sampler.batch(number)
+        if self._coming is None or self._coming.step != number:
             self.close()
-            self._coming = _Coming(
-                self.records.loader.batches(
-                    self.sampler,
-                    range(first, self.plan.steps),
-                    recompute=self.step.engine.recompute,
-                ),
-                first,
-            )
-        return self._coming
+            ahead, again = range(number, self.plan.steps), self.step.engine.recompute
+            batches = self.records.loader.batches(self.sampler, ahead, recompute=again)
+            self._coming = _Coming(batches, number)
+        return next(self._coming)
 
     def close(self) -> None:
         """Stop the processes that read items ahead."""
@@ -210,9 +198,14 @@ class TrainingRun:
 
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
-        """A context with the model to evaluate: with averaged parameters if they are kept."""
-        with nullcontext() if self.average is None else self.average.shown():
+        """A context with the model to evaluate: with averaged parameters if they are kept.
+
+        The modes of its modules and its shards are restored after it.
+        """
+        averaged = nullcontext() if self.average is None else self.average.shown()
+        with averaged, modes_kept(self.model):
             yield self.model
+        rest(self.model)
 
     @property
     def passes(self) -> float:
@@ -224,25 +217,24 @@ class TrainingRun:
         """Whether a step has a test that can pass."""
         return isinstance(self.plan.aggregation, ProposeTestRelease)
 
-    def pass_rate(self, steps: int) -> float | None:
-        """Fraction of passed tests so far; None without a test."""
-        if not self.tested:
-            return None
-        return self.passes / (steps - self.lost) if steps > self.lost else 0.0
+    @property
+    def pass_rate(self) -> float | None:
+        """Fraction of passed tests among all steps taken, after the last one; None without a test.
+
+        0 if none was taken.
+        """
+        taken = max(1, self.plan.steps - self.continuity.lost)
+        return self.passes / taken if self.tested else None
 
     def metrics(
-        self,
-        step: int,
-        shown: dict[str, float],
-        delta: float | None,
-        *,
-        private: bool,
-        ends: bool = False,
+        self, step: int, shown: dict[str, float], delta: float | None, *, private: bool
     ) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         averages = self.updates.counters.read(step)
-        epsilon = self._epsilon(step, delta, exact=ends)
+        epsilon = None
+        if delta is not None and not isinstance(self.plan.aggregation, Mean):
+            epsilon = self.plan.epsilon_shown(step, delta)
         return Metrics(
             step=step,
             epsilon=epsilon,
@@ -254,14 +246,6 @@ class TrainingRun:
             evaluation=shown,
             private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
         )
-
-    def _epsilon(self, step: int, delta: float | None, *, exact: bool) -> float | None:
-        if delta is None or isinstance(self.plan.aggregation, Mean):
-            return None
-        # Before the last step, use a coarser grid: it is faster and also gives an upper bound.
-        interval = 1e-4 if exact else 1e-3
-        accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
-        return epsilon_of(self.plan.event_after(step), delta, self.plan.relation, accountant)
 
     def state(self, step: int) -> dict[str, Any]:
         """Everything needed to resume, as tensors and plain values.
@@ -276,14 +260,12 @@ class TrainingRun:
         return {
             "step": step,
             "plan": repr(self.plan),
+            "steps": self.plan.steps,
             "event": to_json(self.plan.event_after(step)),
-            "key": self.key.secret.hex(),
-            "predictable": self.key.predictable,
+            **self.continuity.plain(),
             "records": self.records.count,
             "data": self.records.fingerprint(),
             "identity": self.identity().plain(),
-            "lost": self.lost,
-            "renewals": self.renewals,
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),
@@ -292,7 +274,6 @@ class TrainingRun:
             "passes": self.updates.counters.passes,
             "averages": None if self.average is None else self.average.values,
             "schedule": schedule_state(self.updates.scheduler),
-            "name": self.name,
         }
 
     def restore(self, state: dict[str, Any], paid: Paid | None) -> int:
@@ -305,49 +286,47 @@ class TrainingRun:
         restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
-        self._use(Key(bytes.fromhex(state["key"]), bool(state["predictable"])))
+        self.continuity = Continuity.of(state)
+        self._use(self.continuity.key)
         self.step.state.load_state_dict(state["release"])
         device, host = self.execution.device, torch.device("cpu")
         self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
         torch.set_rng_state(self._random_state(state, Purpose.READING, host))
         if self.average is not None:
             self.average.restore(state["averages"])
-        self.name, self.lost, self.renewals = state["name"], state["lost"], state["renewals"]
-        step = int(state["step"])
-        if paid is not None and paid.steps > step:
-            same = self.renewals == paid.renewals
-            self.renewals = max(self.renewals, paid.renewals)
-            step = self._past_lost_steps(state["identity"], step, paid.steps, same_key=same)
+        saved = int(state["step"])
+        step = self.continuity.past_lost_steps(
+            saved,
+            paid,
+            lambda is_last: self.identity().unproved(state["identity"], same_key=is_last),
+            self.processes,
+        )
+        if step > saved:
+            self._use(self.continuity.key)
+            self.step.state.move_to(step)
         self.updates.counters.restore(step, state["passes"])
         return step
-
-    def _past_lost_steps(
-        self, identity: dict[str, str], step: int, paid: int, *, same_key: bool
-    ) -> int:
-        """The step to go on from: that of the checkpoint if lost steps may be repeated."""
-        own = self.identity().unproved(identity, same_key=same_key)
-        unproved = self.processes.gathered(own)
-        if not any(unproved):
-            return step
-        if self.processes.rank == 0:
-            words = list(dict.fromkeys(itertools.chain(*unproved)))
-            warn_of_lost_steps(step + 1, paid, words)
-        self._use(_shared(self.key.renewed, self.processes))
-        self.step.state.move_to(paid)
-        self.lost += paid - step
-        self.renewals += 1
-        return paid
 
     def _use(self, key: Key) -> None:
         self.step.use(key)
         self.sampler = self.sampler.with_key(key)
 
-    def check_own(self, state: dict[str, Any]) -> None:
-        """Raise an error unless the state is of this plan and these records."""
-        if state["plan"] != repr(self.plan):
+    def check_own(self, state: dict[str, Any], *, may_be_longer: bool) -> None:
+        """Raise an error unless the state is of this plan and these records.
+
+        Args:
+            state: The saved state.
+            may_be_longer: Whether the plan may have more steps than at the start of the run. Who
+                decides this has seen the model; the filter of a ledger allows for that.
+        """
+        started, plan = state["steps"], self.plan
+        if may_be_longer and plan.steps > started:
+            plan = attrs.evolve(plan, steps=started)
+        if state["plan"] != repr(plan):
             raise ValueError(
                 "Expected the plan with which this run was started, got a different one. Start "
-                f"again in an empty folder, or use the original plan: {state['plan']}"
+                f"again in an empty folder, or use the original plan: {state['plan']}. With a "
+                "ledger that is charged for them, it may have more steps."
             )
         if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
             raise ValueError(
@@ -365,7 +344,8 @@ class TrainingRun:
         rank, kept = self.processes.rank, state[purpose.value]
         if rank == 0 or len(kept) == self.processes.count:
             return cast(Tensor, kept[rank]).cpu()
-        return self.key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
+        key = self.continuity.key
+        return key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
 
 
 @attrs.define
@@ -386,16 +366,6 @@ class _Coming:
     def __next__(self) -> list[Chunk]:
         self.step += 1
         return next(self.batches)
-
-
-def _shared(make: Callable[[], Key], processes: Processes) -> Key:
-    """A key that the first process makes; the others get its secret."""
-
-    def made() -> tuple[bytes, bool]:
-        key = make()
-        return key.secret, key.predictable
-
-    return Key(*processes.first(made))
 
 
 def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:

@@ -282,13 +282,13 @@ class Updates:
         if self._captured is None:
             self._captured = Captured(self._on_device, step.modes, [step.generator])
         with step.randomness.at(self._taken + 1).seeded():
-            found: _Done = self._captured((), batch.ids, batch.valid)
+            done: _Done = self._captured((), batch.ids, batch.valid)
         step.state.taken = self._taken + 1
         if not self._captures_optimizer:
-            for parameter, gradient in zip(step.model.parameters(), found[1], strict=True):
+            for parameter, gradient in zip(step.model.parameters(), done[1], strict=True):
                 parameter.grad = gradient  # a batch of several chunks may have set another
             self.optimizer.step()
-        return found[0]
+        return done[0]
 
     def _on_device(self, _: tuple[()], ids: Tensor, valid: Tensor) -> _Done:
         self.step.state.taken = self._taken  # a capture that failed has counted the step
@@ -321,9 +321,7 @@ class Updates:
 
 
 def optimizer_of(
-    model: nn.Module,
-    optimizer: Callable[..., torch.optim.Optimizer],
-    options: dict[str, Any],
+    model: nn.Module, optimizer: Callable[..., torch.optim.Optimizer], options: dict[str, Any]
 ) -> torch.optim.Optimizer:
     """The optimizer of the trained parameters of a model."""
     if isinstance(rate := options.get("lr"), int | float):
@@ -341,7 +339,8 @@ def optimizer_of(
         raise TypeError(
             "Expected optimizer to be a class such as torch.optim.SGD, and its options as keyword "
             f"arguments: {error}. fit passes every keyword that is not its own to the optimizer; "
-            "device, seed and precision belong in prudent.Execution."
+            "device, seed and precision belong in prudent.Execution; evaluate, callbacks, out, "
+            "resume and progress in prudent.Reporting."
         ) from error
     except ValueError as error:
         raise _validate.ArgumentError(

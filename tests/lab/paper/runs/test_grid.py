@@ -134,7 +134,7 @@ class TestJobs:
         every = [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]
         alike = {attrs.evolve(job, corrupt="none", seed=0) for job in every if not job.features}
         for job in alike:
-            assert job.experiment.epsilon == max(job.epsilons)
+            assert job.experiment.privacy.epsilon == max(job.epsilons)
 
     def test_what_stands_in_for_a_network_fills_its_cells(self):
         cells = [cell for cell in published() if cell.dataset == "cifar10-vgg16"]
@@ -160,7 +160,7 @@ def test_the_settings_choose_the_network_and_the_momentum():
     for name in ("cifar10", "cifar10-opacus", "cifar10-tanh", "cifar10-tanh-momentum"):
         job = Job(name, "none", "ptr", (7.0,), 0)
         parameters = sum(p.numel() for p in grid._model(job, data).parameters())
-        found[name] = parameters, job.experiment.momentum
+        found[name] = parameters, job.experiment.optimizer.momentum
     assert found == {
         "cifar10": (37_274, 0.0),
         "cifar10-opacus": (131_466, 0.0),

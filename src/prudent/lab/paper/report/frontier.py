@@ -165,7 +165,7 @@ def is_covered(corrupt: str) -> bool:
     """Whether the ε of a run holds under a corruption; it does not if bad records read others."""
     if _kind(corrupt) == AIMED:
         return False
-    return Experiment(epsilon=None, steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
+    return Experiment.of(epsilon=None, steps=1, noise_multiplier=1.0, corrupt=corrupt).is_covered
 
 
 @functools.cache

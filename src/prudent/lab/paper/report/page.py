@@ -347,7 +347,7 @@ def _travels(results: Results) -> str:
             and reading.target in (None, epsilon)
         ]
         if cell:
-            rate = Job(dataset, "none", column, (epsilon,), 0).experiment.lr
+            rate = Job(dataset, "none", column, (epsilon,), 0).experiment.optimizer.lr
             travels.append(f"{display_names.method(column)} {rate * cell[0].steps:,.0f}")
     return f" Here: {', '.join(travels)}." if travels else ""
 

@@ -36,11 +36,10 @@ from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.certify.features.resnet import find_weights, resnet18
-from prudent.lab.backbones import vgg16, with_features
 from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.experiment import build_model
-from prudent.lab.models import CONVOLUTIONAL, logistic_regression
+from prudent.lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_features
 from prudent.lab.paper.corruptions import corruption_of
 from prudent.lab.paper.results import Reading, append, read
 from prudent.lab.paper.runs.certified import in_order, run_certified
@@ -266,11 +265,11 @@ def _work(
         _evaluation(corruption, data),
         sorted({mark.step for mark in marks}),
         lambda history: finished(_readings(job, plan, marks, history)),
-        lr=experiment.lr,
-        momentum=experiment.momentum,
+        lr=experiment.optimizer.lr,
+        momentum=experiment.optimizer.momentum,
         seed=job.seed,
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
-        average=experiment.average,
+        average=experiment.optimizer.average,
         device=device,
     )
 
@@ -355,7 +354,7 @@ class Plans:
     def of(self, job: Job) -> tuple[Plan, list[Mark]]:
         """The plan of a job and its marks, ordered by step."""
         experiment = job.experiment
-        alike = attrs.evolve(experiment, corrupt="none", seed=0, lr=1.0, momentum=0.0)
+        alike = experiment.changed(corrupt="none", seed=0, lr=1.0, momentum=0.0)
         key = repr((job.epsilons, job.setting["curve"], alike))
         if key not in self._solved:
             self._solved[key] = self._solve(job)
@@ -363,12 +362,12 @@ class Plans:
             with replacing(self._path) as file:
                 json.dump(self._solved, file, indent=1)
         noise, marks = self._solved[key]["noise"], self._solved[key]["marks"]
-        fixed = attrs.evolve(experiment, epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
+        fixed = experiment.changed(epsilon=None, noise_multiplier=noise, steps=marks[-1][0])
         return fixed.plan(self._records[experiment.dataset]), [Mark(*mark) for mark in marks]
 
     def _solve(self, job: Job) -> dict[str, object]:
         experiment = job.experiment
-        records, delta = self._records[experiment.dataset], experiment.delta
+        records, delta = self._records[experiment.dataset], experiment.privacy.delta
         try:
             plan = experiment.plan(records)
         except UnreachableTargetError as error:
@@ -376,7 +375,7 @@ class Plans:
                 f"datasets.{job.dataset}.epsilons",
                 f"with a value that one step of {job.column} stays within",
                 got=list(job.epsilons),
-                why=f"a batch of {experiment.batch} is drawn from {records:,} records",
+                why=f"a batch of {experiment.privacy.batch} is drawn from {records:,} records",
                 hint="Use a smaller batch, more noise or larger epsilons.",
             ) from error
         if job.target is None:

@@ -185,7 +185,7 @@ class Job:
             "epsilon": max(self.epsilons),
         }
         if self.column in PAPER_COLUMNS:
-            return Experiment(
+            return Experiment.of(
                 **common,
                 method=self.column,
                 noise_multiplier=mine["noise"][self.column],
@@ -198,7 +198,7 @@ class Job:
             )
         ours = dict(every["ours"][self.column][self.dataset])
         test = GaussianTest(ours.pop("test_scale", 4.0))
-        return Experiment(**(common | {"test": test} | ours))
+        return Experiment.of(**(common | {"test": test} | ours))
 
 
 def table_jobs(

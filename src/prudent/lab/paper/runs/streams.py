@@ -93,7 +93,8 @@ def training(
     )
     history, step = [], 0
     for mark in marks:
-        for _ in run.steps(step, mark):
+        for number in range(step, mark):
+            run.take(number)
             yield
         step = mark
         with run.shown() as model:

@@ -22,6 +22,9 @@ from prudent.training.sampling import PoissonSampler
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
 
+_EXAMPLES = 16
+"""Number of public records that are looked at before training."""
+
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
 
@@ -129,6 +132,23 @@ class LogicalRecords(Dataset[Any]):
             rows, ids = rows[:kept], ids[:kept]
         known = torch.tensor([row is not None for row in rows])
         return PhysicalBatch(dict(self._reader.batch(rows)), known, ids)
+
+
+def public_records(example: Any, evaluated: Any) -> list[Any]:
+    """The given public record, or the first ones of the data set of evaluations."""
+    if example is not None:
+        return [example]
+    if isinstance(evaluated, Mapping):
+        evaluated = next(iter(evaluated.values()), None)
+    if evaluated is None or not hasattr(evaluated, "__len__") or not len(evaluated):
+        raise ArgumentError(
+            "example",
+            "a public record in the form of the training records",
+            got=None,
+            why="the shapes of records must be public",
+            hint="Or pass an eval_dataset of public records.",
+        )
+    return [evaluated[index] for index in range(min(_EXAMPLES, len(evaluated)))]
 
 
 def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:

@@ -54,35 +54,35 @@ def reach(engine: Engine, inputs: Any, targets: Any = ()) -> Reach:
     with torch.random.fork_rng(devices), torch.no_grad():
         values: dict[str, Tensor] = dict(model.named_parameters()) | dict(model.named_buffers())
         values |= {name: p + 0.01 * torch.randn_like(p) for name, p in trained.items()}
-        found: set[str] = set()
+        reached: set[str] = set()
         for place in range(count_records(inputs, targets)):
             rows = slice(place, place + 1)
             record = pytree.tree_map_only(Tensor, itemgetter(rows), (inputs, targets))
             with torch.enable_grad():
                 gradients = engine.formed(values, *record).per_example
-            found |= {name for name in trained if bool(gradients[name].nan_to_num().any())}
-            if len(found) == len(trained):
+            reached |= {name for name in trained if bool(gradients[name].nan_to_num().any())}
+            if len(reached) == len(trained):
                 break
     return Reach(
-        reached=tuple(name for name in trained if name in found),
-        unreached=tuple(name for name in trained if name not in found),
+        reached=tuple(name for name in trained if name in reached),
+        unreached=tuple(name for name in trained if name not in reached),
         frozen=tuple(name for name, p in model.named_parameters() if not p.requires_grad),
     )
 
 
-def check_reach(found: Reach) -> None:
+def check_reach(result: Reach) -> None:
     """Raise an error if the loss reaches no trained parameter, and warn if it misses some."""
-    if not found.reached:
+    if not result.reached:
         raise ArgumentError(
             "model",
             "with a loss that depends on its trained parameters",
-            shown=f"one that reaches none of {_named(found.unreached)}",
+            shown=f"one that reaches none of {_named(result.unreached)}",
             why="only noise would move them",
             hint="Check which parameters require gradients and what the model returns as its loss.",
         )
-    if found.unreached:
+    if result.unreached:
         warnings.warn(
-            f"The loss of public records does not reach {_named(found.unreached)}: only noise "
+            f"The loss of public records does not reach {_named(result.unreached)}: only noise "
             "will move them. Freeze them with requires_grad_(False).",
             RuntimeWarning,
             stacklevel=2,

@@ -1,31 +1,17 @@
-"""From the settings of a `Trainer` to a plan; settings that would break it are refused.
-
-`PaidSteps` and `identity_of` keep what a run needs to be resumed; see
-`prudent.training.run.checkpoint`.
-"""
+"""From the settings of a `Trainer` to a plan; settings that would break it are refused."""
 
 import copy
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import attrs
-from torch import nn
+from transformers import Trainer
 
 from prudent import _validate
-from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import (
-    PORTIONS,
-    Identity,
-    Paid,
-    charged,
-    machine,
-    record_paid,
-)
 
 
 @attrs.frozen
@@ -148,6 +134,35 @@ def check(args: Any) -> None:
         )
 
 
+def check_given(kind: type[Trainer], args: Any, data: Any, evaluated: Any) -> None:
+    """Raise an error for arguments that cannot be used, before Trainer looks at them."""
+    if args is None:
+        raise ArgumentError("args", "TrainingArguments", got=None)
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise ArgumentError(
+            "train_dataset",
+            "a map-style data set with a length",
+            shown=type(data).__name__,
+            why="a Poisson sample needs every record by its number",
+        )
+    if evaluated is data:
+        raise ArgumentError(
+            "eval_dataset",
+            "of public records",
+            shown="the training set",
+            why="the results of an evaluation are shown",
+        )
+    if kind.compute_loss is not Trainer.compute_loss:
+        raise ArgumentError(
+            "compute_loss",
+            "as Trainer has it",
+            shown=f"that of {kind.__name__}",
+            why="gradients are computed for one record at a time, and not by this method",
+            hint="Pass compute_loss_func(outputs, labels, num_items_in_batch), or let the model "
+            "return its loss.",
+        )
+
+
 def logical_batch(args: Any) -> int:
     """The expected number of records of a step: physical batch times accumulation."""
     return int(args.per_device_train_batch_size * args.gradient_accumulation_steps)
@@ -217,93 +232,3 @@ def adapted(args: Any, plan: Plan) -> Any:
 def steps_per_epoch(plan: Plan) -> int:
     """Steps in which each record is expected once."""
     return max(1, math.ceil(round(1 / plan.sampling_rate, 9)))
-
-
-_FREE = (
-    "output_dir",
-    "overwrite_output_dir",
-    "run_name",
-    "project",
-    "disable_tqdm",
-    "report_to",
-    "resume_from_checkpoint",
-    "push_to_hub",
-    "metric_for_best_model",
-    "greater_is_better",
-    "load_best_model_at_end",
-)
-"""Settings of `TrainingArguments` that no step depends on, besides those of `_FREE_FAMILIES`."""
-
-_FREE_FAMILIES = ("save_", "logging_", "log_", "eval_", "hub_", "dataloader_", "trackio_")
-
-
-def identity_of(
-    model: nn.Module,
-    args: Any,
-    *,
-    records: str,
-    loss: Any,
-    reading: Any,
-    optimizer: Any,
-    execution: tuple[Any, ...],
-) -> Identity:
-    """The identity of a run; see `Identity` for the arguments."""
-    settings = {
-        name: value
-        for name, value in args.to_dict().items()
-        if name not in _FREE and not name.startswith(_FREE_FAMILIES)
-    }
-    return Identity(
-        records=records,
-        loss=fingerprint(loss, reading, restored=model),
-        model=fingerprint(model, restored=model),
-        optimizer=fingerprint(optimizer, settings),
-        execution=repr((execution, args.bf16, args.per_device_train_batch_size)),
-        processes="1",
-        machine=machine(args.device),
-    )
-
-
-@attrs.define
-class PaidSteps:
-    """Records how many steps are paid for, beside the checkpoints of a run, from the first one on.
-
-    Attributes:
-        plan: The plan of the run.
-        name: A random public name, for a folder may hold several runs.
-        renewals: How often the run has drawn a new key.
-    """
-
-    plan: Plan
-    name: str
-    renewals: int = 0
-    _folders: set[Path] = attrs.field(factory=set, init=False)
-    _paid: int = attrs.field(default=0, init=False)
-
-    def begin(self, folder: Path, taken: int) -> None:
-        """Keep the record in a folder that has a checkpoint, too."""
-        if folder not in self._folders:
-            self._folders.add(folder)
-            record_paid(folder, self.plan, max(taken, self._paid), **self._named)
-
-    def pay(self, taken: int) -> None:
-        """Record that the steps after the first `taken` are paid for, before one is taken."""
-        if taken >= self._paid and self._folders:
-            portion = -(-self.plan.steps // PORTIONS)
-            self._paid = min(self.plan.steps, taken + portion)
-            for folder in self._folders:
-                record_paid(folder, self.plan, self._paid, **self._named)
-
-    def resume(self, name: str, renewals: int, folder: Path) -> Paid | None:
-        """Go on with the record of a run in a folder; returns what it says."""
-        self.name, paid = name, charged(folder, name)
-        if paid is None:
-            return None
-        self.renewals = max(renewals, paid.renewals)
-        self._folders.add(folder)
-        self._paid = paid.steps
-        return paid
-
-    @property
-    def _named(self) -> dict[str, Any]:
-        return {"run": self.name, "renewals": self.renewals}

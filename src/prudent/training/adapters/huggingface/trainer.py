@@ -14,14 +14,12 @@ from transformers import Trainer, TrainerCallback
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
-from prudent._files import sha256
 from prudent._validate import ArgumentError
-from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.pld_accountant import PldAccountant
 from prudent.budget.charging import LedgerLike
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
+from prudent.training.adapters.huggingface.checkpoints import digests, identity_of, restorable
 from prudent.training.adapters.huggingface.records import (
     LogicalBatch,
     LogicalDraws,
@@ -30,6 +28,7 @@ from prudent.training.adapters.huggingface.records import (
     Row,
     examples_of,
     padded,
+    public_records,
 )
 from prudent.training.adapters.huggingface.self_test import (
     Positions,
@@ -37,29 +36,21 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
-from prudent.training.adapters.huggingface.settings import PaidSteps, identity_of
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
+from prudent.training.parallel.processes import Alone
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.checkpoint import (
-    CHECKPOINT,
-    Identity,
-    load_checkpoint,
-    save_checkpoint,
-    warn_of_lost_steps,
-)
+from prudent.training.run.checkpoint import save_checkpoint
+from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
 _LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
-
-_EXAMPLES = 16
-"""Number of public records that are looked at before training."""
 
 _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
@@ -82,7 +73,7 @@ class PrivateTrainer(Uncopied, Trainer):
     | record that cannot be read or has another shape | counts as absent |
     | settings that break the guarantee | refused, see `settings` |
     | second call of `train` that does not resume | refused: the plan pays for one run |
-    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.checkpoint` |
+    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.resuming` |
 
     Args:
         *positional: As for `Trainer`.
@@ -112,8 +103,6 @@ class PrivateTrainer(Uncopied, Trainer):
 
     Attributes:
         plan: The plan that is carried out.
-        lost: Number of its steps that are paid for but not in the model, because a resumed run
-            could not prove that it would repeat them.
     """
 
     def __init__(
@@ -135,7 +124,7 @@ class PrivateTrainer(Uncopied, Trainer):
         given.pop("self")
         args: Any = given.get("args")
         data: Any = given.get("train_dataset")
-        _check_given(type(self), args, data, given.get("eval_dataset"))
+        settings.check_given(type(self), args, data, given.get("eval_dataset"))
         settings.check(args)
         self.plan = settings.planned(
             args, len(data), plan=plan, epsilon=epsilon, delta=delta, aggregation=aggregation
@@ -147,11 +136,10 @@ class PrivateTrainer(Uncopied, Trainer):
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
-        self._key = given_or_random(key)
         self._charge = RunCharge(ledger, self.plan, delta)
+        self._continuity = Continuity(given_or_random(key), self._charge.name)
         self._begun = False
-        self.lost = 0
-        self._paid_steps = PaidSteps(self.plan, self._charge.name)
+        self._paid = PaidSteps(self.plan, Alone(), self._charge.name)
         self._identity: Identity | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
@@ -166,6 +154,14 @@ class PrivateTrainer(Uncopied, Trainer):
         """The ε of the whole run at `delta`, for `plan.relation`."""
         return self.plan.epsilon(self.delta)
 
+    @property
+    def lost(self) -> int:
+        """Number of steps of the plan that are paid for but not in the model.
+
+        A resumed run could not prove that it would repeat them.
+        """
+        return self._continuity.lost
+
     # ---- reading -----------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -177,7 +173,7 @@ class PrivateTrainer(Uncopied, Trainer):
             len(self.train_dataset),
             self.plan.sampling_rate,
             physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
-            key=self._key,
+            key=self._continuity.key,
         )
         # A compiled or captured step is one for each shape.
         whole = self._compile or self.args.device.type == "cuda"
@@ -195,7 +191,7 @@ class PrivateTrainer(Uncopied, Trainer):
         """The collator of one record, and the tensors of public ones."""
         collator = padded(self.data_collator, self._max_length)
         collate = self._get_collator_with_removed_columns(collator, description="training")
-        records = _public_records(self._given_example, self.eval_dataset)
+        records = public_records(self._given_example, self.eval_dataset)
         return collate, examples_of(records, collate, self._max_length)
 
     def get_batch_samples(
@@ -231,7 +227,7 @@ class PrivateTrainer(Uncopied, Trainer):
         if folder:
             if folder is True:
                 folder = get_last_checkpoint(self.args.output_dir)
-            self._saved = self._restorable(folder)
+            self._saved = restorable(folder, self._run())
         elif self._begun:
             raise RuntimeError(
                 "This trainer has already trained: the plan pays for one run. Resume from a "
@@ -256,7 +252,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 f"{inputs.number}: each batch is used once. Train with the loader of "
                 "get_train_dataloader."
             )
-        self._paid_steps.pay(step.taken)
+        self._paid.pay(step.taken, self._continuity.renewals)
         self.model.train()
         if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
             ready()
@@ -318,7 +314,7 @@ class PrivateTrainer(Uncopied, Trainer):
             self._loss,
             expected_batch=self.plan.sampling_rate * len(self.train_dataset),
             engine=engine,
-            key=self._key,
+            key=self._continuity.key,
             compile=self._compile,
         )
         self._passes = torch.zeros((), device=self.args.device)
@@ -334,18 +330,11 @@ class PrivateTrainer(Uncopied, Trainer):
         if self.is_in_train and not any(name.startswith("eval_") for name in logs):
             for name in _PRIVATE:
                 logs.pop(name, None)
-            logs["epsilon"], logs["delta"] = self._epsilon_so_far(), self.delta
+            taken = int(self.state.global_step) + self.lost
+            logs["epsilon"], logs["delta"] = self.plan.epsilon_shown(taken, self.delta), self.delta
             if isinstance(self.plan.aggregation, ProposeTestRelease) and self.state.global_step:
                 logs["pass_rate"] = float(self._passes) / self.state.global_step
         super().log(logs, *rest, **options)
-
-    def _epsilon_so_far(self) -> float:
-        """ε of the steps taken; before the end on a coarser grid, which also gives a bound."""
-        taken = int(self.state.global_step) + self.lost
-        interval = 1e-4 if taken == self.plan.steps else 1e-3
-        accountant = functools.partial(PldAccountant, value_discretization_interval=interval)
-        event = self.plan.event_after(taken)
-        return float(epsilon_of(event, self.delta, self.plan.relation, accountant))
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
         """Refused: every trial is another release."""
@@ -361,18 +350,14 @@ class PrivateTrainer(Uncopied, Trainer):
         """Write what only a private run needs beside the files of a checkpoint."""
         assert self._step is not None
         assert self._identity is not None
-        self._paid_steps.begin(folder.parent, self._step.taken)
+        self._paid.begin(folder.parent, self._step.taken, self._continuity.renewals)
         state = {
             **self._run(),
+            **self._continuity.plain(),
             "identity": self._identity.plain(),
-            "lost": self.lost,
-            "name": self._paid_steps.name,
-            "renewals": self._paid_steps.renewals,
-            "key": self._key.secret.hex(),
-            "predictable": self._key.predictable,
             "release": self._step.state.state_dict(),
             "passes": self._passes,
-            "files": _digests(folder),
+            "files": digests(folder),
         }
         save_checkpoint(folder, state)
 
@@ -403,67 +388,34 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _go_on(self, state: dict[str, Any], folder: Path) -> None:
         """Take up the run of a checkpoint, past the steps that must not be repeated."""
-        assert self._identity is not None
-        self._key = Key(bytes.fromhex(state["key"]), bool(state["predictable"]))
-        self.lost, taken = state["lost"], int(state["release"]["taken"])
+        identity = self._identity
+        assert identity is not None
+        self._continuity, taken = Continuity.of(state), int(state["release"]["taken"])
         self._charge.resume(state["name"])
-        paid = self._paid_steps.resume(state["name"], state["renewals"], folder)
-        same = paid is not None and paid.renewals == state["renewals"]
-        unproved = self._identity.unproved(state["identity"], same_key=same)
-        if unproved and paid is None:
+        self._paid.run = state["name"]
+        paid = self._paid.resume(folder)
+        if paid is None:
             raise ArgumentError(
                 "resume_from_checkpoint",
                 f"a checkpoint beside paid-{state['name']}.json",
                 shown="one without it",
-                why="it tells how many steps were taken since the checkpoint, which cannot be "
-                f"proved to be the same again: {', '.join(unproved)}",
+                why="it tells how many steps were taken since the checkpoint",
             )
-        if unproved and paid is not None and paid.steps > taken:
-            warn_of_lost_steps(taken + 1, paid.steps, unproved)
-            self._key = self._key.renewed()
-            self._paid_steps.renewals += 1
-            self.lost += paid.steps - taken
-            state["release"]["taken"] = paid.steps
-            if paid.steps >= self.plan.steps:
-                raise ArgumentError(
-                    "resume_from_checkpoint",
-                    "a checkpoint after which steps of the plan are left",
-                    shown="one after which all may have been taken",
-                    hint="The model in the checkpoint is the result, at the price of the plan.",
-                )
+        step = self._continuity.past_lost_steps(
+            taken,
+            paid,
+            lambda is_last: identity.unproved(state["identity"], same_key=is_last),
+            Alone(),
+        )
+        state["release"]["taken"] = step
+        if taken < step == self.plan.steps:
+            raise ArgumentError(
+                "resume_from_checkpoint",
+                "a checkpoint after which steps of the plan are left",
+                shown="one after which all may have been taken",
+                hint="The model in the checkpoint is the result, at the price of the plan.",
+            )
         self.args.max_steps = self.plan.steps - self.lost
-
-    def _restorable(self, folder: Any) -> dict[str, Any]:
-        """The secret state in a checkpoint of this run."""
-        state = None
-        if folder is not None:
-            state = load_checkpoint(Path(folder), torch.device("cpu"))
-        if state is None:
-            raise ArgumentError(
-                "resume_from_checkpoint",
-                "a complete checkpoint of a PrivateTrainer",
-                got=folder,
-                why="without its key the steps since then would be repeated with other noise",
-            )
-        if damaged := state.get("files", {}).items() - _digests(Path(folder)).items():
-            raise ArgumentError(
-                "resume_from_checkpoint",
-                "an intact checkpoint",
-                shown=f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing",
-                why="the same noise on other sums could be subtracted",
-                hint="Restore the file from a copy, or resume from an earlier checkpoint.",
-            )
-        for name, value in self._run().items():
-            if state[name] != value:
-                raise ArgumentError(
-                    "resume_from_checkpoint",
-                    f"a checkpoint with the same {name}",
-                    shown="another",
-                    why="the same noise on other sums could be subtracted",
-                    hint="Resume with the plan and the data with which the run was started, or "
-                    "start again in another output_dir.",
-                )
-        return state
 
 
 class _Follow(TrainerCallback):
@@ -492,61 +444,6 @@ class _Follow(TrainerCallback):
         """Complete a checkpoint by the key and the state of the private step."""
         if not args.save_only_model:
             self._trainer._save_secrets(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the files that Trainer wrote to a checkpoint, by name; ours has its own."""
-    return {
-        path.relative_to(folder).as_posix(): sha256(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / CHECKPOINT
-    }
-
-
-def _check_given(kind: type[Trainer], args: Any, data: Any, evaluated: Any) -> None:
-    """Raise an error for arguments that cannot be used, before Trainer looks at them."""
-    if args is None:
-        raise ArgumentError("args", "TrainingArguments", got=None)
-    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
-        raise ArgumentError(
-            "train_dataset",
-            "a map-style data set with a length",
-            shown=type(data).__name__,
-            why="a Poisson sample needs every record by its number",
-        )
-    if evaluated is data:
-        raise ArgumentError(
-            "eval_dataset",
-            "of public records",
-            shown="the training set",
-            why="the results of an evaluation are shown",
-        )
-    if kind.compute_loss is not Trainer.compute_loss:
-        raise ArgumentError(
-            "compute_loss",
-            "as Trainer has it",
-            shown=f"that of {kind.__name__}",
-            why="gradients are computed for one record at a time, and not by this method",
-            hint="Pass compute_loss_func(outputs, labels, num_items_in_batch), or let the model "
-            "return its loss.",
-        )
-
-
-def _public_records(example: Any, evaluated: Any) -> list[Any]:
-    """The given public record, or the first ones of the data set of evaluations."""
-    if example is not None:
-        return [example]
-    if isinstance(evaluated, Mapping):
-        evaluated = next(iter(evaluated.values()), None)
-    if evaluated is None or not hasattr(evaluated, "__len__") or not len(evaluated):
-        raise ArgumentError(
-            "example",
-            "a public record in the form of the training records",
-            got=None,
-            why="the shapes of records must be public",
-            hint="Or pass an eval_dataset of public records.",
-        )
-    return [evaluated[index] for index in range(min(_EXAMPLES, len(evaluated)))]
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -63,7 +63,12 @@ def taken(rows: Tensor, columns: Tensor) -> bool:
     )
 
 
-@torch.library.custom_op("prudent::factor_sums", mutates_args=())
+@torch.library.custom_op(
+    "prudent::factor_sums",
+    mutates_args=(),
+    # Older versions of torch derive it from annotations of `typing` alone.
+    schema="(Tensor rows, Tensor columns, float[] scales) -> Tensor",
+)
 def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
     """The sums of `norms.gram_terms`.
 
@@ -267,7 +272,7 @@ class Outer:
 
 
 @attrs.frozen
-class Rows:
+class TableRows:
     """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`.
 
     Attributes:
@@ -293,7 +298,7 @@ class Rows:
         return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
 
 
-Contribution = Dense | Outer | Rows
+Contribution = Dense | Outer | TableRows
 Use = Callable[[Contribution], None]
 
 
@@ -320,9 +325,9 @@ def forms(positions: int, row_size: int, column_size: int) -> bool:
     return positions > 1 and formed <= (2 if formed <= _SMALL_MATRIX else 1) * kept
 
 
-def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | Rows:
+def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | TableRows:
     """The gradients as added rows, or formed if the table is no longer than the record."""
-    kept = Rows(indices, at_least_single(values), count)
+    kept = TableRows(indices, at_least_single(values), count)
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
 
 

@@ -371,7 +371,11 @@ def _cuts_factors(*factors: Tensor) -> bool:
     return single and bool(torch.backends.cudnn.allow_tf32)
 
 
-@torch.library.custom_op("prudent::strip_products", mutates_args=())
+@torch.library.custom_op(
+    "prudent::strip_products",
+    mutates_args=(),
+    schema="(Tensor rows, Tensor strips, int[] begins, bool short) -> Tensor",
+)
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
     """For each offset in `begins`, the rows times that slice of the strips, transposed."""
     result = rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])

@@ -22,12 +22,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from prudent._torch_private import suggest_memory_format
-from prudent.training.gradients.factors.contributions import (
-    Dense,
-    Use,
-    outer,
-    table_rows,
-)
+from prudent.training.gradients.factors.contributions import Dense, Use, outer, table_rows
 from prudent.training.gradients.factors.kernels import (
     fuses,
     group_norm,
@@ -258,8 +253,8 @@ def _slopes_and_shifts(
     """The gradients of weight and bias of a layer normalisation, computed on demand."""
     if values.dtype == torch.float32 and fuses(gradient, values, mean, scale):
         records, size = len(values), torch.Size(shape).numel()
-        found = norm_gradients(gradient, values, mean, scale, (records, size))
-        slopes, shifts = (each.view(records, *shape) for each in found)
+        sums = norm_gradients(gradient, values, mean, scale, (records, size))
+        slopes, shifts = (part.view(records, *shape) for part in sums)
         return lambda: slopes, lambda: shifts
     positions = range(1, values.ndim - len(shape))
     return (
@@ -309,10 +304,10 @@ class GroupNorm(Function):
         images, channels, _, groups = ctx.sizes
         if ctx.fused:
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            change, *found = group_norm_backward(gradient, values, weight, mean, scale)
-            for use, each in zip(ctx.uses, found, strict=True):
+            change, *sums = group_norm_backward(gradient, values, weight, mean, scale)
+            for use, part in zip(ctx.uses, sums, strict=True):
                 if use:
-                    use(Dense(each.view(ctx.records, -1, channels).sum(1)))
+                    use(Dense(part.view(ctx.records, -1, channels).sum(1)))
             return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
         values = at_least_single(values)
         positions = range(2, values.ndim)

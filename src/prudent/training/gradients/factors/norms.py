@@ -11,7 +11,7 @@ from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
     Outer,
-    Rows,
+    TableRows,
     by_record,
     factor_sums,
     joined,
@@ -98,16 +98,16 @@ def inner(first: Contribution, second: Contribution) -> Tensor:
             columns = first.cut(first.unfolded())
             others = columns if first is second else second.cut(second.unfolded())
             return (rows * _products(columns, others, product)).sum((0, 2, 3))
-        case Rows(), Rows():
+        case TableRows(), TableRows():
             same = first.indices[:, :, None] == second.indices[:, None, :]
             return torch.where(same, _products(first.values, second.values), 0).sum((1, 2))
-        case Rows(), Outer() if second.rows.shape[0] == 1:
+        case TableRows(), Outer() if second.rows.shape[0] == 1:
             columns = _products(first.values, second.cut(second.unfolded()[0]))
             indices = first.indices[:, :, None].expand(columns.shape)
-            found = second.rows[0].transpose(1, 2).gather(1, indices)
-            rows = at_least_single(second.cut(found))
+            gathered = second.rows[0].transpose(1, 2).gather(1, indices)
+            rows = at_least_single(second.cut(gathered))
             return (rows * columns).sum((1, 2))
-        case Outer(), Rows():
+        case Outer(), TableRows():
             return inner(second, first)
         case _:
             return by_record(first.per_example() * second.per_example()).sum(1)
@@ -118,7 +118,7 @@ def _cancels(contribution: Contribution) -> bool:
     match contribution:
         case Outer():
             return contribution.rows.shape[2] > 1
-        case Rows():
+        case TableRows():
             return contribution.indices.shape[1] > 1
         case Dense():
             return False
@@ -134,7 +134,7 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
             sides = [lengths(at_least_single(factor)) for factor in factors]
             square = (sides[0] * sides[1]).square().sum((0, 2))
             return square, _doubt(square, 1) + _lost(sides, [x.shape[-1] for x in factors])
-        case Rows() if _cancels(contribution):
+        case TableRows() if _cancels(contribution):
             each = lengths(contribution.values)
             same = contribution.indices[:, :, None] == contribution.indices[:, None, :]
             reach = torch.where(same, each[:, :, None] * each[:, None, :], 0).sum((1, 2))

@@ -18,19 +18,25 @@ from torch.nn import functional
 from prudent._torch_private import is_record, pack_padded_sequence
 from prudent.training.gradients.factors.contributions import Dense, Use, outer
 from prudent.training.gradients.factors.layers import total
-from prudent.training.gradients.factors.recurrent_cells import Cell, Elman, Gru, Lstm, Matrices
+from prudent.training.gradients.factors.recurrent_cells import (
+    Elman,
+    Gru,
+    Lstm,
+    Matrices,
+    RecurrentCell,
+)
 from prudent.training.gradients.factors.rules import on_records
 from prudent.training.gradients.factors.tape import Tape, tensors
 
 Call = Callable[..., Any]
 """Calls a torch function on records, as `Watch` and `Capture` do."""
 
-Scan = Callable[[Call, Cell, Tensor, Matrices, Sequence[Tensor]], tuple[Tensor, ...]]
+Scan = Callable[[Call, RecurrentCell, Tensor, Matrices, Sequence[Tensor]], tuple[Tensor, ...]]
 """Runs a recurrence on a record; returns the outputs, (batch, time, size), and the last states."""
 
 
 def step_by_step(
-    call: Call, cell: Cell, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
+    call: Call, cell: RecurrentCell, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """Run a recurrence in ordinary operations, one time step after another."""
     outputs = []
@@ -48,7 +54,11 @@ def scan_on(tape: Tape) -> Scan:
     """The recurrence as one autograd function that sends its contributions to a tape."""
 
     def scan(
-        call: Call, cell: Cell, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
+        call: Call,
+        cell: RecurrentCell,
+        projected: Tensor,
+        matrices: Matrices,
+        states: Sequence[Tensor],
     ) -> tuple[Tensor, ...]:
         every = matrices.hidden, matrices.bias, matrices.projection
         if any(matrix is not None and is_record(matrix) for matrix in every):
@@ -77,7 +87,7 @@ class _Recurrence(Function):
     def forward(
         ctx: Any,
         anchor: Tensor | None,
-        cell: Cell,
+        cell: RecurrentCell,
         matrices: Matrices,
         records: int,
         uses: Sequence[Use | None],
@@ -98,29 +108,29 @@ class _Recurrence(Function):
         first, outputs, *saved = ctx.saved_tensors
         before = torch.cat([first[:, None], outputs[:, :-1]], 1)
         matrices = ctx.matrices.to(outputs.dtype)
-        found = ctx.cell.backward((outputs, *saved), matrices, before, gradients)
+        passed = ctx.cell.backward((outputs, *saved), matrices, before, gradients)
 
         def by_record(values: Tensor) -> Tensor:
             return values.reshape(ctx.records, -1, values.shape[-1])
 
         hidden_use, bias_use, projection_use = ctx.uses
-        products = by_record(found.products)
+        products = by_record(passed.products)
         if hidden_use:
             hidden_use(outer(products[None], by_record(before)[None], _matrix))
         if bias_use:
             bias_use(Dense(total(products, [1])))
         if projection_use:
-            factors = by_record(found.outputs), by_record(found.unprojected)
+            factors = by_record(passed.outputs), by_record(passed.unprojected)
             projection_use(outer(factors[0][None], factors[1][None], _matrix))
-        states = [state.to(dtype) for state, dtype in zip(found.states, ctx.types, strict=True)]
-        return *[None] * 5, found.projected, *states
+        states = [state.to(dtype) for state, dtype in zip(passed.states, ctx.types, strict=True)]
+        return *[None] * 5, passed.projected, *states
 
 
 def _matrix(gradient: Tensor) -> Tensor:
     return gradient.squeeze(-3)
 
 
-def _layers(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+def _layers(cell: RecurrentCell, function: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition of torch's function for several layers of one kind."""
 
     def run(
@@ -174,7 +184,7 @@ def _layers(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
     return refusing_packed
 
 
-def _cell(cell: Cell, function: Callable[..., Any]) -> Callable[..., Any]:
+def _cell(cell: RecurrentCell, function: Callable[..., Any]) -> Callable[..., Any]:
     """The decomposition of torch's function for a single step."""
 
     def run(

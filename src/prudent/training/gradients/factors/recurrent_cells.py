@@ -15,6 +15,11 @@ from typing_extensions import override
 
 from prudent.training.gradients.factors.products import at_least_single
 
+Tensors = Sequence[Tensor]
+Multiply = Callable[[Tensor], Tensor]
+Ran = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+"""All outputs and further last states; and what the backward pass needs beside the outputs."""
+
 
 @attrs.frozen
 class Matrices:
@@ -60,18 +65,14 @@ class Backward:
     unprojected: Tensor | None = None
 
 
-class Cell(Protocol):
+class RecurrentCell(Protocol):
     """One kind of recurrent layer."""
 
-    def step(
-        self, projected: Tensor, multiply: Callable[[Tensor], Tensor], states: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def step(self, projected: Tensor, multiply: Multiply, states: Tensors) -> tuple[Tensor, ...]:
         """The states after one step, in operations that can be differentiated any way."""
 
-    def forward(
-        self, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """All outputs and further last states, and what `backward` needs beside the outputs.
+    def forward(self, projected: Tensor, matrices: Matrices, states: Tensors) -> Ran:
+        """Run all steps.
 
         Args:
             projected: The input times its weight, shape (sequences, time, gates · size).
@@ -80,11 +81,7 @@ class Cell(Protocol):
         """
 
     def backward(
-        self,
-        saved: Sequence[Tensor],
-        matrices: Matrices,
-        before: Tensor,
-        gradients: Sequence[Tensor],
+        self, saved: Tensors, matrices: Matrices, before: Tensor, gradients: Tensors
     ) -> Backward:
         """Backpropagate through all steps.
 
@@ -96,22 +93,18 @@ class Cell(Protocol):
         """
 
 
-class Lstm(Cell):
+class Lstm(RecurrentCell):
     """i, f, o = σ(…), g = tanh(…); c ← f c + i g; h ← o tanh(c), possibly projected."""
 
     @override
-    def step(
-        self, projected: Tensor, multiply: Callable[[Tensor], Tensor], states: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def step(self, projected: Tensor, multiply: Multiply, states: Tensors) -> tuple[Tensor, ...]:
         output, cell = states
         i, f, g, o = (projected + multiply(output)).chunk(4, -1)
         cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
         return o.sigmoid() * cell.tanh(), cell
 
     @override
-    def forward(
-        self, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, projected: Tensor, matrices: Matrices, states: Tensors) -> Ran:
         output, cell = states[0].to(projected.dtype), at_least_single(states[1])
         size, first = cell.shape[1], cell
         weight = matrices.hidden.mT
@@ -136,11 +129,7 @@ class Lstm(Cell):
 
     @override
     def backward(
-        self,
-        saved: Sequence[Tensor],
-        matrices: Matrices,
-        before: Tensor,
-        gradients: Sequence[Tensor],
+        self, saved: Tensors, matrices: Matrices, before: Tensor, gradients: Tensors
     ) -> Backward:
         _, first, cells, activations = saved
         passed, d_cell = gradients
@@ -178,13 +167,11 @@ class Lstm(Cell):
         )
 
 
-class Gru(Cell):
+class Gru(RecurrentCell):
     """r, z = σ(…), n = tanh(input + r · product); h ← n + z (h − n)."""
 
     @override
-    def step(
-        self, projected: Tensor, multiply: Callable[[Tensor], Tensor], states: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def step(self, projected: Tensor, multiply: Multiply, states: Tensors) -> tuple[Tensor, ...]:
         (output,) = states
         inputs, products = projected.chunk(3, -1), multiply(output).chunk(3, -1)
         r, z = (inputs[gate].add(products[gate]).sigmoid() for gate in (0, 1))
@@ -192,9 +179,7 @@ class Gru(Cell):
         return (n + z * (output - n),)
 
     @override
-    def forward(
-        self, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, projected: Tensor, matrices: Matrices, states: Tensors) -> Ran:
         output = states[0].to(projected.dtype)
         size = output.shape[1]
         weight = matrices.hidden.mT
@@ -218,11 +203,7 @@ class Gru(Cell):
 
     @override
     def backward(
-        self,
-        saved: Sequence[Tensor],
-        matrices: Matrices,
-        before: Tensor,
-        gradients: Sequence[Tensor],
+        self, saved: Tensors, matrices: Matrices, before: Tensor, gradients: Tensors
     ) -> Backward:
         _, gates, n, inner = map(at_least_single, saved)
         (passed,) = gradients
@@ -246,7 +227,7 @@ class Gru(Cell):
 
 
 @attrs.frozen
-class Elman(Cell):
+class Elman(RecurrentCell):
     """h ← tanh(…) or relu(…).
 
     Attributes:
@@ -256,16 +237,12 @@ class Elman(Cell):
     rectified: bool
 
     @override
-    def step(
-        self, projected: Tensor, multiply: Callable[[Tensor], Tensor], states: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def step(self, projected: Tensor, multiply: Multiply, states: Tensors) -> tuple[Tensor, ...]:
         pre = projected + multiply(states[0])
         return (pre.relu() if self.rectified else pre.tanh(),)
 
     @override
-    def forward(
-        self, projected: Tensor, matrices: Matrices, states: Sequence[Tensor]
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(self, projected: Tensor, matrices: Matrices, states: Tensors) -> Ran:
         output = states[0].to(projected.dtype)
         weight = matrices.hidden.mT
         if matrices.bias is not None:
@@ -279,11 +256,7 @@ class Elman(Cell):
 
     @override
     def backward(
-        self,
-        saved: Sequence[Tensor],
-        matrices: Matrices,
-        before: Tensor,
-        gradients: Sequence[Tensor],
+        self, saved: Tensors, matrices: Matrices, before: Tensor, gradients: Tensors
     ) -> Backward:
         (outputs,), (passed,) = saved, gradients
         slopes = (outputs > 0).to(outputs.dtype) if self.rectified else 1 - outputs * outputs

@@ -56,12 +56,12 @@ def on_records(function: Callable[..., Result], *values: Tensor) -> Result:
     interpreter = retrieve_current_functorch_interpreter()
     assert isinstance(interpreter, VmapInterpreter), "the engine has put the model under vmap"
     level, records = interpreter.level(), interpreter.batch_size()
-    found = [unwrap_batched(value, level) for value in values]
+    unwrapped = [unwrap_batched(value, level) for value in values]
     with interpreter.lower():
-        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in found]
+        plain = [value if axis is None else value.movedim(axis, 0) for value, axis in unwrapped]
         result = function(records, *plain)
     if isinstance(result, tuple):
-        return tuple(add_batch_dim(each, 0, level) for each in result)
+        return tuple(add_batch_dim(tensor, 0, level) for tensor in result)
     return add_batch_dim(result, 0, level)
 
 

@@ -119,12 +119,12 @@ class Tape(ABC):
         """
         wanted = autocast_type(values)
         if self._converted is not None:
-            same, version, found = self._converted
-            if same() is record and version == values._version and found.dtype == wanted:
-                return found
-        found = values.detach().to(wanted, memory_format=torch.contiguous_format)
-        self._converted = weakref.ref(record), values._version, found
-        return found
+            same, version, kept = self._converted
+            if same() is record and version == values._version and kept.dtype == wanted:
+                return kept
+        kept = values.detach().to(wanted, memory_format=torch.contiguous_format)
+        self._converted = weakref.ref(record), values._version, kept
+        return kept
 
     def name(self, shared: Tensor) -> str:
         """A name for a shared tensor, for messages."""
@@ -171,10 +171,12 @@ class Tape(ABC):
 
     def _carry_back_derived(self) -> None:
         """Turn gradients of derived tensors into gradients of the parameters behind them."""
-        for shared, found in self._derived.values():
-            if not found:
+        for shared, contributions in self._derived.values():
+            if not contributions:
                 continue
-            total = torch.stack([contribution.per_example() for contribution in found]).sum(0)
+            total = torch.stack([contribution.per_example() for contribution in contributions]).sum(
+                0
+            )
             gradients = torch.autograd.grad(
                 shared,
                 list(self.parameters.values()),
@@ -205,19 +207,19 @@ class NormTape(Tape):
 
     def norms(self, losses: Tensor) -> Tensor:
         """Norms over all parameters, one per loss; zero if no parameter was reached."""
-        for name, found in self._contributions.items():
-            if found and not self._is_alone(name):
-                found[:] = merged(found)
-                self._squares.add(found)
+        for name, contributions in self._contributions.items():
+            if contributions and not self._is_alone(name):
+                contributions[:] = merged(contributions)
+                self._squares.add(contributions)
                 self._forget(name)
         return self._squares.total(losses).clamp_min_(0).sqrt_()
 
     def weighted_sum(self, weights: Tensor) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those not reached; frees all contributions."""
         tape = SumTape(self.parameters, weights)
-        for name, found in self._contributions.items():
-            while found:
-                tape._receive(name, found.pop())
+        for name, contributions in self._contributions.items():
+            while contributions:
+                tape._receive(name, contributions.pop())
         return tape.sums()
 
     def _announce(self, name: str) -> None:

@@ -202,7 +202,7 @@ def _result(entry: dict[str, Any], metric: str, folder: Path) -> float:
             "metric",
             f"a result in [0, 1] of the last evaluation in {str(folder)!r}",
             got=metric,
-            hint="Give fit an evaluation, such as evaluate=prudent.training.accuracy(…).",
+            hint="Give fit an evaluation: Reporting(evaluate=prudent.training.accuracy(…)).",
         )
     return float(value)
 

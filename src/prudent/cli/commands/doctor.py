@@ -11,7 +11,7 @@ import typer
 import prudent
 from prudent import _extras
 from prudent._progress import track
-from prudent.cli import options, plugins
+from prudent.cli import needs, options
 from prudent.cli.display import echo, echo_json, manner
 
 _DRAWS = 4_000
@@ -45,7 +45,7 @@ def doctor(as_json: options.Json = False) -> None:
     """
     shown = []
     wrong = False
-    added = [plugins.load("doctor", name) for name in plugins.names("doctor")]
+    added = [needs.load_plugin("doctor", name) for name in needs.plugins("doctor")]
     for check in track([*_CHECKS, *added], "checks"):
         for finding in _made(check):
             wrong |= finding.state == "wrong"

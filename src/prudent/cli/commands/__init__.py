@@ -1,0 +1,1 @@
+"""The commands that are built in, one module for each family."""

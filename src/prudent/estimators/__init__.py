@@ -1,0 +1,8 @@
+"""Models of a table without bounds, as scikit-learn estimators: regression and its kin.
+
+The public names are listed in `__init__.pyi`. Each is imported when it is first used.
+"""
+
+from prudent import _lazy
+
+__all__, __getattr__, __dir__ = _lazy.attach(__name__, __file__)

@@ -1,0 +1,1 @@
+"""Any statistic of a table, from its values on disjoint parts: see `aggregate`."""

@@ -1,0 +1,185 @@
+"""What all private estimators have in common: opening, price, charge, and scikit-learn's habits.
+
+`fit` works in the order of every release: open the rows (which reads names and types), price the
+model, charge the ledger, and only then read.
+"""
+
+import abc
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from prudent._rounding import nearest
+from prudent.estimators.engine import Engine
+from prudent.estimators.rows import Asked, is_frame, queries_of
+from prudent.estimators.shares import Part, Prices, calibrate
+from prudent.release.charging import Preview, charge
+from prudent.release.failures import withheld
+from prudent.release.lattice import FloatArray
+from prudent.release.noise import source_of
+from prudent.release.outcome import Refused
+
+_SHARED = ("ledger", "noise")  # a copy of a ledger would be another budget
+
+
+class TooFewRecordsError(ValueError):
+    """The table has too few records for this model at this ε, as far as the noisy count tells.
+
+    The count was released and paid for, so that the message may be published.
+
+    Attributes:
+        records: The noisy number of records.
+        needed: The number of records that would be enough.
+    """
+
+    def __init__(self, records: float, needed: float) -> None:
+        self.records, self.needed = records, needed
+        super().__init__(
+            f"About {max(0, round(records)):,} records (a noisy count) are too few for this model: "
+            f"at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, or use "
+            "fewer columns."
+        )
+
+
+class PrivateEstimator(BaseEstimator, abc.ABC):
+    """An estimator whose `fit` is (ε, δ)-DP for adding or removing one record.
+
+    Subclasses name their arguments in `__init__`, among them `epsilon`, `delta`, `ledger` and
+    `noise`; say in `_parts` how they divide the budget; and read the rows in `_learn`.
+
+    Attributes:
+        epsilon_: ε of the fitted model.
+        delta_: δ of the fitted model.
+        event_: The privacy event of the fitted model, for any accountant.
+        n_records_: The noisy number of records.
+        n_features_in_: The number of features.
+        feature_names_in_: Their names, if they have any.
+    """
+
+    _title: ClassVar[str] = "model"
+    _supervised: ClassVar[bool] = True
+
+    epsilon: float
+    delta: float
+    ledger: Any
+    noise: Any
+
+    @abc.abstractmethod
+    def _parts(self, features: int) -> dict[str, Part]:
+        """How the budget is divided, for a number of features."""
+
+    @abc.abstractmethod
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        """Ask the engine and set the fitted attributes; return a refusal if there are too few."""
+
+    def _classes(self) -> Any:
+        """The public list of labels; None if targets are numbers."""
+        return None
+
+    def fit(
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        features: Any = None,
+        connect: str | None = None,
+        table: str | None = None,
+        where: Any = None,
+    ) -> Self:
+        """Fit the model; charges the ledger before any record is read.
+
+        Args:
+            X: The features, as an array or a frame. Or the whole table: a frame, the path of a
+                Parquet, CSV or DuckDB file, an ibis table or a Spark data frame.
+            y: The targets, as an array; the name of their column if X is a whole table.
+            features: The names of the columns that are features; None means all but the target.
+            connect: The address of a database, instead of X.
+            table: The name of the table in that database.
+            where: Which rows to keep, as in `prudent.median`.
+
+        Raises:
+            TooFewRecordsError: if the noisy count says that no useful model can be had.
+            SourceError: if the records cannot be read; the message quotes none.
+        """
+        if self._supervised and y is None:
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
+        asked = Asked(
+            data=X,
+            target=y if self._supervised else None,
+            classes=self._classes(),
+            features=features,
+            connect=connect,
+            table=table,
+            where=where,
+        )
+        rows, names = asked.open()
+        self._remember(asked, names)
+        prices = self._prices(len(names))
+        noise = source_of(self.noise)
+        source = table if connect else X if isinstance(X, str) or hasattr(X, "__fspath__") else None
+        note = charge(self.ledger, self._preview(prices), source, y if isinstance(y, str) else None)
+        refused = withheld(self._learn, Engine(rows, prices, noise))
+        self.epsilon_, self.delta_, self.event_ = prices.epsilon, prices.delta, prices.event
+        note([Refused(str(refused), prices.event) if refused else self])
+        if refused is not None:
+            raise refused
+        return self
+
+    def _prices(self, features: int) -> Prices:
+        return calibrate(self.epsilon, self.delta, self._parts(features))
+
+    def _preview(self, prices: Prices) -> Preview:
+        return Preview(
+            statistic=self._title,
+            mechanism="noisy sums and private quantiles",
+            epsilon=prices.epsilon,
+            delta=prices.delta,
+            event=prices.event,
+        )
+
+    def _remember(self, asked: Asked, names: list[str]) -> None:
+        """Keep the number and the names of the features, as scikit-learn does."""
+        self._names = names
+        # Of a whole table some columns are features; a query may hold the others as well.
+        self._whole = asked.features is not None or isinstance(asked.target, str)
+        if asked.named and not is_frame(asked.data):
+            self._whole = True
+        if self._whole:
+            self.n_features_in_ = len(names)
+            self.feature_names_in_ = np.array(names, dtype=object)
+        else:
+            validate_data(self, asked.data, skip_check_array=True)
+            self.n_features_in_ = len(names)  # of a list as well
+
+    def _queries(self, X: Any) -> FloatArray:
+        """The features that a fitted model is asked about, as doubles, NaN where there is none."""
+        check_is_fitted(self)
+        if not self._whole:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        found = queries_of(X, self._names)
+        if found.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {found.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return found
+
+    def __sklearn_clone__(self) -> Self:
+        given = self.get_params(deep=False)
+        return type(self)(
+            **{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()}
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_records_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = True
+        tags.target_tags.required = self._supervised
+        return tags

@@ -1,0 +1,306 @@
+"""The one engine of private sums and quantiles under all models.
+
+**Exact sums.** A record becomes a vector of whole numbers: clipped, and rounded to a public grid.
+Whole numbers below 2**53 are exact in a double, so sums of them, and of products of two of them,
+are exact however the rows are ordered, cut into batches and handed to BLAS. What a record adds is
+a function of that record and of public values, bit for bit. For this to hold, what comes before
+the rounding must be so as well: operations on single numbers are (`+`, `*`, `sqrt`, comparisons);
+a matrix product of doubles is not, because its rounding depends on where a row lies in a batch.
+`product` multiplies whole numbers by a matrix rounded to whole numbers, and is exact.
+
+**Noise.** A Gaussian rounded to whole numbers and added to a sum of whole numbers is
+post-processing of the Gaussian mechanism (`prudent.release.noise`), whose sensitivity is the
+largest length of a record's vector. That length is checked in whole numbers, record by record: a
+vector that is too long after all is replaced by zero, so the sensitivity never rests on rounding.
+
+**Second moments.** For a vector v, the upper triangle of v vᵀ with entries off the diagonal times
+√2 has the length |v|². So noise for a sensitivity of |v|² on the diagonal, and 1/√2 of it off the
+diagonal, releases all of it.
+
+**Quantiles.** Those of a column are chosen among doubles of 20 bits (`exponential.coarse`), those
+of a computed length on a public ladder of 833 values, where ties cost little. When a record is
+added, the distance |rank - p n| changes by at most max(p, 1-p) either way: the range is twice that.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from prudent.estimators.rows import Rows
+from prudent.estimators.shares import Prices
+from prudent.release.columns.column import Column
+from prudent.release.exponential.coarse import CoarseMeasure
+from prudent.release.exponential.measure import Decay, choose, rate
+from prudent.release.exponential.quantile import ExponentialQuantile
+from prudent.release.lattice import FloatArray
+from prudent.release.noise import Distribution, Noise
+
+Map = Callable[[FloatArray], FloatArray]
+"""A function of each row of a batch alone; see the module for which operations are."""
+
+BITS = 16
+"""The longest vector of a record has 2**BITS steps."""
+
+LONGEST = 2**BITS
+"""The length of the longest vector of a record, in steps."""
+
+LADDER = 2.0 ** (np.arange(-40 * 8, 64 * 8 + 1) / 8)
+"""The public values that a quantile of lengths may take."""
+
+_MASSES = [2 ** (32 - max(0, abs(place // 8 - 40) - 4) // 2) for place in range(len(LADDER))]
+"""Their masses before any data: half as much every second octave away from 1/16 and from 16.
+
+Lengths are standardised, so one that is far away is a mistake, and with equal masses the hundreds
+of values up there would make it a likely one.
+"""
+
+_EXACT = 2.0**52
+_END = 2.0**64  # no double that a quantile may be is farther from zero
+_LEAST_P = 10**6  # a probability is a multiple of one over this
+_FAR = 21.0  # loss of log weight from which on all values weigh the same: a probability of 1e-9
+
+
+def lengths(vectors: FloatArray) -> FloatArray:
+    """The Euclidean length of each row, computed alike wherever the row lies."""
+    squares = np.zeros(len(vectors))
+    for place in range(vectors.shape[1]):
+        squares += vectors[:, place] * vectors[:, place]
+    return np.sqrt(squares)
+
+
+def on_grid(vectors: FloatArray, radius: float) -> FloatArray:
+    """Clip rows to a length and round them to whole numbers, `LONGEST` steps to a radius.
+
+    Guarantee:
+        The rows returned are whole numbers of at most 2**BITS in length, checked exactly; a row
+        that holds a NaN becomes zero.
+    """
+    steps = vectors * (LONGEST / radius)
+    room = LONGEST - math.sqrt(vectors.shape[1]) / 2 - 1  # rounding may lengthen a row
+    longest = np.max(np.abs(steps), axis=1, initial=1.0)  # squares of huge numbers overflow
+    size = lengths(steps / longest[:, None]) * longest
+    whole = np.rint(steps * np.minimum(1.0, room / np.maximum(size, 1.0))[:, None])
+    inside = lengths_within(whole, LONGEST)
+    return np.where(inside[:, None], whole, 0.0)
+
+
+def lengths_within(whole: FloatArray, bound: int) -> npt.NDArray[np.bool_]:
+    """Whether rows of whole numbers have at most a length; exact for a length below 2**26."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        small = (np.abs(whole) <= bound).all(axis=1)
+        squares = np.where(small[:, None], whole, 0.0)
+        return np.asarray(small & ((squares * squares).sum(axis=1) <= float(bound) ** 2))
+
+
+def product(whole: FloatArray, matrix: FloatArray, bound: float) -> FloatArray:
+    """Rows of whole numbers times a public matrix, exactly, with the matrix rounded to fit.
+
+    Args:
+        whole: Whole numbers in rows of at most `bound` in length.
+        matrix: A public matrix, or vector.
+        bound: The bound on the length of a row.
+    """
+    largest = float(np.sqrt((matrix**2).sum(axis=0)).max(initial=0.0))
+    if largest == 0:
+        return np.zeros((len(whole), *matrix.shape[1:]))
+    # Half a unit in each entry, from rounding, adds at most √m/2 to the length of a column.
+    fits = _EXACT / bound - math.sqrt(len(matrix)) / 2 - 1
+    exponent = math.floor(math.log2(fits / largest))
+    return np.asarray(np.ldexp(whole @ np.rint(np.ldexp(matrix, exponent)), -exponent))
+
+
+class Engine:
+    """Answers what a model asks of its rows, within what was paid for.
+
+    Every answer that a method returns has its noise already, and may be published.
+
+    Guarantee:
+        All answers together have the privacy of `prices.event`: a part that is asked more often
+        than was paid for raises an error instead.
+    """
+
+    def __init__(self, rows: Rows, prices: Prices, noise: Noise) -> None:
+        """Ask these rows, at these prices, with noise from this source."""
+        self.rows = rows
+        self.prices = prices
+        self._noise = noise
+        self._used: Counter[str] = Counter()
+
+    def _spend(self, name: str, *, choice: bool) -> float:
+        """Count one use of a part, and return its ε if it is a choice, its multiplier if a sum."""
+        part = self.prices.parts[name]
+        self._used[name] += 1
+        if self._used[name] > part.times or part.choice != choice:
+            raise RuntimeError(f"{name} was not paid for {self._used[name]} times.")
+        return self.prices.choice_epsilon(name) if choice else self.prices.multiplier(name)
+
+    def deviation(self, name: str) -> float:
+        """The standard deviation of the noise of a sum to which a record adds a length of 1."""
+        return self.prices.multiplier(name)
+
+    def count(self, name: str = "count") -> float:
+        """Release the number of rows."""
+        rows = sum(len(batch) for batch in self._batches(1))
+        return float(self._noisy([rows], self._spend(name, choice=False), 1.0)[0])
+
+    def quantile(self, name: str, place: int, p: float) -> float:
+        """Release a quantile of a column by the exponential mechanism."""
+        epsilon = self._spend(name, choice=True)
+        mechanism = ExponentialQuantile(_fraction(p), epsilon, CoarseMeasure(), interval_share=0.0)
+        return mechanism.release(self.rows.column(place), self._noise).value
+
+    def cuts(self, name: str, place: int, levels: int) -> FloatArray:
+        """Release values that cut a column into 2**levels parts of about equal size, ascending.
+
+        Each level halves all parts of the one before. Parts are disjoint, and one record is in one
+        of them, so a level costs as much as a single choice: `levels` choices in all.
+        """
+        column = self.rows.column(place)
+        found: list[float] = []
+        for _ in range(levels):
+            epsilon = self._spend(name, choice=True)
+            before = [0, *column.counts_below(np.array(found)).tolist(), column.count()]
+            parts = zip(pairwise([-_END, *found, _END]), pairwise(before), strict=True)
+            found = sorted([*found, *(self._middle(column, *each, epsilon) for each in parts)])
+        return np.array(found)
+
+    def _middle(
+        self, column: Column, ends: tuple[float, float], ranks: tuple[int, int], epsilon: float
+    ) -> float:
+        """A median of the records between two ends, which have these ranks."""
+        if not ends[0] < ends[1]:
+            return ends[0]
+        mechanism = ExponentialQuantile(
+            Fraction(1, 2), epsilon, CoarseMeasure(ends), interval_share=0.0
+        )
+        part: Any = _Part(column, *ranks)
+        return min(max(mechanism.release(part, self._noise).value, ends[0]), ends[1])
+
+    def generator(self) -> np.random.Generator:
+        """Random numbers that are drawn independently of the data, and need not be secret."""
+        return np.random.default_rng(self._noise.integer(2**128))
+
+    def length(self, name: str, lengths: Map, p: float) -> float:
+        """Release a quantile of a length, which a function computes of each row, on `LADDER`."""
+        epsilon = self._spend(name, choice=True)
+        exact = _fraction(p)
+        counts = np.zeros(len(LADDER), np.int64)
+        for batch in self._batches(1):
+            places = np.searchsorted(LADDER, lengths(batch), side="left")
+            counts += np.bincount(np.minimum(places, len(LADDER) - 1), minlength=len(LADDER))
+        upto = np.cumsum(counts).tolist()
+        target = exact.numerator * upto[-1]
+        below = [0, *upto[:-1]]
+        distances = [
+            max(0, exact.denominator * low - target, target - exact.denominator * high)
+            for low, high in zip(below, upto, strict=True)
+        ]
+        speed = rate(epsilon, 2 * max(exact, 1 - exact))
+        cap = math.ceil((math.log(sum(_MASSES)) + _FAR) / float(speed))
+        weights = Decay(speed, cap, exact.denominator).weights(distances)
+        weights = [mass * weight for mass, weight in zip(_MASSES, weights, strict=True)]
+        return float(LADDER[choose(weights, self._noise)])
+
+    def total(self, name: str, vectors: Map, radius: float) -> FloatArray:
+        """Release the sum of a vector, which a function computes of each row.
+
+        Args:
+            name: The part that pays.
+            vectors: The function; its vectors are clipped to `radius`.
+            radius: The largest length of a vector.
+        """
+        multiplier = self._spend(name, choice=False)
+        total: list[int] = []
+        for batch in self._batches(LONGEST):
+            part = on_grid(vectors(batch), radius).sum(axis=0)
+            total = _added(total, part)
+        return np.asarray(self._noisy(total, multiplier, LONGEST) * (radius / LONGEST))
+
+    def second_moment(self, name: str, vectors: Map, radius: float) -> FloatArray:
+        """Release the sum of v vᵀ of a vector v, which a function computes of each row."""
+        multiplier = self._spend(name, choice=False)
+        total: list[int] = []
+        width = 0
+        for batch in self._batches(LONGEST**2):
+            whole = on_grid(vectors(batch), radius)
+            width = whole.shape[1]
+            total = _added(total, (whole.T @ whole)[np.triu_indices(width)])
+        rows, columns = np.triu_indices(width)
+        scale = np.where(rows == columns, 1.0, math.sqrt(0.5)) * LONGEST**2
+        entries = np.zeros(len(total))
+        for same in (True, False):
+            chosen = np.flatnonzero((rows == columns) == same)
+            if len(chosen):
+                values = [total[place] for place in chosen]
+                entries[chosen] = self._noisy(values, multiplier, scale[chosen[0]])
+        matrix = np.zeros((width, width))
+        matrix[rows, columns] = matrix[columns, rows] = entries * (radius / LONGEST) ** 2
+        return matrix
+
+    def cross(
+        self,
+        name: str,
+        pairs: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
+        radii: tuple[float, float],
+    ) -> FloatArray:
+        """Release the sum of v wᵀ for two vectors of each row, each clipped to its radius."""
+        multiplier = self._spend(name, choice=False)
+        total: list[int] = []
+        shape = (0, 0)
+        for batch in self._batches(LONGEST**2):
+            left, right = pairs(batch)
+            first, second = on_grid(left, radii[0]), on_grid(right, radii[1])
+            shape = first.shape[1], second.shape[1]
+            total = _added(total, (first.T @ second).ravel())
+        noisy = self._noisy(total, multiplier, LONGEST**2)
+        return np.asarray(noisy.reshape(shape) * (radii[0] * radii[1] / LONGEST**2))
+
+    def _batches(self, largest: int) -> Iterator[FloatArray]:
+        """The rows in batches of which sums of numbers of this size are exact.
+
+        There is one batch at least, which may be empty, so that every sum has its length.
+        """
+        most = int(2 * _EXACT) // largest
+        yield np.empty((0, len(self.rows.names)))
+        for batch in self.rows.batches():
+            for start in range(0, len(batch), most):
+                yield batch[start : start + most]
+
+    def _noisy(self, values: list[int], multiplier: float, sensitivity: float) -> FloatArray:
+        scale = math.nextafter(multiplier * sensitivity, math.inf)
+        drawn = self._noise.of_value(Distribution.GAUSSIAN, scale, len(values))
+        return np.array([one + other for one, other in zip(values, drawn, strict=True)], float)
+
+
+@attrs.frozen(eq=False, repr=False)
+class _Part:
+    """The records of a column after some rank, up to another; what a quantile asks of a column."""
+
+    column: Column
+    before: int
+    upto: int
+
+    def count(self) -> int:
+        return self.upto - self.before
+
+    def order_statistics(self, first: int, last: int) -> FloatArray:
+        return self.column.order_statistics(
+            max(first, 1) + self.before, min(last + self.before, self.upto)
+        )
+
+
+def _added(total: list[int], part: FloatArray) -> list[int]:
+    numbers = list(map(int, part.tolist()))
+    return [one + other for one, other in zip(total, numbers, strict=True)] if total else numbers
+
+
+def _fraction(p: float) -> Fraction:
+    """A probability as a simple fraction in (0, 1)."""
+    return Fraction(min(max(round(p * _LEAST_P), 1), _LEAST_P - 1), _LEAST_P)

@@ -1,0 +1,172 @@
+"""Standardised and whitened features, from released values alone.
+
+A column of unknown scale is standardised by two private quantiles. Standardised rows are rounded
+to whole steps, so that their products with released matrices are exact (`engine.product`).
+
+Whitening multiplies rows by the inverse root of their released second moment. Whitened rows are
+all about equally long, √(d/n), in all directions; so a sum of them needs little noise for what it
+says, and a step along it is a Newton step.
+"""
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm
+
+from prudent.estimators.engine import LONGEST, Engine, lengths, on_grid, product
+from prudent.release.lattice import FloatArray
+
+CLIP = 8.0
+"""Standardised features are clipped here."""
+
+_STEP = 2.0**-13  # of the grid of standardised features
+_LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
+_ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
+_DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
+_RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
+_REACH = 1.5  # the longest whitened row, in root mean squares
+_LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
+_LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
+
+
+def standardise(
+    engine: Engine, part: str, places: Sequence[int], count: float
+) -> tuple[FloatArray, FloatArray]:
+    """Release a location and a scale of some columns; costs two choices of `part` for each.
+
+    The scale of a column whose two quantiles agree is the size of its values, or 1.
+    """
+    epsilon = engine.prices.choice_epsilon(part)
+    p = min(_MOST_P, max(_LEAST_P, _ROOM / (epsilon * max(count, _LEAST_COUNT))))
+    locations, scales = np.zeros(len(places)), np.ones(len(places))
+    for at, place in enumerate(places):
+        low, high = sorted(engine.quantile(part, place, each) for each in (p, 1 - p))
+        size = max(abs(low), abs(high))
+        scale = (high - low) / (2 * float(norm.ppf(1 - p)))
+        locations[at] = low + (high - low) / 2
+        scales[at] = scale if scale > _DEGENERATE * size else size or 1.0
+    return locations, scales
+
+
+@attrs.frozen(eq=False)
+class Features:
+    """Standardised features of rows, in whole steps of 2**-13, with a constant first.
+
+    Attributes:
+        locations: The released location of each column.
+        scales: The released scale of each column, positive.
+    """
+
+    locations: FloatArray
+    scales: FloatArray
+
+    @property
+    def width(self) -> int:
+        """The number of features, with the constant."""
+        return len(self.locations) + 1
+
+    def steps(self, rows: FloatArray) -> FloatArray:
+        """The features of rows, clipped; a gap is at the location. A target may follow them."""
+        numbers = (rows[:, : self.width - 1] - self.locations) / self.scales
+        clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -CLIP, CLIP)
+        found = np.full((len(rows), self.width), 1 / _STEP)
+        found[:, 1:] = np.rint(clipped / _STEP)
+        return found
+
+    def vectors(self, rows: FloatArray) -> FloatArray:
+        """The features of rows as doubles: the constant 1, and the standardised columns."""
+        return self.steps(rows) * _STEP
+
+    @staticmethod
+    def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether a feature of a row is clipped."""
+        return np.asarray((np.abs(steps) >= CLIP / _STEP).any(axis=1))
+
+    def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
+        """Features times a released matrix or vector, exactly alike for equal rows."""
+        return product(steps, matrix * _STEP, math.sqrt(self.width) * CLIP / _STEP)
+
+    def unscaled(self, coefficients: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Slopes and intercept in the units of the columns, for one or several outputs."""
+        slopes = (coefficients[1:].T / self.scales).T
+        return slopes, coefficients[0] - self.locations @ slopes
+
+
+@attrs.frozen(eq=False)
+class Whitening:
+    """A released second moment of features, and the map that whitens them.
+
+    Attributes:
+        features: What standardises the columns.
+        radius: Rows of features are clipped to this length.
+        eigenvalues: Those of the released second moment, at least 0, without the ridge.
+        ridge: What was added to them.
+        noise: Standard deviation of the noise of an entry off the diagonal.
+        penalty: What was added to the diagonal, for rows of the mean weight after clipping.
+        root: The whitening matrix: columns are eigenvectors over the roots of the eigenvalues.
+        reach: Whitened rows are clipped to this length.
+    """
+
+    features: Features
+    radius: float
+    eigenvalues: FloatArray
+    ridge: float
+    noise: float
+    penalty: FloatArray
+    root: FloatArray
+    reach: float
+
+    @classmethod
+    def release(
+        cls,
+        engine: Engine,
+        part: str,
+        features: Features,
+        count: float,
+        penalty: float | FloatArray = 0.0,
+    ) -> "Whitening":
+        """Release the second moment of the features, at the price of `part`.
+
+        Args:
+            engine: Answers for the rows.
+            part: The part that pays.
+            features: What standardises the columns.
+            count: The noisy number of records.
+            penalty: What a penalised model adds to the diagonal of the second moment.
+        """
+        width = features.width
+        radius = math.sqrt(width)
+        moment = engine.second_moment(part, lambda rows: features.steps(rows) * _STEP, radius)
+        noise = engine.deviation(part) * radius**2 / math.sqrt(2)
+        ridge = _RIDGE * noise * math.sqrt(width)
+        weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
+        penalty = np.zeros(width) + penalty * weight
+        values, vectors = np.linalg.eigh(moment + np.diag(penalty))
+        values = np.maximum(values, 0.0)
+        root = vectors / np.sqrt(values + ridge)
+        effective = min(max(float(np.trace(root.T @ moment @ root)), 1.0), width)
+        reach = _REACH * math.sqrt(effective / max(count, _LEAST_COUNT))
+        return cls(features, radius, values, ridge, noise, penalty, root, reach)
+
+    @property
+    def contraction(self) -> FloatArray:
+        """About what is left of an error after one Newton step, along each eigenvector.
+
+        The ridge leaves a part of it, and the noise of the second moment E mixes it with errors
+        along the others: rows of rootᵀ E root have about this length.
+        """
+        inverse = 1 / (self.eigenvalues + self.ridge)
+        mixed = self.noise * np.sqrt(inverse * inverse.sum())
+        return np.asarray(np.minimum(1.0, np.hypot(self.ridge * inverse, mixed)))
+
+    def weights(self, steps: FloatArray) -> FloatArray:
+        """The factor by which the row of each record is shortened to the radius."""
+        return np.asarray(np.minimum(1.0, self.radius / (lengths(steps) * _STEP)))
+
+    def rows(self, steps: FloatArray) -> FloatArray:
+        """The whitened rows of features, shortened to the radius and before the reach."""
+        whole = on_grid(steps * _STEP, self.radius)
+        return product(whole, self.root * (self.radius / LONGEST), LONGEST)

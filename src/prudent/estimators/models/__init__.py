@@ -1,0 +1,1 @@
+"""Estimators beside the linear ones: classifiers, trees, clusters, components and scalers."""

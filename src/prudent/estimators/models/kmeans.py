@@ -1,0 +1,177 @@
+"""k-means without bounds: centres of many small cells, then noisy Lloyd steps.
+
+1. Columns are standardised by private quantiles, and rows clipped in length.
+2. Public random hyperplanes cut space into cells. One noisy sum has the number of records of each
+   cell and the sum of their rows. k-means on the means of the cells, weighted by their numbers, is
+   post-processing: it may start as often as it likes.
+3. Two Lloyd steps on the records themselves, each with one noisy sum.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.cluster import KMeans as PublicKMeans
+from typing_extensions import override
+
+from prudent import _validate
+from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.engine import Engine, Map
+from prudent.estimators.features import Features
+from prudent.estimators.models.start import one_hot, refusal, standardised
+from prudent.estimators.shares import Part, choices, sums
+from prudent.release.lattice import FloatArray
+
+ROUNDS = 2
+"""Lloyd steps on the records."""
+
+_REACH = 1.5  # the longest row, in root mean squares
+_CELL = 8.0  # a cell should hold so many deviations of the noise of its sums
+_MOST_PLANES = 8
+_STARTS = 20  # of k-means on cells
+
+
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, PrivateEstimator):
+    """Private k-means without bounds on the data, in standardised columns.
+
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Labels of the records are not kept: `predict` tells those of any rows.
+
+    Args:
+        n_clusters: The number of clusters.
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Attributes:
+        cluster_centers_: The centres, in the units of the columns.
+        cluster_sizes_: The noisy number of records of each cluster.
+    """
+
+    _title: ClassVar[str] = "k-means"
+    _supervised: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        ledger: Any = None,
+        noise: Any = None,
+    ) -> None:
+        self.n_clusters, self.epsilon, self.delta = n_clusters, epsilon, delta
+        self.ledger, self.noise = ledger, noise
+
+    @override
+    def _parts(self, features: int) -> dict[str, Part]:
+        _validate.count(1, n_clusters=self.n_clusters)
+        return {
+            "columns": choices(0.2, 2 * features),
+            "count": sums(0.005),
+            "cells": sums(0.395),
+            "steps": sums(0.4, ROUNDS),
+        }
+
+    @override
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        self.n_records_ = engine.count()
+        if (refused := refusal(engine, self.n_records_)) is not None:
+            return refused
+        features = standardised(engine, len(engine.rows.names), self.n_records_)
+        radius = _REACH * math.sqrt(features.width)
+        centres = self._start(engine, features, radius)
+        for _ in range(ROUNDS):
+            nearest = _nearest(features, centres)
+            found = _cells(engine, "steps", features, nearest, self.n_clusters, radius)
+            noise = engine.deviation("steps") * radius
+            sizes = np.maximum(found[:, :1], 1.0)
+            # A centre moves as far as its records outweigh the noise.
+            kept = sizes**2 / (sizes**2 + noise**2)
+            centres = centres + kept * (found[:, 1:] / sizes - centres)
+            self.cluster_sizes_ = np.maximum(found[:, 0], 0.0)
+        self._features, self._centres = features, centres
+        self.cluster_centers_ = features.locations + centres * features.scales
+        return None
+
+    def _start(self, engine: Engine, features: Features, radius: float) -> FloatArray:
+        """Centres from the noisy means of cells between public random hyperplanes."""
+        width, draw = features.width - 1, engine.generator()
+        noise = engine.deviation("cells") * radius
+        room = max(self.n_records_, 1.0) / (_CELL * noise)
+        planes = int(np.clip(math.floor(math.log2(max(room, 2.0))), 1, _MOST_PLANES))
+        planes = max(planes, math.ceil(math.log2(self.n_clusters)) + 1)
+        directions = draw.normal(size=(features.width, planes))
+        directions[1:] /= np.sqrt((directions[1:] ** 2).sum(axis=0))
+        directions[0] *= 0.5  # planes pass near the middle, not all through it
+
+        def cells(rows: FloatArray) -> FloatArray:
+            sides = features.times(features.steps(rows), directions) > 0
+            found = np.zeros(len(rows))
+            for plane in range(planes):
+                found = 2 * found + sides[:, plane]
+            return found
+
+        found = _cells(engine, "cells", features, cells, 2**planes, radius)
+        full = found[:, 0] > max(noise, 1.0)
+        if full.sum() < self.n_clusters:  # hardly any records: any centres are as good
+            return np.asarray(draw.normal(size=(self.n_clusters, width)))
+        means = np.clip(found[full, 1:] / found[full, :1], -radius, radius)
+        public = PublicKMeans(
+            self.n_clusters, n_init=_STARTS, random_state=int(draw.integers(2**31))
+        )
+        weights = found[full, 0]
+        return np.asarray(public.fit(means, sample_weight=weights).cluster_centers_)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_clusters)
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """Return the cluster of each row: that of the nearest centre, in standardised columns."""
+        return np.asarray(self.transform(X).argmin(axis=1), np.int64)
+
+    def fit_predict(self, X: Any, y: Any = None, **options: Any) -> npt.NDArray[np.int64]:
+        """Fit the model, and return the cluster of each row."""
+        return self.fit(X, y, **options).predict(X)
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the distance of each row from each centre, in standardised columns."""
+        rows = self._features_of(X)
+        squares = (rows**2).sum(axis=1)[:, None] - 2 * rows @ self._centres.T
+        return np.asarray(np.sqrt(np.maximum(squares + (self._centres**2).sum(axis=1), 0.0)))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return minus the sum of squared distances from the nearest centres."""
+        return -float((self.transform(X).min(axis=1) ** 2).sum())
+
+    def _features_of(self, X: Any) -> FloatArray:
+        rows = self._queries(X)
+        return self._features.vectors(rows)[:, 1:]
+
+
+def _nearest(features: Features, centres: FloatArray) -> Map:
+    """The place of the centre that is nearest to each row: |c|² - 2 z·c is least."""
+    matrix = np.concatenate([(centres**2).sum(axis=1)[None, :], -2 * centres.T])
+
+    def places(rows: FloatArray) -> FloatArray:
+        nearest = features.times(features.steps(rows), matrix).argmin(axis=1)
+        return np.asarray(nearest, np.float64)
+
+    return places
+
+
+def _cells(
+    engine: Engine, part: str, features: Features, places: Map, kinds: int, radius: float
+) -> FloatArray:
+    """Release the number of rows in each cell, and the sum of their features."""
+
+    def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return one_hot(places(rows), kinds), features.vectors(rows)
+
+    return engine.cross(part, pairs, (1.0, radius))

@@ -1,0 +1,111 @@
+"""Logistic regression without bounds: noisy steps of the multinomial likelihood in whitened space.
+
+1. A noisy count, two private quantiles of each column, and the second moment that whitens the
+   features, as in linear regression (`features`).
+2. Each round adds up, over all records, the whitened row times (label - probabilities), which is
+   never longer than √2: no bound on a residual has to be found. The step is a Newton step as long
+   as all labels are about equally probable; steps are accelerated, because curvature falls later.
+"""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from typing_extensions import override
+
+from prudent.estimators.base import TooFewRecordsError
+from prudent.estimators.engine import Engine
+from prudent.estimators.features import Whitening
+from prudent.estimators.models.probabilities import PrivateClassifier, softmax
+from prudent.estimators.models.start import one_hot, refusal, standardised
+from prudent.estimators.shares import Part, choices, sums
+from prudent.release.lattice import FloatArray
+
+ROUNDS = 4
+"""Steps of the likelihood."""
+
+_MOMENTUM = 0.5  # of the step before, which is looked ahead by
+
+
+class LogisticRegression(PrivateClassifier):
+    """Private multinomial logistic regression without bounds on the data.
+
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Args:
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        classes: The public list of labels; None means 0 and 1. A record of another label is absent.
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Attributes:
+        coef_: The slopes of the scores of each label; with two labels, of the second against the
+            first.
+        intercept_: The scores where all columns are 0.
+        classes_: The labels.
+    """
+
+    _title: ClassVar[str] = "logistic regression"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        classes: Any = None,
+        ledger: Any = None,
+        noise: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.classes = epsilon, delta, classes
+        self.ledger, self.noise = ledger, noise
+
+    @override
+    def _parts(self, features: int) -> dict[str, Part]:
+        return {
+            "columns": choices(0.2, 2 * features),
+            "count": sums(0.005),
+            "moment": sums(0.35),
+            "steps": sums(0.445, ROUNDS),
+        }
+
+    @override
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        kinds, width = self._keep_classes(), len(engine.rows.names) - 1
+        self.n_records_ = engine.count()
+        if (refused := refusal(engine, self.n_records_)) is not None:
+            return refused
+        self._features = standardised(engine, width, self.n_records_)
+        whitening = Whitening.release(engine, "moment", self._features, self.n_records_)
+        found = before = np.zeros((width + 1, kinds))
+        for _ in range(ROUNDS):
+            ahead = found + _MOMENTUM * (found - before)
+            step = whitening.root @ self._step(engine, whitening, ahead)
+            before, found = found, ahead + kinds * step
+        self._found = found
+        slopes, intercept = self._features.unscaled(found)
+        if kinds == 2:
+            slopes, intercept = slopes[:, 1:] - slopes[:, :1], intercept[1:] - intercept[:1]
+        self.coef_, self.intercept_ = slopes.T, intercept
+        return None
+
+    def _step(self, engine: Engine, whitening: Whitening, found: FloatArray) -> FloatArray:
+        """Release the gradient of the likelihood, in whitened coordinates."""
+        features, kinds = whitening.features, found.shape[1]
+
+        def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+            steps = features.steps(rows)
+            errors = one_hot(rows[:, -1], kinds) - softmax(features.times(steps, found))
+            return whitening.rows(steps), errors * whitening.weights(steps)[:, None]
+
+        return engine.cross("steps", pairs, (whitening.reach, math.sqrt(2)))
+
+    @override
+    def _scores(self, rows: FloatArray) -> FloatArray:
+        return self._features.times(self._features.steps(rows), self._found)
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Return the score of each label; with two, that of the second against the first."""
+        scores = self._scores(self._queries(X))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores

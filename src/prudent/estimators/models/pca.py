@@ -1,0 +1,104 @@
+"""Principal components without bounds, from one noisy second moment of standardised columns."""
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from typing_extensions import override
+
+from prudent import _validate
+from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.engine import Engine
+from prudent.estimators.models.start import refusal, standardised
+from prudent.estimators.shares import Part, choices, sums
+from prudent.release.lattice import FloatArray
+
+_REACH = 1.25  # the longest row, in root mean squares; a longer one counts with a smaller weight
+
+
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
+    """Private principal components without bounds on the data.
+
+    Rows far from the others are shortened. That keeps the directions of the components, and makes
+    the variances of columns with long tails smaller.
+
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Args:
+        n_components: How many components to keep; None keeps all.
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Attributes:
+        components_: The components, one in each row, the largest variance first.
+        explained_variance_: The variance along each of them.
+        explained_variance_ratio_: Its share of the variance of all.
+        mean_: The mean of each column.
+        n_components_: The number of components.
+    """
+
+    _title: ClassVar[str] = "principal components"
+    _supervised: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        ledger: Any = None,
+        noise: Any = None,
+    ) -> None:
+        self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
+        self.ledger, self.noise = ledger, noise
+
+    @override
+    def _parts(self, features: int) -> dict[str, Part]:
+        if self.n_components is not None:
+            _validate.count(1, features, n_components=self.n_components)
+        return {
+            "columns": choices(0.25, 2 * features),
+            "count": sums(0.005),
+            "moment": sums(0.745),
+        }
+
+    @override
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        width = len(engine.rows.names)
+        self.n_records_ = engine.count()
+        if (refused := refusal(engine, self.n_records_)) is not None:
+            return refused
+        features = standardised(engine, width, self.n_records_)
+        radius = _REACH * math.sqrt(features.width)
+        moment = engine.second_moment("moment", features.vectors, radius)
+        weight = max(float(moment[0, 0]), 1.0)
+        mean = np.clip(moment[0, 1:] / weight, -1.0, 1.0)
+        covariance = moment[1:, 1:] / weight - np.outer(mean, mean)
+        values, vectors = np.linalg.eigh(covariance * np.outer(features.scales, features.scales))
+        values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+        largest = np.abs(vectors).argmax(axis=0)
+        vectors = vectors * np.sign(vectors[largest, np.arange(width)])
+        self.n_components_ = width if self.n_components is None else self.n_components
+        self.mean_ = features.locations + mean * features.scales
+        self.components_ = np.ascontiguousarray(vectors.T[: self.n_components_])
+        self.explained_variance_ = values[: self.n_components_]
+        total = float(values.sum()) or 1.0
+        self.explained_variance_ratio_ = self.explained_variance_ / total
+        return None
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the coordinates of rows along the components; a gap is at the mean."""
+        rows = self._queries(X)
+        return np.asarray(np.where(np.isnan(rows), 0.0, rows - self.mean_) @ self.components_.T)
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """Return the rows that have these coordinates, and no part along other components."""
+        return np.asarray(np.asarray(X, np.float64) @ self.components_ + self.mean_)

@@ -1,0 +1,278 @@
+"""Scalers without bounds: by moments, by quartiles, and by many quantiles of each column."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from typing_extensions import override
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.engine import Engine
+from prudent.estimators.models.moments import Moments
+from prudent.estimators.models.start import refusal, standardised
+from prudent.estimators.shares import Part, choices, sums
+from prudent.release.lattice import FloatArray
+
+_EDGE = 1e-7  # probabilities of the outermost values of a normal output
+
+
+class _Scaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstimator):
+    """A map of each column alone, there and back; a gap stays a gap."""
+
+    _supervised: ClassVar[bool] = False
+
+    def _numbers(self, X: Any) -> FloatArray:
+        """Rows that are to be mapped back, which have no names."""
+        found = np.asarray(X, np.float64)
+        if found.ndim != 2 or found.shape[1] != self.n_features_in_:
+            raise ArgumentError("X", f"with {self.n_features_in_} columns", shown="others")
+        return found
+
+
+class _LinearScaler(_Scaler):
+    """A scaler that subtracts a centre and divides by a scale, where it is asked to."""
+
+    _centre: FloatArray
+    scale_: FloatArray | None
+
+    def transform(self, X: Any) -> FloatArray:
+        """Scale rows."""
+        rows = self._queries(X)
+        return np.asarray((rows - self._centre) / (1.0 if self.scale_ is None else self.scale_))
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """Return the rows that are scaled to these."""
+        scale = 1.0 if self.scale_ is None else self.scale_
+        return np.asarray(self._numbers(X) * scale + self._centre)
+
+
+class StandardScaler(_LinearScaler):
+    """Private means and standard deviations of columns without bounds on the data.
+
+    Values farther than about four deviations from the others are clipped before they count.
+
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Args:
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        with_mean: Whether `transform` subtracts the mean.
+        with_std: Whether `transform` divides by the standard deviation.
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Attributes:
+        mean_: The mean of each column.
+        var_: Its variance, at least a hundredth of the square of its released scale.
+        scale_: Its standard deviation; None without `with_std`.
+    """
+
+    _title: ClassVar[str] = "standard scaler"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        with_mean: bool = True,
+        with_std: bool = True,
+        ledger: Any = None,
+        noise: Any = None,
+    ) -> None:
+        self.epsilon, self.delta = epsilon, delta
+        self.with_mean, self.with_std = with_mean, with_std
+        self.ledger, self.noise = ledger, noise
+
+    @override
+    def _parts(self, features: int) -> dict[str, Part]:
+        return {
+            "columns": choices(0.4, 2 * features),
+            "count": sums(0.005),
+            "moments": sums(0.595),
+        }
+
+    @override
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        self.n_records_ = engine.count()
+        if (refused := refusal(engine, self.n_records_)) is not None:
+            return refused
+        features = standardised(engine, len(engine.rows.names), self.n_records_)
+        found = Moments.release(engine, "moments", features, lambda rows: np.zeros(len(rows)), 1)
+        self.mean_ = features.locations + found.means[0] * features.scales
+        self.var_ = found.variances[0] * features.scales**2
+        self.scale_ = np.sqrt(self.var_) if self.with_std else None
+        self._centre = self.mean_ if self.with_mean else np.zeros_like(self.mean_)
+        return None
+
+
+class RobustScaler(_LinearScaler):
+    """Private medians and ranges between two quantiles of columns, without bounds on the data.
+
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Args:
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        with_centering: Whether `transform` subtracts the median.
+        with_scaling: Whether `transform` divides by the range.
+        quantile_range: The two quantiles, in per cent.
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Attributes:
+        center_: The median of each column; None without `with_centering`.
+        scale_: The range of each column, 1 where it is none; None without `with_scaling`.
+    """
+
+    _title: ClassVar[str] = "robust scaler"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        with_centering: bool = True,
+        with_scaling: bool = True,
+        quantile_range: tuple[float, float] = (25.0, 75.0),
+        ledger: Any = None,
+        noise: Any = None,
+    ) -> None:
+        self.epsilon, self.delta = epsilon, delta
+        self.with_centering, self.with_scaling = with_centering, with_scaling
+        self.quantile_range = quantile_range
+        self.ledger, self.noise = ledger, noise
+
+    def _probabilities(self) -> list[float]:
+        low, high = (
+            _validate.between(0, 100, ends="()", quantile_range=each)
+            for each in self.quantile_range
+        )
+        if not low < high:
+            raise ArgumentError("quantile_range", "ascending", got=self.quantile_range)
+        return [0.5] * bool(self.with_centering) + [low / 100, high / 100] * bool(self.with_scaling)
+
+    @override
+    def _parts(self, features: int) -> dict[str, Part]:
+        asked = len(self._probabilities())
+        return {"count": sums(0.01), "columns": choices(0.99, asked * features)}
+
+    @override
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        self.n_records_ = engine.count()
+        asked, width = self._probabilities(), len(engine.rows.names)
+        self.center_ = self.scale_ = None
+        self._centre = np.zeros(width)
+        if not asked:
+            return None
+        if (refused := refusal(engine, self.n_records_)) is not None:
+            return refused
+        found = np.array(
+            [[engine.quantile("columns", place, p) for p in asked] for place in range(width)]
+        )
+        if self.with_centering:
+            self.center_ = self._centre = found[:, 0]
+        if self.with_scaling:
+            ranges = np.abs(found[:, -1] - found[:, -2])
+            self.scale_ = np.where(ranges > 0, ranges, 1.0)
+        return None
+
+
+class QuantileTransformer(_Scaler):
+    """A private map of each column to a uniform or normal one, without bounds on the data.
+
+    A column is halved by a private median, its halves by one each, and so on: `levels` levels cost
+    as much as so many quantiles, and give 2**levels - 1 of them.
+
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Args:
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        levels: How often a column is halved, from 1 to 12.
+        output_distribution: "uniform", or "normal".
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Attributes:
+        quantiles_: The quantiles, one column for each feature.
+        references_: Their probabilities.
+    """
+
+    _title: ClassVar[str] = "quantile transformer"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        *,
+        levels: int = 4,
+        output_distribution: str = "uniform",
+        ledger: Any = None,
+        noise: Any = None,
+    ) -> None:
+        self.epsilon, self.delta, self.levels = epsilon, delta, levels
+        self.output_distribution = output_distribution
+        self.ledger, self.noise = ledger, noise
+
+    @override
+    def _parts(self, features: int) -> dict[str, Part]:
+        _validate.one_of(("uniform", "normal"), output_distribution=self.output_distribution)
+        levels = _validate.count(1, 12, levels=self.levels)
+        return {"count": sums(0.01), "columns": choices(0.99, levels * features)}
+
+    @override
+    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+        self.n_records_ = engine.count()
+        if (refused := refusal(engine, self.n_records_)) is not None:
+            return refused
+        places = range(len(engine.rows.names))
+        found = [engine.cuts("columns", place, self.levels) for place in places]
+        self.quantiles_ = np.stack(found, axis=1)
+        self.references_ = np.arange(1, 2**self.levels) / 2**self.levels
+        return None
+
+    def transform(self, X: Any) -> FloatArray:
+        """Map rows to probabilities, or to normal numbers of these probabilities.
+
+        Between two quantiles the map is linear; beyond the outermost ones it goes on as far as
+        the range of half of the quantiles, and ends there. A value that several quantiles share is
+        mapped to the middle of their probabilities.
+        """
+        rows = self._queries(X)
+        found = np.full(rows.shape, np.nan)
+        for place, (values, shares) in enumerate(self._knots()):
+            known = ~np.isnan(rows[:, place])
+            numbers = rows[known, place]
+            # The mean of the map from the left and of that from the right is in the middle of ties.
+            upper = -np.interp(-numbers, -values[::-1], -shares[::-1])
+            found[known, place] = (np.interp(numbers, values, shares) + upper) / 2
+        if self.output_distribution == "normal":
+            return np.asarray(ndtri(np.clip(found, _EDGE, 1 - _EDGE)))
+        return found
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """Return the rows that are mapped to these."""
+        rows = self._numbers(X)
+        shares = ndtr(rows) if self.output_distribution == "normal" else rows
+        columns = [
+            np.interp(shares[:, place], knots[1], knots[0])
+            for place, knots in enumerate(self._knots())
+        ]
+        return np.stack(columns, axis=1)
+
+    def _knots(self) -> list[tuple[FloatArray, FloatArray]]:
+        """Points of the map of each column: quantiles, and an end at each side."""
+        shares = np.concatenate([[0.0], self.references_, [1.0]])
+        knots = []
+        for values in self.quantiles_.T:
+            reach = (values[-1] - values[0]) / 2
+            knots.append(
+                (np.concatenate([[values[0] - reach], values, [values[-1] + reach]]), shares)
+            )
+        return knots

@@ -1,0 +1,26 @@
+"""How most models begin: a noisy count, a refusal if it is too small, standardised columns."""
+
+import numpy as np
+
+from prudent.estimators.base import TooFewRecordsError
+from prudent.estimators.engine import Engine
+from prudent.estimators.features import Features, standardise
+from prudent.release.lattice import FloatArray
+
+_ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
+
+
+def refusal(engine: Engine, count: float, part: str = "columns") -> TooFewRecordsError | None:
+    """The refusal that a noisy count leads to, if quantiles of this part would be guesses."""
+    needed = _ENOUGH / engine.prices.choice_epsilon(part)
+    return TooFewRecordsError(count, needed) if count < needed else None
+
+
+def standardised(engine: Engine, columns: int, count: float) -> Features:
+    """Released locations and scales of the first columns, which the part `columns` pays for."""
+    return Features(*standardise(engine, "columns", range(columns), count))
+
+
+def one_hot(places: FloatArray, kinds: int) -> FloatArray:
+    """A row with a one at each place, which is a whole number as a double."""
+    return np.asarray(places[:, None] == np.arange(kinds), np.float64)

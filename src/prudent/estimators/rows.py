@@ -1,0 +1,285 @@
+"""The rows that a model reads, from arrays, frames, files, databases and Spark.
+
+A record is one row: its features and, for some models, its target, all as doubles. A row that has
+no value (NULL, NaN, or something that is not a number) in one of the columns is absent, and an
+infinite value is a value at the end. Nothing is read before the model is charged, except names,
+types and the number of columns, which are public.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from prudent import _extras, _validate
+from prudent._validate import ArgumentError
+from prudent.release.columns import conversions
+from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.lattice import FloatArray
+
+_BATCH = 2**15
+_ROW = (list, tuple, np.ndarray)
+
+
+class Rows(Protocol):
+    """Rows of doubles, without those that have a gap. All that is read from them is private."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the columns; the target is last."""
+        ...
+
+    def batches(self) -> Iterator[FloatArray]:
+        """Read all rows, a few at a time; the order and the sizes of batches mean nothing."""
+        ...
+
+    def column(self, place: int) -> Column:
+        """One column, for a private quantile."""
+        ...
+
+
+class ArrayRows:
+    """Rows in memory; they are converted to doubles when they are first read."""
+
+    def __init__(self, names: Sequence[str], parts: Sequence[Any]) -> None:
+        """Put two-dimensional arrays, or one-dimensional ones of one column, side by side."""
+        self.names = tuple(names)
+        self._parts = parts
+        self._matrix: FloatArray | None = None
+
+    def _read(self) -> FloatArray:
+        if self._matrix is None:
+            matrix = np.concatenate([doubles(part) for part in self._parts], axis=1)
+            self._matrix = np.ascontiguousarray(matrix[~np.isnan(matrix).any(axis=1)])
+        return self._matrix
+
+    def batches(self) -> Iterator[FloatArray]:
+        """See `Rows`."""
+        matrix = self._read()
+        for start in range(0, len(matrix), _BATCH):
+            yield matrix[start : start + _BATCH]
+
+    def column(self, place: int) -> Column:
+        """See `Rows`."""
+        return ArrayColumn(self._read()[:, place])
+
+
+def doubles(values: Any) -> FloatArray:
+    """Convert an array of one or two dimensions to doubles, each value alone; NaN if it has none.
+
+    Times are converted as in a column of their own: to days or microseconds.
+    """
+    array = values if isinstance(values, np.ndarray) else _objects(values)
+    array = array[:, None] if array.ndim == 1 else array
+    if array.dtype.kind in "biuf":
+        with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
+            return array.astype(np.float64)
+    if array.dtype.kind in "mM":
+        found = np.full(array.shape, np.nan)
+        known = ~np.isnat(array)
+        found[known] = conversions.numbers_of_times(array[known])
+        return found
+    numbers = [conversions.number(each) for each in array.ravel().tolist()]
+    return np.array(numbers, np.float64).reshape(array.shape)
+
+
+def _objects(values: Any) -> npt.NDArray[Any]:
+    """A list of numbers, or of rows of numbers, as an array of objects.
+
+    Rows are as long as most of them are; one of another length has no values.
+    """
+    rows = list(values)
+    lengths = Counter(len(row) if isinstance(row, _ROW) else 0 for row in rows)
+    width = max(lengths, key=lambda length: (lengths[length], length), default=0)
+    if not width:
+        return np.fromiter(rows, dtype=object)
+    found = np.full((len(rows), width), None, dtype=object)
+    for place, row in enumerate(rows):
+        if isinstance(row, _ROW) and len(row) == width:
+            found[place] = list(row)
+    return found
+
+
+def is_table(data: Any) -> bool:
+    """Whether data have named columns: a frame, a path, a table of an engine."""
+    if isinstance(data, np.ndarray | list | tuple) or data is None:
+        return False
+    return isinstance(data, str) or hasattr(data, "__fspath__") or hasattr(data, "columns")
+
+
+def is_frame(data: Any) -> bool:
+    """Whether data are a frame in memory, of pandas, polars or pyarrow."""
+    return type(data).__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
+
+
+def columns_of(frame: Any) -> list[Any]:
+    """The names of the columns of a frame in memory."""
+    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
+
+
+def number_table(source: Any, **options: Any) -> Any:
+    """Open a `NumberTable`, which needs the packages for tables."""
+    with _extras.needed("A model of a table"):
+        from prudent.release.columns.number_rows import NumberTable
+    return NumberTable(source, **options)
+
+
+class FrameRows(ArrayRows):
+    """Rows of a frame in memory: converted by the engine once, then kept as an array."""
+
+    def __init__(self, rows: Any) -> None:
+        """Wrap a `NumberRows`."""
+        super().__init__(rows.names, [])
+        self._rows = rows
+
+    @override
+    def _read(self) -> FloatArray:
+        if self._matrix is None:
+            empty = np.empty((0, len(self.names)))
+            self._matrix = np.concatenate([empty, *self._rows.batches()])
+        return self._matrix
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
+class Asked:
+    """What a model is fitted to.
+
+    Attributes:
+        data: Features as an array or a frame; or a table with all columns, in memory, in a file
+            (by its path) or in an engine.
+        target: The targets as an array, or the name of a column of the table; None if the model
+            needs none.
+        classes: The public list of labels, if targets are labels: they become their places in it.
+        features: The names of the columns that are features; None means all but the target.
+        connect: The address of a database, instead of `data`.
+        table: The name of the table in that database.
+        where: Which rows to keep, as in `prudent.median`.
+    """
+
+    data: Any
+    target: Any = None
+    classes: Sequence[Hashable] | None = None
+    features: Sequence[str] | None = None
+    connect: str | None = None
+    table: str | None = None
+    where: Any = None
+
+    @property
+    def named(self) -> bool:
+        """Whether the data have named columns."""
+        return self.connect is not None or is_table(self.data)
+
+    def open(self) -> tuple[Rows, list[str]]:
+        """Open the rows, without reading any; and return them with the names of the features."""
+        if not self.named:
+            return self._of_arrays()
+        data, target = self.data, self.target
+        if is_frame(data):
+            names = list(map(str, columns_of(data)))
+            data = data.set_axis(names, axis=1) if hasattr(data, "set_axis") else data
+            if target is not None and not isinstance(target, str):
+                data, target = _with_target(data, self._targets()[:, 0], names)
+        elif target is not None and not isinstance(target, str):
+            raise ArgumentError("y", "the name of a column of the table", shown=_kind(target))
+        opened = number_table(data, connect=self.connect, table=self.table, where=self.where)
+        features = [name for name in opened.names if name != target]
+        if self.features is not None:
+            for name in self.features:
+                _validate.one_of(features, features=name)
+            features = list(self.features)
+        terms = {name: opened.number(name) for name in features}
+        if target is not None:
+            labels = self.classes is not None and isinstance(self.target, str)
+            terms[target] = opened.place(target, self.classes) if labels else opened.number(target)
+        rows = opened.rows(terms)
+        return FrameRows(rows) if is_frame(data) else rows, features
+
+    def _of_arrays(self) -> tuple[Rows, list[str]]:
+        for name in ("features", "table", "where"):
+            if getattr(self, name) is not None:
+                raise ArgumentError(name, "only with a table", got=getattr(self, name))
+        features = array_of(self.data)
+        names = [f"x{place}" for place in range(features.shape[1])]
+        if self.target is None:
+            return ArrayRows(names, [features]), names
+        targets = self._targets()
+        if len(targets) != len(features):
+            raise ArgumentError("y", "one value for each row of X", shown="another number")
+        return ArrayRows([*names, "target"], [features, targets]), names
+
+    def _targets(self) -> FloatArray:
+        """The targets of an array as doubles, labels as their places."""
+        from sklearn.utils.validation import column_or_1d
+
+        given = self.target
+        if isinstance(given, str):
+            raise ArgumentError("y", "one value for each row of X", got=given)
+        values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
+        values = column_or_1d(values, warn=True)
+        if self.classes is None:
+            return doubles(values)
+        places = {label: float(at) for at, label in enumerate(self.classes)}
+        found = [places.get(conversions.category(each), np.nan) for each in values.tolist()]
+        return np.array(found, np.float64)[:, None]
+
+
+def array_of(data: Any) -> npt.NDArray[Any]:
+    """An array of two dimensions, of any type.
+
+    Raises:
+        TypeError: for a sparse matrix.
+        ValueError: for another number of dimensions, or complex numbers.
+    """
+    if hasattr(data, "tocsr"):
+        raise TypeError("Sparse data were passed for X, but dense data are required: X.toarray().")
+    array = np.asarray(data) if hasattr(data, "__array__") else _objects(data)
+    if array.ndim != 2:
+        raise ValueError(
+            f"Expected a 2D array for X, got one of {array.ndim} dimensions. Reshape your data "
+            "with X.reshape(-1, 1) if it has a single feature."
+        )
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported: give the parts as columns of their own.")
+    if not array.shape[1]:
+        raise ValueError(
+            f"Found array with 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
+    return array
+
+
+def queries_of(data: Any, features: Sequence[str]) -> FloatArray:
+    """The features of all rows that a fitted model is asked about, in their order; NaN in gaps."""
+    if not is_table(data):
+        return doubles(array_of(data))
+    if hasattr(data, "set_axis"):
+        data = data.set_axis(list(map(str, data.columns)), axis=1)
+    opened = number_table(data, columns=list(features))
+    rows = opened.rows({name: opened.number(name) for name in features})
+    return np.concatenate([np.empty((0, len(features))), *rows.batches(complete=False)])
+
+
+def _with_target(frame: Any, values: FloatArray, names: list[str]) -> tuple[Any, str]:
+    """Add a column of targets to a frame, and return the frame and the column's name."""
+    name = "target"
+    while name in names:
+        name += "_"
+    if len(values) != len(frame):
+        raise ArgumentError("y", "one value for each row of X", shown="another number")
+    kind = type(frame).__module__.split(".")[0]
+    if kind == "pandas":
+        return frame.assign(**{name: values}), name
+    if kind == "polars":
+        import polars
+
+        return frame.with_columns(polars.Series(name, values)), name
+    import pyarrow
+
+    return frame.append_column(name, pyarrow.array(values)), name
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,164 @@
+"""How a model divides its budget: fractions of μ², calibrated together by the exact accountant.
+
+A model asks for choices by the exponential mechanism and for sums with Gaussian noise. A choice of
+bounded range ε₀ costs about as much as a Gaussian release of μ = ε₀/2, and the squares of μ add up.
+So each part gets a fraction of μ². One number, the total μ, is then solved for with the event of
+all parts together; the fractions decide what the model is good at, and never what it costs.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+
+import attrs
+import dp_accounting as dp
+
+from prudent import _validate
+from prudent.accounting.calibration import Search, solve
+from prudent.accounting.events import ExponentialMechanismDpEvent
+from prudent.release.noise import SLACK
+
+SMALLEST_EPSILON, LARGEST_EPSILON = 1e-2, 50.0
+"""Limits of the ε of a model."""
+
+LARGEST_MULTIPLIER = 2.0**15
+"""Largest noise multiplier of a sum, at which its noise still fits the source of randomness."""
+
+_SEARCH_FACTOR = 50.0
+
+
+@attrs.frozen
+class Part:
+    """Releases of one kind, which share a fraction of μ² equally.
+
+    Attributes:
+        share: The fraction of μ².
+        times: The number of releases; 0 means that this part is not used.
+        choice: Whether they are choices by the exponential mechanism; otherwise Gaussian sums.
+    """
+
+    share: float
+    times: int = 1
+    choice: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        _validate.between(0, 1, share=self.share)
+        _validate.count(times=self.times)
+
+    def mu(self, total: float) -> float:
+        """The μ of one release, given the total."""
+        return total * math.sqrt(self.share / self.times)
+
+    def event(self, total: float) -> dp.DpEvent:
+        """The event of all releases of this part, given the total μ."""
+        one = (
+            ExponentialMechanismDpEvent(2 * self.mu(total))
+            if self.choice
+            else dp.GaussianDpEvent(1 / self.mu(total))
+        )
+        return one if self.times == 1 else dp.SelfComposedDpEvent(one, self.times)
+
+
+def choices(share: float, times: int = 1) -> Part:
+    """Choices by the exponential mechanism: private quantiles."""
+    return Part(share, times, choice=True)
+
+
+def sums(share: float, times: int = 1) -> Part:
+    """Sums with Gaussian noise."""
+    return Part(share, times)
+
+
+@attrs.frozen
+class Prices:
+    """What each part of a model may spend.
+
+    Guarantee:
+        If each part is used at most as often as it says, the model has the privacy of `event`, and
+        is (ε, δ)-DP for adding or removing one record.
+
+    Attributes:
+        epsilon: ε of the model.
+        delta: δ of the model.
+        parts: The parts by name; a part that is used 0 times is left out.
+        mu: The total μ.
+    """
+
+    epsilon: float
+    delta: float
+    parts: Mapping[str, Part]
+    mu: float
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of the model."""
+        return _event(tuple(self.parts.values()), self.mu)
+
+    def choice_epsilon(self, name: str) -> float:
+        """ε of one choice of a part."""
+        return 2 * self.parts[name].mu(self.mu)
+
+    def multiplier(self, name: str) -> float:
+        """The noise multiplier of one sum of a part."""
+        return 1 / self.parts[name].mu(self.mu)
+
+
+def calibrate(epsilon: float, delta: float, parts: Mapping[str, Part]) -> Prices:
+    """Return the prices of the parts, as large as (epsilon, delta) allows.
+
+    Args:
+        epsilon: ε of the model, from 0.01 to 50.
+        delta: δ of the model.
+        parts: The parts by name. Their shares are fractions of the sum of all shares.
+
+    Raises:
+        ArgumentError: if ε or δ is out of range, or ε is too small for so many parts.
+    """
+    epsilon = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=epsilon)
+    delta = _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    used = {name: part for name, part in parts.items() if part.times and part.share}
+    total = math.fsum(part.share for part in used.values())
+    used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}
+    prices = Prices(epsilon, delta, used, _total_mu(epsilon, delta, tuple(used.values())))
+    largest = max((prices.multiplier(name) for name, p in used.items() if not p.choice), default=0)
+    if largest > LARGEST_MULTIPLIER:
+        raise _validate.ArgumentError(
+            "epsilon",
+            "larger for a model of so many parts",
+            got=epsilon,
+            why="a sum would get too little of it",
+        )
+    return prices
+
+
+def _event(parts: tuple[Part, ...], mu: float) -> dp.DpEvent:
+    return dp.ComposedDpEvent([part.event(mu) for part in parts])
+
+
+@functools.lru_cache(maxsize=256)
+def _total_mu(epsilon: float, delta: float, parts: tuple[Part, ...]) -> float:
+    """The largest μ at which all parts together are (epsilon, delta)-DP, by the exact accountant.
+
+    The search starts at the μ of a single Gaussian release, which is a few per cent too large.
+    """
+    guess = gaussian_mu(epsilon, delta) / 1.02
+    noise = solve(
+        lambda noise: _event(parts, 1 / noise),
+        Search(safe=_SEARCH_FACTOR / guess, unsafe=1 / (_SEARCH_FACTOR * guess), guess=1 / guess),
+        epsilon=epsilon * (1 - SLACK),
+        delta=delta * (1 - SLACK),
+        name="epsilon",
+    )
+    return 1 / noise
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """The μ at which one Gaussian release is (epsilon, delta)-DP, to a few digits: a guess."""
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    def gap(mu: float) -> float:
+        beyond = norm.logcdf(-epsilon / mu - mu / 2) + epsilon
+        return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(min(beyond, 0.0)) - delta)
+
+    return float(brentq(gap, 1e-6, 100.0, xtol=1e-9))

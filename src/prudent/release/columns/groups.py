@@ -1,0 +1,113 @@
+"""Groups of rows: how a column of groups is stored in an engine, and how a group is named."""
+
+import datetime
+import itertools
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import ibis.expr.datatypes as dt
+import ibis.expr.types as ir
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.release.columns import periods
+from prudent.release.columns.dialects import INTEGERS, PublicValue, typed
+from prudent.release.columns.scales import Scale
+
+_MOST = 100_000  # groups of a public list
+
+
+@attrs.frozen
+class GroupKey:
+    """One column of groups.
+
+    Attributes:
+        value: The group of a row, as it is stored.
+        dtype: The type in which groups are named.
+        scale: Of dates and times, which are stored as numbers; None for others.
+        period: The period that dates and times are put in; None for dates as they are.
+    """
+
+    value: ir.Value
+    dtype: dt.DataType
+    scale: Scale | None = None
+    period: str | None = None
+
+    def stored(self, group: Hashable) -> PublicValue:
+        """A public group as it is stored.
+
+        Raises:
+            ArgumentError: if it is not of the type of the column.
+        """
+        if self.scale is None:
+            return typed(group, self.dtype, "groups")
+        try:
+            if self.period is None:
+                return self.scale.number(group)
+            return periods.start_of(group, self.period, self.scale)
+        except ArgumentError:
+            what = "as the column has" if self.period is None else f"each in one {self.period}"
+            raise ArgumentError("groups", f"dates such as 2024-05-31, {what}", got=group) from None
+
+    def name(self, member: Any, codec: str) -> Hashable | None:
+        """The name of a stored group; None if it cannot be given back as a public value.
+
+        Bytes that no text encodes to have no name either, so that names differ.
+        """
+        if self.scale is not None:
+            moment: datetime.date = self.scale.value(member)
+            return moment if self.scale.record(moment) == member else None
+        if not isinstance(member, bytes):
+            return member if not isinstance(member, int) or member in INTEGERS else None
+        try:
+            name = member.decode(codec)
+        except (UnicodeDecodeError, LookupError):
+            return None
+        return None if "\0" in name else name
+
+
+def public_groups(groups: Any, by: str | Sequence[str], keys: Sequence[GroupKey]) -> list[Hashable]:
+    """The groups of a public list, or of one list for each column: all their combinations.
+
+    Raises:
+        ArgumentError: if the list is missing, empty or repeats a group.
+    """
+    names = [by] if isinstance(by, str) else list(by)
+    if groups is None:
+        raise ArgumentError(
+            "groups",
+            "a list that is public knowledge",
+            got=None,
+            hint=f"Which values of {', '.join(map(repr, names))} occur depends on single records, "
+            "so a list read from the data is private: name the groups yourself, also those that "
+            "may be empty; or give groups='private' and delta.",
+        )
+    if isinstance(groups, Mapping):
+        if set(groups) != set(names):
+            raise ArgumentError(
+                "groups", f"a list for each of {', '.join(names)}", got=list(groups)
+            )
+        lists = [
+            _expanded(_validate.values(groups=groups[name]), key)
+            for name, key in zip(names, keys, strict=True)
+        ]
+        found = [each[0] if isinstance(by, str) else each for each in itertools.product(*lists)]
+    else:
+        found = list(_validate.values(groups=groups))
+        if isinstance(by, str):
+            found = _expanded(found, keys[0])
+        else:
+            found = [tuple(each) if isinstance(each, list) else each for each in found]
+    distinct = all(isinstance(each, Hashable) for each in found) and len(set(found))
+    if not found or distinct < len(found):
+        raise ArgumentError("groups", "one or more distinct values", got=groups)
+    if len(found) > _MOST:
+        raise ArgumentError("groups", f"at most {_MOST:,}", shown=f"{len(found):,}")
+    return found
+
+
+def _expanded(groups: Sequence[Any], key: GroupKey) -> list[Any]:
+    if key.period is None or key.scale is None:
+        return list(groups)
+    return periods.expanded(list(groups), key.period, key.scale)

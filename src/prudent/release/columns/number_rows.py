@@ -1,0 +1,159 @@
+"""Rows of numbers from a table in any engine: what a model of several columns reads.
+
+A statistic asks the engine for counts and ranks of one column. A model needs the columns of a row
+together, and its records are clipped and weighed in ways that no engine knows. So rows leave the
+engine, as doubles, a batch at a time. A row that has no value in one of the columns is absent.
+"""
+
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import ibis
+import ibis.expr.types as ir
+import numpy as np
+
+from prudent import _validate
+from prudent.release.columns.column import Contribution
+from prudent.release.columns.conditions import Predicate, of_one_row
+from prudent.release.columns.dialects import (
+    backend_name,
+    double,
+    exact,
+    number_of,
+    number_of_text,
+)
+from prudent.release.columns.dialects import scale_of as scale_of_type
+from prudent.release.columns.expressions import parse_condition
+from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.table_rows import Opened, group_key
+from prudent.release.lattice import FloatArray
+
+Term = Callable[[ir.Table], ir.Value]
+"""What makes a column of doubles from a table: a function of one row."""
+
+_BATCH = 2**15
+
+
+class NumberRows:
+    """A table of doubles. Nothing that it returns may be published without a mechanism.
+
+    Guarantee: each row is a function of one record alone; a record whose row has a missing number
+    is absent.
+    """
+
+    def __init__(self, table: ir.Table, owner: OpenTable) -> None:
+        """Wrap a table of doubles; `owner` stays open as long as this object."""
+        self._table = table
+        self._owner = owner
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self._table.columns)
+
+    @property
+    def complete(self) -> ir.Table:
+        """The rows that have a number in every column."""
+        rows = self._table.drop_null()
+        return rows.filter(*(~rows[name].isnan() for name in self.names))
+
+    def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
+        """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
+        rows = self.complete if complete else self._table
+        for batch in _arrow_batches(rows):
+            columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
+            yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
+
+    def column(self, place: int) -> TableColumn:
+        """One column of the complete rows, to be asked where the data are."""
+        name = self.names[place]
+        return TableColumn(self.complete.select(value=name), scale=NUMBER, owner=self._owner)
+
+
+def _arrow_batches(rows: ir.Table) -> Iterable[Any]:
+    """The rows of a query, as the engine hands them over: few are in memory at a time."""
+    backend = rows.get_backend()
+    if backend.name != "duckdb" or rows.op().find(ibis.expr.operations.InMemoryTable):
+        return rows.to_pyarrow_batches(chunk_size=_BATCH)  # type: ignore[no-any-return]
+    answer = backend.raw_sql(ibis.to_sql(rows))  # ibis calls this by a name that DuckDB deprecates
+    read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+    return read(_BATCH)  # type: ignore[no-any-return]
+
+
+class NumberTable:
+    """An open table from whose columns rows of numbers can be made. No record has been read."""
+
+    def __init__(
+        self,
+        source: Any = None,
+        *,
+        connect: str | None = None,
+        table: str | None = None,
+        where: Predicate | str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """Open a table; see `prudent.release.columns.sources.open_source`."""
+        self.owner = open_source(
+            source, connect=connect, table=table, columns=columns if where is None else None
+        )
+        weakref.finalize(self.owner, self.owner.close)
+        self.table = self.owner.table
+        if where is not None:
+            rule = parse_condition(where) if isinstance(where, str) else where
+            self.table = self.table.filter(of_one_row(rule, self.table))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(self.table.columns)
+
+    def rows(self, terms: Mapping[str, Term]) -> NumberRows:
+        """The rows of these terms, by name."""
+        return NumberRows(
+            self.table.select(**{name: term(self.table) for name, term in terms.items()}),
+            self.owner,
+        )
+
+    def scale(self, name: str, read_as: str | None = None) -> Scale | None:
+        """The scale of a column, from its public type; None for truth values, which are 0 and 1.
+
+        Raises:
+            ArgumentError: if there is no such column, or it has no numbers.
+        """
+        _validate.one_of(self.names, column=name)
+        if name in self.owner.text:
+            return NUMBER if read_as is None else Scale.named(read_as)
+        dtype = self.table[name].type()
+        return None if dtype.is_boolean() else scale_of_type(dtype, backend_name(self.table), name)
+
+    def place(self, name: str, levels: Sequence[Hashable]) -> Term:
+        """The place of a record's category in a public list; no value if it is not in there.
+
+        Raises:
+            ArgumentError: if there is no such column, it has no categories, or a level is not of
+                its type.
+        """
+        _validate.one_of(self.names, column=name)
+        dtype = self.table[name].type()
+        key = group_key(self.table, name, self.owner)
+        opened = Opened(self.table, dtype, (None,), Contribution(), (key,), True, self.owner)
+        stored = [level for (level,) in opened.members(levels).values()]
+
+        def term(table: ir.Table) -> ir.Value:
+            member = exact(group_key(table, name, self.owner).value, backend_name(table))
+            cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
+            return ibis.cases(*cases, else_=ibis.null("float64"))
+
+        return term
+
+    def number(self, name: str, read_as: str | None = None) -> Term:
+        """The numbers of a column: those of dates in days, of times in microseconds."""
+        scale = self.scale(name, read_as)
+        if scale is None:
+            return lambda table: table[name].cast("int32").cast("float64")
+        if name in self.owner.text:
+            return lambda table: number_of_text(table[name], scale).cast("float64")
+        return lambda table: number_of(table[name], scale).cast("float64")

@@ -1,0 +1,135 @@
+"""Dates and times in periods: the day, week or month that each lies in, by its first moment.
+
+A period is named after a column, `joined:month`, or as in SQL, `date_trunc('month', joined)`. Every
+engine computes it in the same way, from the number of days or microseconds since 1970, in doubles
+that are exact: engines differ in what they do with far dates, time zones and infinity, and some
+fail. Days begin at midnight, of UTC for times with a zone; weeks begin on Monday.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ibis
+import ibis.expr.types as ir
+
+from prudent._validate import ArgumentError
+from prudent.release.columns.dialects import double
+from prudent.release.columns.scales import DATE, Scale
+
+UNITS = ("minute", "hour", "day", "week", "month", "quarter", "year")
+"""The periods that there are."""
+
+_WITHIN_A_DAY = {"minute": 60e6, "hour": 3600e6}  # in microseconds
+_DAY = 86_400e6
+_FARTHEST = 2.0**52  # whole numbers of doubles
+_MOST = 100_000  # periods of a range
+_UNIT = "|".join(UNITS)
+_SHORT = re.compile(rf"(?P<name>.+):(?P<unit>{_UNIT})", re.IGNORECASE)
+_CALL = re.compile(
+    rf"date_trunc\(\s*'(?P<unit>{_UNIT})'\s*,\s*\"?(?P<name>[^\"()]+?)\"?\s*\)", re.IGNORECASE
+)
+
+
+def split(text: str) -> tuple[str, str] | None:
+    """The column and the period that a text names; None if it names none."""
+    found = _SHORT.fullmatch(text.strip()) or _CALL.fullmatch(text.strip())
+    return None if found is None else (found["name"], found["unit"].lower())
+
+
+def scale_of_periods(unit: str, *, zoned: bool = False) -> Scale:
+    """The scale of the first moments of periods: days, or microseconds within a day."""
+    return Scale("timestamp", zoned=zoned) if unit in _WITHIN_A_DAY else DATE
+
+
+def starts(numbers: ir.Value, scale: Scale, unit: str) -> ir.Value:
+    """The first moments of the periods of dates or times; NULL for those that are infinite.
+
+    Args:
+        numbers: Dates or times, in units of their scale.
+        scale: Their scale.
+        unit: The period.
+    """
+    near = numbers.abs() < double(_FARTHEST)
+    finite = ibis.ifelse(near, numbers, ibis.null("float64"))
+    return _start(finite, scale, unit, double, lambda value: value.floor().cast("float64"))
+
+
+def start_of(value: Any, unit: str, scale: Scale) -> float:
+    """The first moment of the period that a public date or time lies in, as a number.
+
+    A month may be given as "2024-05", and a year as "2024".
+
+    Raises:
+        ArgumentError: if it is no date or time.
+    """
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str):
+        text = re.sub(r"^(\d{4})$", r"\1-01-01", text.strip())
+        text = re.sub(r"^(\d{4}-\d\d)$", r"\1-01", text)
+    return float(_start(scale.number(text), scale, unit, float, math.floor))
+
+
+def expanded(groups: list[Any], unit: str, scale: Scale) -> list[Any]:
+    """A list of periods in which "2024-01..2024-12" stands for all from one to the other."""
+    found: list[Any] = []
+    for each in groups:
+        first, dots, last = str(each).partition("..") if isinstance(each, str) else (each, "", "")
+        if not dots:
+            found.append(each)
+            continue
+        number, end = start_of(first, unit, scale), start_of(last, unit, scale)
+        step = _WITHIN_A_DAY.get(unit, 1.0)
+        length = {"week": 7, "month": 31, "quarter": 92, "year": 366}.get(unit, 1) * step
+        if not 0 <= end - number <= _MOST * length:
+            raise ArgumentError("groups", f"from an earlier {unit} to a later one", got=each)
+        while number <= end:
+            found.append(scale.value(number))
+            number = float(_start(number + length, scale, unit, float, math.floor))
+    return found
+
+
+def _start(
+    number: Any, scale: Scale, unit: str, lift: Callable[[float], Any], floor: Callable[[Any], Any]
+) -> Any:
+    """The first moment of a period; for numbers of Python and for those of an engine alike.
+
+    From the first of March on, months have a fixed pattern of lengths, and a leap day is the last
+    day of its year: so years and months are counted from there.
+    """
+    if unit in _WITHIN_A_DAY:
+        length = lift(_WITHIN_A_DAY[unit])
+        return floor(number / length) * length
+    days = number if scale.kind == "date" else floor(number / lift(_DAY))
+    if unit == "day":
+        return days
+    if unit == "week":  # the first day of 1970 was a Thursday
+        return floor((days + lift(3.0)) / lift(7.0)) * lift(7.0) - lift(3.0)
+
+    def quotient(value: Any, divisor: float) -> Any:
+        return floor(value / lift(divisor))
+
+    since = days + lift(719468.0)  # from the first of March of year 0
+    day = since - quotient(since, 146097.0) * lift(146097.0)  # of 400 years
+    leaps = quotient(day, 1460.0) - quotient(day, 36524.0) + quotient(day, 146096.0)
+    year = quotient(day - leaps, 365.0)
+    day = day - (year * lift(365.0) + quotient(year, 4.0) - quotient(year, 100.0))  # of the year
+    month = quotient(day * lift(5.0) + lift(2.0), 153.0)  # 0 is March
+    march = days - day
+    if unit == "month":
+        return march + quotient(month * lift(153.0) + lift(2.0), 5.0)
+
+    def divides(divisor: float) -> Any:
+        return quotient(year, divisor) - quotient(year - lift(1.0), divisor)
+
+    late = quotient(month, 10.0)  # 1 in January and February, else 0
+    leap = divides(4.0) - divides(100.0) + divides(400.0)
+    january = march + late * lift(306.0) - (lift(1.0) - late) * (lift(59.0) + leap)
+    if unit == "year":
+        return january
+    early = lift(1.0) - quotient(month + lift(11.0), 12.0)  # 1 in March, else 0
+    first = quotient(month - lift(1.0), 3.0) * lift(3.0) + lift(1.0)
+    return early * january + (lift(1.0) - early) * (
+        march + quotient(first * lift(153.0) + lift(2.0), 5.0)
+    )

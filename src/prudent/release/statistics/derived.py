@@ -1,0 +1,234 @@
+"""Statistics that are others under a name of their own: proportion, deviation, minimum, maximum."""
+
+import math
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import attrs
+import dp_accounting as dp
+from typing_extensions import override
+
+from prudent import _validate
+from prudent._rounding import nearest
+from prudent.budget.charging import LedgerLike
+from prudent.release.columns.column import Column, Kind, PerUnit
+from prudent.release.noise import Distribution, Noise
+from prudent.release.outcome import Released, Spread
+from prudent.release.request import (
+    By,
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    release,
+)
+from prudent.release.statistics.moments import OneMoment
+from prudent.release.statistics.quantiles import Quantile
+from prudent.release.sums.additive import AdditiveMechanism, shares_of
+
+COUNT_SHARE = 0.1
+"""The fraction of ε for the count that tells how extreme a quantile may be."""
+
+_EXTREME = Fraction(999_999, 10**6)  # a probability has six decimals
+
+
+@answers
+def proportion(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the share of records for which a condition is true.
+
+    Args:
+        column: A column of truth values, or a condition such as "age >= 18" in the syntax of SQL.
+            Records for which it is neither true nor false (no value) are left out.
+
+    The other arguments are those of `median`. The mean of a column of truth values is the same.
+    """
+    return release(Proportion(), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def deviation(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the standard deviation of the clipped values: the root of their `variance`."""
+    return release(OneMoment("deviation", 2), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def minimum(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release a value that few records lie below: an extreme quantile; see `maximum`."""
+    return release(Extreme(lowest=True), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def maximum(
+    data: Any = None,
+    column: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release a value that few records lie above: an extreme quantile.
+
+    The largest value is that of one record, so no private answer can be near it on all data. This
+    is the quantile beyond which about as many records lie as the rank of a private answer is off
+    by; the notes of the answer say which one that is. A noisy count, for a tenth of ε, tells it.
+
+    The arguments are those of `median`.
+    """
+    return release(Extreme(lowest=False), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@attrs.frozen
+class _BetweenSpread:
+    """A spread whose intervals end at 0 and 1."""
+
+    spread: Spread
+
+    def interval(self, value: Any, confidence: float) -> tuple[float, float] | None:
+        """See `outcome.Spread`."""
+        found = self.spread.interval(value, confidence)
+        return None if found is None else (max(0.0, found[0]), min(1.0, found[1]))
+
+
+@attrs.frozen
+class Proportion(Statistic):
+    """The share of records that are true."""
+
+    mean: ClassVar[Statistic] = OneMoment("mean", 1)
+
+    @override
+    def kind(self, request: Request) -> Kind:
+        return "truth"
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        priced = self.mean.price(request, records)
+        return attrs.evolve(priced, preview=attrs.evolve(priced.preview, statistic="proportion"))
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        found: Released = self.mean.answer(priced, records, noise)
+        assert found.spread is not None
+        return attrs.evolve(found, spread=_BetweenSpread(found.spread), about=None)
+
+
+@attrs.frozen
+class _Parts:
+    """The noise of the count, and the quantile, whose probability the count decides."""
+
+    count: AdditiveMechanism
+    quantile: Priced
+
+
+@attrs.frozen
+class Extreme(Statistic):
+    """A quantile as extreme as its rank error allows."""
+
+    lowest: bool
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        count, rest = shares_of(_validate.positive(epsilon=request.epsilon), COUNT_SHARE)
+        mechanism = AdditiveMechanism.calibrate(count)
+        quantile = self._at(_EXTREME).price(attrs.evolve(request, epsilon=rest), records)
+        event = dp.ComposedDpEvent([mechanism.event, quantile.preview.event])
+        public = attrs.evolve(
+            quantile.preview,
+            statistic="minimum" if self.lowest else "maximum",
+            epsilon=request.epsilon,
+            event=event,
+        )
+        return Priced(preview=public, mechanism=_Parts(mechanism, quantile))
+
+    def _at(self, p: Fraction) -> Quantile:
+        return Quantile(1 - p if self.lowest else p)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        parts: _Parts = priced.mechanism
+        units = records.contribution.records
+        (counted,) = parts.count.noisy([records.count()], units, noise)
+        depth = parts.quantile.preview.rank_error or 1
+        share = 1 - Fraction(depth, max(1, counted))
+        p = max(Fraction(1, 2), min(_EXTREME, Fraction(math.floor(share * 10**6), 10**6)))
+        chosen = self._at(p)
+        quantile = attrs.evolve(
+            parts.quantile, mechanism=attrs.evolve(parts.quantile.mechanism, p=chosen.p)
+        )
+        found = chosen.answer(quantile, records, noise)
+        assert isinstance(found, Released)
+        side = "below" if self.lowest else "above"
+        beyond = math.ceil(float(1 - p) * max(1, counted))
+        note = (
+            f"This is the {nearest(float(chosen.p), 6)}-quantile: about {beyond:,} records lie "
+            f"{side} it. The {priced.preview.statistic} itself is the value of one record, so it "
+            "is private."
+        )
+        return attrs.evolve(found, notes=(*found.notes, note))

@@ -1,0 +1,351 @@
+"""Private statistics of two columns: ratio, weighted mean, covariance, correlation.
+
+The records are the rows that have both values. With `unit`, each person counts with one pair, of
+what `per_unit` makes of both columns. Values are clipped to bounds, given or private, as for a
+mean.
+"""
+
+import math
+from typing import Any, ClassVar, cast
+
+import attrs
+import dp_accounting as dp
+from typing_extensions import override
+
+from prudent import _validate
+from prudent.budget.charging import LedgerLike
+from prudent.release.columns.column import Column, PerUnit
+from prudent.release.columns.pairs import PairColumn
+from prudent.release.noise import Distribution, Noise
+from prudent.release.outcome import Branch, Released
+from prudent.release.request import (
+    By,
+    Condition,
+    GroupNames,
+    Priced,
+    Request,
+    Statistic,
+    answers,
+    release,
+)
+from prudent.release.statistics.moments import Total, additive, clipped_values, preview
+from prudent.release.statistics.pair_sums import Kind, PairMoments, PairSums, lattice_between
+from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
+from prudent.release.sums.clipping import Clipping
+from prudent.release.sums.moments import Moments, MomentSpread
+
+CENTRE_SHARE, RADIUS_SHARE = 0.17, 0.13
+"""Fractions of ε that private bounds of one of the columns cost, if none are given."""
+
+
+@answers
+def ratio(
+    data: Any = None,
+    column: str | None = None,
+    other: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    other_bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the sum of one column divided by the sum of another.
+
+    Each sum costs half of ε; see `sum`.
+
+    Args:
+        column: The column above the line; see `median`.
+        other: The column below the line.
+        bounds: Public bounds on the first column; without, private ones are part of its price.
+        other_bounds: Public bounds on the second one.
+
+    The other arguments are those of `median`.
+    """
+    return release(Ratio(), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def weighted_mean(
+    data: Any = None,
+    column: str | None = None,
+    weights: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    largest_weight: float | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the mean of a column, each value weighted by that of another column in its row.
+
+    Args:
+        column: The column of values; see `median`.
+        weights: The column of weights; one below zero counts as zero.
+        bounds: Public bounds on the values; see `mean`.
+        largest_weight: A public bound on the weights, to which larger ones are cut; without, a
+            private one is found.
+
+    The other arguments are those of `median`.
+    """
+    given = locals() | {"other": weights}
+    if largest_weight is not None:
+        given["other_bounds"] = (0.0, _validate.positive(largest_weight=largest_weight))
+    return release(Pairs("weighted"), Request.of(given))  # type: ignore[no-any-return]
+
+
+@answers
+def covariance(
+    data: Any = None,
+    column: str | None = None,
+    other: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    other_bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the covariance of two columns: the mean product of distances from their means.
+
+    Args:
+        column: The first column; see `median`.
+        other: The second column.
+        bounds: Public bounds on the first column; without, private ones cost a part of ε.
+        other_bounds: Public bounds on the second one.
+
+    The other arguments are those of `median`.
+    """
+    return release(Pairs("covariance"), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+@answers
+def correlation(
+    data: Any = None,
+    column: str | None = None,
+    other: str | None = None,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    other_bounds: tuple[Any, Any] | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    by: By | None = None,
+    groups: GroupNames | None = None,
+    where: Condition | None = None,
+    read_as: str | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Released:
+    """Release the correlation of two columns, between -1 and 1 (Pearson's); see `covariance`."""
+    return release(Pairs("correlation"), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+def _second(request: Request, records: Column) -> Request:
+    """The same request of the second column."""
+    if request.other is None:
+        raise _validate.ArgumentError("other", "the name of a second column", shown="nothing")
+    pairs = cast(PairColumn, records)
+    own = pairs.second.scale.own_bounds if request.other_bounds is None else request.other_bounds
+    return attrs.evolve(request, bounds=own)
+
+
+@attrs.frozen
+class RatioSpread:
+    """The spread of a quotient of two released sums, each with half of what may fail."""
+
+    above: Released
+    below: Released
+
+    @staticmethod
+    def number(total: Released) -> float:
+        """A sum as a number in the unit of its values; durations in seconds."""
+        scaled = cast(Any, total.spread)
+        known = scaled if hasattr(scaled, "number") else scaled.noise
+        return float(known.number) * _unit(known.scale)
+
+    @property
+    def value(self) -> float:
+        """The quotient; not a number if the sum below the line is zero."""
+        below = self.number(self.below)
+        return self.number(self.above) / below if below else math.nan
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise, to first order."""
+        below = self.number(self.below)
+        if not below:
+            return math.inf
+        return math.hypot(_noise(self.above), self.value * _noise(self.below)) / abs(below)
+
+    def interval(self, value: Any, confidence: float) -> tuple[float, float] | None:
+        """See `outcome.Spread`; None if the sum below the line may be zero."""
+        each = (1 + confidence) / 2
+        found = [_ends(total, each) for total in (self.above, self.below)]
+        if found[0] is None or found[1] is None or found[1][0] <= 0 <= found[1][1]:
+            return None
+        quotients = [one / other for one in found[0] for other in found[1]]
+        return min(quotients), max(quotients)
+
+
+def _unit(scale: Any) -> float:
+    if scale.kind == "decimal":
+        return float(10.0**-scale.digits)
+    return 1e-6 if scale.kind == "duration" else 1.0
+
+
+def _noise(total: Released) -> float:
+    scaled = cast(Any, total.spread)
+    known = scaled if hasattr(scaled, "number") else scaled.noise
+    return float(known.spread.deviation) * _unit(known.scale)
+
+
+def _ends(total: Released, confidence: float) -> tuple[float, float] | None:
+    scaled = cast(Any, total.spread)
+    if not hasattr(scaled, "number"):
+        return None
+    low, high = scaled.spread.interval(scaled.number, confidence)
+    return low * _unit(scaled.scale), high * _unit(scaled.scale)
+
+
+@attrs.frozen
+class Ratio(Statistic):
+    """The quotient of two sums."""
+
+    sums: ClassVar[Statistic] = Total()
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        second = _second(request, records)
+        half, rest = shares_of(request.epsilon, 0.5)
+        share = None if request.delta is None else request.delta / 2
+        above = self.sums.price(attrs.evolve(request, epsilon=half, delta=share), records)
+        below = self.sums.price(
+            attrs.evolve(second, epsilon=rest, delta=share), cast(PairColumn, records).second
+        )
+        event = dp.ComposedDpEvent([above.preview.event, below.preview.event])
+        public = preview("ratio", additive(request), request, event)
+        return Priced(preview=public, mechanism=(above, below))
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        above, below = priced.mechanism
+        spread = RatioSpread(
+            self.sums.answer(above, records, noise),
+            self.sums.answer(below, cast(PairColumn, records).second, noise),
+        )
+        about = f"{spread.above.about} divided by {spread.below.about}"
+        return Released(
+            spread.value,
+            Branch.ROBUST,
+            spread.deviation,
+            0.0,
+            priced.preview.event,
+            priced.preview.mechanism,
+            spread,
+            about=about,
+        )
+
+
+@attrs.frozen
+class _Parts:
+    """How both columns are clipped, and the noise of the sums."""
+
+    first: Clipping
+    second: Clipping
+    sums: AdditiveMechanism
+
+
+@attrs.frozen
+class Pairs(Statistic):
+    """A statistic that follows from sums over pairs."""
+
+    which: Kind
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        second, pairs = _second(request, records), cast(PairColumn, records)
+        additive(request)  # checks the options
+        rest, clippings = request.epsilon, []
+        for own, column in ((request, pairs), (second, pairs.second)):
+            if own.bounds is not None:
+                clippings.append(Clipping.to(own.bounds, column.scale))
+                continue
+            wanted = request.epsilon * CENTRE_SHARE, request.epsilon * RADIUS_SHARE
+            centre, radius, rest = shares_of(rest, *(each / rest for each in wanted))
+            if self.which == "weighted" and column is pairs.second:
+                centre, radius = 0.0, radius  # around zero
+            clippings.append(Clipping.privately(column, centre, radius))
+        sums = additive(request, rest)
+        event = composed([*clippings[0].events, *clippings[1].events, sums.event])
+        name = "weighted mean" if self.which == "weighted" else self.which
+        public = preview(name, sums, request, event)
+        return Priced(preview=public, mechanism=_Parts(clippings[0], clippings[1], sums))
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        parts: _Parts = priced.mechanism
+        pairs = cast(PairColumn, records)
+        ends = parts.first.ends(pairs, noise)
+        others = parts.second.ends(pairs.second, noise)
+        if self.which == "weighted":
+            others = 0.0, max(others[1], math.ulp(0.0) * 2**60)
+        sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
+        region = sums.release(pairs, parts.sums, noise)
+        spread: PairMoments | MomentSpread = PairMoments(sums, region)
+        if self.which == "weighted":
+            low, high = (sums.first.value(end) for end in (sums.first.low, sums.first.high))
+            moments = Moments(region, (low, high), sums.first.spacing)
+            spread = MomentSpread(moments, "mean", pairs.scale)
+        name = priced.preview.statistic
+        first = clipped_values(ends, pairs)
+        second = clipped_values(others, pairs.second).removeprefix("the values ")
+        joint = "with weights" if self.which == "weighted" else "and others"
+        return Released(
+            spread.value,
+            Branch.ROBUST,
+            spread.deviation,
+            0.0,
+            priced.preview.event,
+            parts.sums.distribution.value,
+            spread,
+            about=f"the {name} of {first} {joint} {second}",
+        )

@@ -1,0 +1,238 @@
+"""Linear models: near least squares, honest about their error, and alike from every source."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import dp_accounting as dp
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+import prudent
+from prudent.accounting import PldAccountant
+from prudent.budget.balance import OverBudgetError
+from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
+from prudent.estimators.linear import LinearModel
+from prudent.estimators.rows import ArrayRows
+from prudent.release.failures import SourceError
+from prudent.release.noise import ReproducibleNoise
+
+SLOPES = np.array([1.0, 0.2, -3.0])
+
+
+def table(records: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(records, 3)) * [1, 10, 0.1] + [0, 100, 3]
+    return features, features @ SLOPES + 7 + generator.normal(size=records)
+
+
+def quiet(model: type[LinearModel] = LinearRegression, seed: int = 1, **given: Any) -> LinearModel:
+    return model(**{"epsilon": 20.0, "noise": ReproducibleNoise(seed), **given})
+
+
+@pytest.mark.parametrize("model", [LinearRegression, Ridge, QuantileRegressor])
+def test_a_model_is_near_the_truth_and_says_how_near(model: type[LinearModel]) -> None:
+    features, targets = table(seed=1)
+    fitted = quiet(model).fit(features, targets)
+    assert fitted.score(features, targets) > 0.82
+    low, high = fitted.intervals_.T
+    half = (high - low) / 2
+    assert (np.abs(fitted.coef_ - SLOPES) < 1.5 * half).all()
+    assert (half < [0.1, 0.01, 1]).all()
+    assert fitted.intercept_interval_[0] < fitted.intercept_ < fitted.intercept_interval_[1]
+    assert fitted.n_records_ == pytest.approx(4000, abs=40)
+    assert 0 <= fitted.n_clipped_ < 400
+    assert (fitted.epsilon_, fitted.delta_) == (20.0, 1e-6)
+    assert fitted.coef_.shape == (3,)
+
+
+def test_a_penalty_shrinks_slopes_as_ridge_regression_does() -> None:
+    from sklearn import linear_model
+
+    features, targets = table()
+    fitted = quiet(Ridge, alpha=4000.0).fit(features, targets)
+    exact = linear_model.Ridge(alpha=4000.0).fit(features, targets)
+    assert fitted.coef_ == pytest.approx(exact.coef_, abs=0.06)
+    assert abs(fitted.coef_[0]) < 0.7
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.9])
+def test_a_quantile_has_its_share_of_records_below(quantile: float) -> None:
+    features, targets = table()
+    fitted = quiet(QuantileRegressor, quantile=quantile).fit(features, targets)
+    assert np.mean(targets < fitted.predict(features)) == pytest.approx(quantile, abs=0.03)
+
+
+def test_a_median_withstands_wild_targets() -> None:
+    features, targets = table()
+    targets[::20] = 1e12
+    fitted = quiet(QuantileRegressor).fit(features, targets)
+    assert fitted.coef_ == pytest.approx(SLOPES, rel=0.3)
+
+
+def test_r2_is_released_on_request() -> None:
+    features, targets = table()
+    fitted = quiet(r2=True).fit(features, targets)
+    assert fitted.r2_ == pytest.approx(fitted.score(features, targets), abs=0.05)
+    assert not hasattr(quiet().fit(features, targets), "r2_")
+
+
+def test_the_event_is_worth_what_was_asked(exact_prices: None) -> None:
+    fitted = LinearRegression(epsilon=1.0).fit(*table(1000))
+    accountant = PldAccountant()
+    accountant.compose(fitted.event_)
+    assert 0.999 < accountant.get_epsilon(1e-6) <= 1.0
+    gaussians = [e for e in fitted.event_.events if isinstance(e, dp.GaussianDpEvent)]
+    assert len(gaussians) == 3  # count, moment, spread; the steps are composed
+
+
+def test_every_source_gives_the_same_bits(tmp_path: Path) -> None:
+    import polars
+
+    features, targets = table(500)
+    features[3, 1] = np.nan  # its row is absent everywhere
+    frame = pd.DataFrame(features, columns=["a", "b", "c"])
+    whole = frame.assign(y=targets)
+    whole.to_parquet(tmp_path / "t.parquet")
+    whole.to_csv(tmp_path / "t.csv", index=False)
+    expected = quiet().fit(features, targets).coef_.tolist()
+    order = np.random.default_rng(0).permutation(500)
+    assert quiet().fit(features[order], targets[order]).coef_.tolist() == expected
+    assert quiet().fit(frame, targets).coef_.tolist() == expected
+    sources = whole, polars.from_pandas(whole), str(tmp_path / "t.parquet"), tmp_path / "t.csv"
+    for source in sources:
+        fitted = quiet().fit(source, "y")
+        assert fitted.coef_.tolist() == expected
+        assert fitted.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert fitted.predict(whole) == pytest.approx(fitted.predict(frame))
+
+
+def test_a_ledger_is_charged_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, targets = table(500)
+    with prudent.Ledger.create(tmp_path / "b.db", epsilon=1.0, delta=1e-5) as ledger:
+        model = LinearRegression(epsilon=1.0, ledger=ledger)
+        assert clone(model).ledger is ledger
+        model.fit(features, targets)
+        assert ledger.spent == pytest.approx(1.0, rel=0.2)
+        monkeypatch.setattr(ArrayRows, "_read", None)  # reading would fail otherwise
+        with pytest.raises(OverBudgetError):
+            clone(model).fit(features, targets)
+
+
+@pytest.mark.parametrize("records", [0, 1, 10])
+def test_too_few_records_are_refused_after_the_noisy_count(records: int) -> None:
+    features, targets = table(records)
+    with pytest.raises(TooFewRecordsError, match="too few") as caught:
+        LinearRegression(noise=ReproducibleNoise(1)).fit(features, targets)
+    assert caught.value.needed == pytest.approx(230, rel=0.2)
+    assert abs(caught.value.records - records) < 400
+
+
+def test_a_forecast_is_about_right() -> None:
+    preview = LinearRegression(epsilon=1.0).dry_run(4000, 3)
+    assert preview.epsilon == 1.0
+    assert "takes about" in str(preview)
+    assert "would refuse" in str(LinearRegression().dry_run(100, 3))
+    with pytest.raises(ValueError, match="records"):
+        LinearRegression().dry_run(0, 3)
+
+
+HUGE = 1e300
+ODD: dict[str, Any] = {
+    "constant": lambda x: np.full(len(x), 3.0),
+    "zero": lambda x: np.zeros(len(x)),
+    "collinear": lambda x: 2 * x,
+    "huge": lambda x: x * HUGE,
+    "tiny": lambda x: x / HUGE,
+    "infinite": lambda x: np.where(x > 0, np.inf, -np.inf),
+    "all null": lambda x: np.full(len(x), np.nan),
+    "some null": lambda x: np.where(x > 1, np.nan, x),
+    "integer": lambda x: np.round(x),
+    "truth": lambda x: (x > 0).astype(float),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("where", ["column", "target"])
+def test_odd_columns_and_targets_are_answered_or_refused_in_one_line(odd: Any, where: str) -> None:
+    generator = np.random.default_rng(3)
+    features = generator.normal(size=(400, 2))
+    targets = features[:, 1] + generator.normal(size=400) * 0.1
+    if where == "column":
+        features[:, 0] = odd(features[:, 1])
+    else:
+        targets = odd(targets)
+    if np.isnan(features).all(axis=0).any() or np.isnan(targets).all():
+        with pytest.raises(TooFewRecordsError, match=r"^[^\n]+$"):
+            quiet(seed=5).fit(features, targets)
+        return
+    fitted = quiet(seed=5).fit(features, targets)
+    assert np.isfinite(fitted.predict(features)).all()
+    assert not np.isnan(fitted.coef_).any()
+
+
+def test_typed_columns_of_a_frame() -> None:
+    generator = np.random.default_rng(4)
+    days = generator.integers(0, 5000, 600)
+    frame = pd.DataFrame(
+        {
+            "day": pd.to_datetime("2010-01-01") + pd.to_timedelta(days, unit="D"),
+            "flag": generator.random(600) < 0.5,
+            "whole": generator.integers(0, 9, 600),
+            "object": [str(each) for each in generator.normal(size=600)],
+        }
+    )
+    targets = days / 1000 + 2 * frame.flag + generator.normal(size=600) * 0.1
+    fitted = quiet().fit(frame, targets)
+    assert fitted.score(frame, targets) > 0.9
+    assert fitted.coef_[1] == pytest.approx(2, abs=0.3)
+
+
+def test_a_failure_after_the_charge_quotes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> None:
+        raise ValueError("secret 4711")
+
+    monkeypatch.setattr(LinearRegression, "_learn", fail)
+    with pytest.raises(SourceError) as caught:
+        quiet().fit(*table(50))
+    assert "4711" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [LinearRegression, QuantileRegressor])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("records", "correlation"), [(5000, 0.0), (20_000, 0.9)])
+def test_intervals_cover_over_a_grid(
+    model: type[LinearModel], epsilon: float, records: int, correlation: float
+) -> None:
+    assert covered(model, epsilon, records, correlation, runs=60) > 0.92
+
+
+@pytest.mark.thorough
+def test_intervals_cover() -> None:
+    assert covered(LinearRegression, 1.0, 4000, 0.5, runs=20) > 0.9
+
+
+def covered(
+    model: type[LinearModel], epsilon: float, records: int, correlation: float, runs: int
+) -> float:
+    """How often an interval of a slope or the intercept holds the truth."""
+    generator = np.random.default_rng(records)
+    hits = []
+    truth = np.array([3.0, 0.1, 0.1, 0.1])
+    for run in range(runs):
+        features = generator.normal(size=(records, 3))
+        features[:, 0] = (
+            correlation * features[:, 1] + math.sqrt(1 - correlation**2) * features[:, 0]
+        )
+        features = features * 10 + 50
+        targets = features @ truth[1:] + truth[0] + generator.normal(size=records)
+        fitted = model(epsilon=epsilon, noise=ReproducibleNoise(run)).fit(features, targets)
+        low, high = np.vstack([fitted.intercept_interval_, fitted.intervals_]).T
+        hits.append((low <= truth) & (truth <= high))
+    return float(np.mean(hits))
