@@ -22,6 +22,7 @@ MODULES = {
     "doctor": "commands.doctor",
     "release": "commands.release",
     "budget": "commands.budget",
+    "report": "commands.report",
     "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
@@ -34,6 +35,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "release": (TABLES,),
     "budget": (),
+    "report": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
     "audit train": (TRAIN,),
