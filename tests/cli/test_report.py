@@ -4,14 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from prudent.budget.ledger import Ledger
-from prudent.cli import command_line
+from prudent.cli.commands.report import report
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(command_line("report"), ["report", *map(str, arguments)])
+    app = typer.Typer()
+    app.command()(report)
+    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture
