@@ -22,7 +22,8 @@ from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.interval import PrivateInterval
+from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many import HalvedQuantiles
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
@@ -66,6 +67,14 @@ SCALE_SHARE = 0.2
 Only n (1 - p) records lie above a quantile, too few in a small table to outweigh all the octaves
 beyond the data. All n records tell the scale.
 """
+
+NARROW_SHARE = 0.05
+"""Fraction of ε for a narrower interval, among whose points many quantiles are chosen."""
+
+_ONE_BY_ONE = 3
+"""The most quantiles that are chosen one by one; more are chosen by halving."""
+
+_POINTS = 2**14  # that a quantile may be, if there are many
 
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""
@@ -326,8 +335,9 @@ class Quantile(Tested):
         selected = priced.mechanism.release(records, noise)
         spread = None
         if selected.interval is not None:
+            low, high = selected.interval
             confidence = priced.mechanism.chosen.confidence
-            known = ReleasedInterval(*selected.interval, confidence, selected.useless)
+            known = ReleasedInterval(low, high, confidence, selected.useless)
             spread = ScaledSpread(selected.value, known, records.scale)
         return _chosen(records.scale.value(selected.value), priced, spread)
 
@@ -348,9 +358,16 @@ class Quantiles(Statistic):
     @override
     def price(self, request: Request, records: Column) -> Priced:
         share, measure = _choice(request, records)
-        share, scaled = _scaled(request, records, share, *self.ps)
-        chosen = ExponentialQuantiles(self.ps, share, measure, _SEVERAL_SHARE, request.confidence)
-        return _priced("quantiles", Choosing(chosen, scaled), chosen.parts, request, records)
+        many = len(self.ps) > _ONE_BY_ONE
+        share, scaled = _scaled(request, records, share, *self.ps, always=many)
+        chosen: Any = ExponentialQuantiles(  # checks the options
+            self.ps, share, measure, _SEVERAL_SHARE, request.confidence
+        )
+        if many:
+            chosen = HalvedQuantiles(self.ps, share, _SEVERAL_SHARE, request.confidence)
+        ends = measure.value(measure.low), measure.value(measure.high)
+        choosing = Choosing(chosen, scaled, None if request.bounds is None else ends)
+        return _priced("quantiles", choosing, chosen.parts, request, records)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
@@ -394,7 +411,8 @@ class Range(Tested):
         number, interval, useless = priced.mechanism.release(records, noise)
         spread = None
         if interval is not None:
-            known = ReleasedInterval(*interval, priced.mechanism.chosen.confidence, useless)
+            low, high = interval
+            known = ReleasedInterval(low, high, priced.mechanism.chosen.confidence, useless)
             spread = ScaledSpread(number, known, records.scale, difference=True)
         return _chosen(records.scale.difference(number), priced, spread)
 
@@ -410,23 +428,30 @@ class Choosing:
     Attributes:
         chosen: The mechanism of the quantiles, for all values.
         scaled: Releases an interval that nearly all records lie in; None chooses among all values.
+        bounds: Public bounds, instead of that interval.
     """
 
-    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange
+    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | HalvedQuantiles
     scaled: PrivateInterval | None = None
+    bounds: tuple[float, float] | None = None
 
     def event(self, records: int) -> dp.DpEvent:
         """The privacy event, for units of so many records."""
         event = for_units(self.chosen.event, records)
         if self.scaled is None:
             return event
-        return dp.ComposedDpEvent([self.scaled.wide.event, event])
+        steps = self.scaled.events
+        if not isinstance(self.chosen, HalvedQuantiles):
+            steps = steps[:1]  # the values of a measure need no narrower interval
+        return dp.ComposedDpEvent([*steps, event])
 
     def release(self, records: Column, noise: Noise) -> Any:
         """Release the scale, if it is asked for, and the quantiles.
 
         Values beyond the scale are moved to its ends, so an interval that reaches an end has none.
         """
+        if isinstance(self.chosen, HalvedQuantiles):
+            return self._halved(self.chosen, records, noise)
         if self.scaled is None:
             return self.chosen.release(records, noise)
         low, high = self.scaled.widest(records, noise)
@@ -435,10 +460,31 @@ class Choosing:
             lattice = records.scale.lattice()
             first, last = lattice.steps([low, high]).tolist()
             near = LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
-        found = attrs.evolve(self.chosen, measure=near).release(records, noise)
+        found: Any = attrs.evolve(self.chosen, measure=near).release(records, noise)
         if isinstance(found, Selected):
             return _inside(found, near)
         return tuple(_inside(one, near) for one in found)
+
+    def _halved(
+        self, chosen: HalvedQuantiles, records: Column, noise: Noise
+    ) -> tuple[Selected, ...]:
+        """Many quantiles, among the points of the bounds or of the interval."""
+        if self.scaled is None:
+            assert self.bounds is not None
+            points = Points.read(records, self.bounds, _POINTS)
+            return tuple(_wider(one, points) for one in chosen.release(points, noise))
+        points = Points.read(records, self.scaled.release(records, noise), _POINTS)
+        found = chosen.release(points, noise)
+        return tuple(_wider(_inside(one, points.measure), points) for one in found)
+
+
+def _wider(found: Selected, points: Points) -> Selected:
+    """The answer with half a point more on either side: values were moved to the nearest one."""
+    spacing = points.lattice.spacing
+    if found.interval is None or spacing == 1:
+        return found
+    low, high = found.interval
+    return attrs.evolve(found, interval=(low - spacing / 2, high + spacing / 2))
 
 
 def _inside(found: Selected, measure: Measure) -> Selected:
@@ -449,13 +495,14 @@ def _inside(found: Selected, measure: Measure) -> Selected:
 
 
 def _scaled(
-    request: Request, records: Column, share: float, *ps: Fraction
+    request: Request, records: Column, share: float, *ps: Fraction, always: bool = False
 ) -> tuple[float, PrivateInterval | None]:
     """What is left of the ε of one record, and how a scale is found, if a quantile needs one."""
-    if request.bounds is not None or all(min(p, 1 - p) >= _TAIL for p in ps):
+    middle = all(min(p, 1 - p) >= _TAIL for p in ps) and not always
+    if request.bounds is not None or middle:
         return share, None
-    scale, rest = shares_of(request.epsilon, SCALE_SHARE)
-    scaled = PrivateInterval.of(records, scale, scale)
+    wide, narrow, rest = shares_of(request.epsilon, SCALE_SHARE, NARROW_SHARE if always else 0.0)
+    scaled = PrivateInterval.of(records, wide, narrow if always else wide)
     return float_share(rest, records.contribution.records), scaled
 
 
