@@ -16,6 +16,7 @@ from prudent import _validate
 from prudent.budget.charging import LedgerLike
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.pairs import PairColumn
+from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Branch, Released
 from prudent.release.request import (
@@ -28,14 +29,18 @@ from prudent.release.request import (
     answers,
     release,
 )
-from prudent.release.statistics.moments import Total, additive, clipped_values, preview
+from prudent.release.statistics.moments import (
+    NARROW_SHARE,
+    WIDE_SHARE,
+    Total,
+    additive,
+    clipped_values,
+    preview,
+)
 from prudent.release.statistics.pair_sums import Kind, PairMoments, PairSums, lattice_between
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
-
-CENTRE_SHARE, RADIUS_SHARE = 0.17, 0.13
-"""Fractions of ε that private bounds of one of the columns cost, if none are given."""
 
 
 @answers
@@ -309,11 +314,9 @@ class Pairs(Statistic):
             if own.bounds is not None:
                 clippings.append(Clipping.to(own.bounds, column.scale))
                 continue
-            wanted = request.epsilon * CENTRE_SHARE, request.epsilon * RADIUS_SHARE
-            centre, radius, rest = shares_of(rest, *(each / rest for each in wanted))
-            if self.which == "weighted" and column is pairs.second:
-                centre, radius = 0.0, radius  # around zero
-            clippings.append(Clipping.privately(column, centre, radius))
+            wanted = request.epsilon * WIDE_SHARE, request.epsilon * NARROW_SHARE
+            wide, narrow, rest = shares_of(rest, *(share / rest for share in wanted))
+            clippings.append(Clipping(interval=PrivateInterval.of(column, wide, narrow)))
         sums = additive(request, rest)
         event = composed([*clippings[0].events, *clippings[1].events, sums.event])
         name = "weighted mean" if self.which == "weighted" else self.which
