@@ -25,6 +25,7 @@ MODULES = {
     "regress": "commands.regress",
     "sql": "commands.questions",
     "budget": "commands.budget",
+    "report": "commands.report",
     "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
@@ -39,6 +40,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "regress": (TABLES, ESTIMATORS),
     "sql": (TABLES,),
     "budget": (),
+    "report": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
     "audit train": (TRAIN,),
