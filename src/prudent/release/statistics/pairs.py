@@ -42,6 +42,8 @@ from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
 
+_LEAST_WEIGHT = 2.0**-40  # of a private bound on weights, which may be below zero
+
 
 @answers
 def ratio(
@@ -330,7 +332,7 @@ class Pairs(Statistic):
         ends = parts.first.ends(pairs, noise)
         others = parts.second.ends(pairs.second, noise)
         if self.which == "weighted":
-            others = 0.0, max(others[1], math.ulp(0.0) * 2**60)
+            others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
         region = sums.release(pairs, parts.sums, noise)
         spread: PairMoments | MomentSpread = PairMoments(sums, region)
