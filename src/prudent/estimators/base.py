@@ -8,6 +8,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import dp_accounting as dp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -15,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from prudent import _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError
+from prudent.accounting.robustness import Certifier
 from prudent.estimators.engine import Engine
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import Asked, array_of, is_frame, is_table, queries_of
@@ -71,6 +73,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     epsilon: float
     delta: float
+    _formula: Formula | None
     ledger: Any
     noise: Any
 
@@ -178,8 +181,24 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.terms_ = np.array(self._names, dtype=object)
         note([Refused(str(refused), prices.event) if refused else self])
         if refused is not None:
+            del self.n_records_  # it is not fitted
             raise refused
         return self
+
+    def event_for(self, features: int) -> dp.DpEvent:
+        """The privacy event of a fit to so many features; nothing is read or charged."""
+        return self._prices(features).event
+
+    @property
+    def certifier_(self) -> Certifier:
+        """What privacy itself proves of the fit about bad records; it costs nothing.
+
+        `certifier_.certificate(accuracy=0.9, records=3)` is a lower bound on the expected accuracy,
+        or on the expectation of any other function of the model in [0, 1], of fits to data that
+        differ in three records.
+        """
+        check_is_fitted(self)
+        return Certifier(self.event_)
 
     def _bounded(self, names: Sequence[str]) -> dict[int, tuple[float, float]]:
         """Public locations and scales of columns, by place, from the bounds that were given."""

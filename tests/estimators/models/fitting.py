@@ -1,4 +1,4 @@
-"""Every estimator with data to fit, without calibrations; and what its engine is asked, replayed.
+"""Every estimator with data to fit, and what its engine is asked, replayed.
 
 A replay answers every question of a fit with what was released in another one. So the exact sums
 of two data sets can be compared at the same released values, round by round.
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from prudent import estimators
-from prudent.estimators import base, engine, shares
+from prudent.estimators import engine
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.noise import ReproducibleNoise
 
@@ -57,20 +57,6 @@ def data(name: str, count: int = 3000, seed: int = 0) -> tuple[Any, Any]:
 
 def noise(seed: int = 0) -> ReproducibleNoise:
     return ReproducibleNoise(seed)
-
-
-def _guessed(epsilon: float, delta: float, parts: Any, also: Any = ()) -> shares.Prices:
-    used = {name: part for name, part in parts.items() if part.times and part.share}
-    total = sum(part.share for part in used.values())
-    used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}
-    return shares.Prices(epsilon, delta, used, shares.gaussian_mu(epsilon, delta) / 1.1)
-
-
-@contextlib.contextmanager
-def without_calibration() -> Iterator[None]:
-    """Prices by a formula that is about right: what is tested is not the price."""
-    with mock.patch.object(base, "calibrate", _guessed):
-        yield
 
 
 @attrs.define
@@ -144,6 +130,6 @@ class Never:
 
 def fitted(name: str, x: Any, y: Any, replay: Tape | None = None, **given: Any) -> Tape:
     """Fit an estimator and return its tape."""
-    with without_calibration(), taped(replay) as tape:
+    with taped(replay) as tape:
         ALL[name](noise=Never(), **given).fit(x, y)
     return tape
