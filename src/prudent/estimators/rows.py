@@ -6,6 +6,7 @@ infinite value is a value at the end. Nothing is read before the model is charge
 types and the number of columns, which are public.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 import numpy.typing as npt
+from sklearn.exceptions import DataConversionWarning
 from typing_extensions import override
 
 from prudent import _extras, _validate
@@ -213,13 +215,15 @@ class Asked:
 
     def _targets(self) -> FloatArray:
         """The targets of an array as doubles, labels as their places."""
-        from sklearn.utils.validation import column_or_1d
-
         given = self.target
         if isinstance(given, str):
             raise ArgumentError("y", "one value for each row of X", got=given)
         values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
-        values = column_or_1d(values, warn=True)
+        if values.ndim == 2 and values.shape[1] == 1:
+            warnings.warn("y is a column: give y.ravel().", DataConversionWarning, stacklevel=4)
+            values = values[:, 0]
+        if values.ndim != 1:  # the message omits the shape: the number of records is private
+            raise ArgumentError("y", "one-dimensional", shown=f"{values.ndim} dimensions")
         if self.classes is None:
             return doubles(values)
         places = {label: float(at) for at, label in enumerate(self.classes)}
@@ -245,8 +249,9 @@ def array_of(data: Any) -> npt.NDArray[Any]:
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
     if not array.shape[1]:
+        # In scikit-learn's words, without the number of records, which is private.
         raise ValueError(
-            f"Found array with 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+            "Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
         )
     return array
 
