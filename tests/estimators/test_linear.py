@@ -81,6 +81,7 @@ def test_r2_is_released_on_request() -> None:
     assert not hasattr(quiet().fit(features, targets), "r2_")
 
 
+@pytest.mark.thorough
 def test_the_event_is_worth_what_was_asked(exact_prices: None) -> None:
     fitted = LinearRegression(epsilon=1.0).fit(*table(500))
     accountant = PldAccountant()
@@ -99,18 +100,30 @@ def test_every_source_gives_the_same_bits(tmp_path: Path) -> None:
     whole = frame.assign(y=targets)
     whole.to_parquet(tmp_path / "t.parquet")
     whole.to_csv(tmp_path / "t.csv", index=False)
-    expected = quiet().fit(features, targets).coef_.tolist()
+    expected = quiet(epsilon=50.0).fit(features, targets).coef_.tolist()
     order = np.random.default_rng(0).permutation(500)
-    assert quiet().fit(features[order], targets[order]).coef_.tolist() == expected
-    assert quiet().fit(frame, targets).coef_.tolist() == expected
+    assert quiet(epsilon=50.0).fit(features[order], targets[order]).coef_.tolist() == expected
+    assert quiet(epsilon=50.0).fit(frame, targets).coef_.tolist() == expected
     sources = whole, polars.from_pandas(whole), str(tmp_path / "t.parquet"), tmp_path / "t.csv"
     for source in sources:
-        fitted = quiet().fit(source, "y")
+        fitted = quiet(epsilon=50.0).fit(source, "y")
         assert fitted.coef_.tolist() == expected
         assert fitted.feature_names_in_.tolist() == ["a", "b", "c"]
     assert fitted.predict(whole) == pytest.approx(fitted.predict(frame))
 
 
+def test_nothing_is_read_if_a_charge_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty:
+        def charge(self, event: dp.DpEvent, label: str = "", *, delta: float | None = None) -> None:
+            assert (label, delta) == ("linear regression", 1e-6)
+            raise RuntimeError("over budget")
+
+    monkeypatch.setattr(ArrayRows, "_read", None)  # reading would fail otherwise
+    with pytest.raises(RuntimeError, match="over budget"):
+        quiet(ledger=Empty()).fit(*table(500))
+
+
+@pytest.mark.thorough
 def test_a_ledger_is_charged_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
