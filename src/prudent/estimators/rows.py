@@ -6,7 +6,6 @@ infinite value is a value at the end. Nothing is read before the model is charge
 types and the number of columns, which are public.
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Protocol
@@ -14,7 +13,6 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import DataConversionWarning
 from typing_extensions import override
 
 from prudent import _extras, _validate
@@ -94,16 +92,25 @@ def _objects(values: Any) -> npt.NDArray[Any]:
 
     Rows are as long as most of them are; one of another length has no values.
     """
-    rows = list(values)
-    lengths = Counter(len(row) if isinstance(row, _ROW) else 0 for row in rows)
+    records = list(values)
+    rows = list(map(_cells, records))
+    lengths = Counter(map(len, rows))
     width = max(lengths, key=lambda length: (lengths[length], length), default=0)
     if not width:
-        return np.fromiter(rows, dtype=object)
+        return np.fromiter(records, dtype=object)
     found = np.full((len(rows), width), None, dtype=object)
     for place, row in enumerate(rows):
-        if isinstance(row, _ROW) and len(row) == width:
-            found[place] = list(row)
+        if len(row) == width:
+            found[place] = row
     return found
+
+
+def _cells(record: Any) -> list[Any]:
+    """What a row holds; nothing if the record is no row. An error would quote a record."""
+    try:
+        return list(record) if isinstance(record, _ROW) else []
+    except Exception:
+        return []
 
 
 def is_table(data: Any) -> bool:
@@ -215,15 +222,16 @@ class Asked:
 
     def _targets(self) -> FloatArray:
         """The targets of an array as doubles, labels as their places."""
+        from sklearn.utils.validation import column_or_1d
+
         given = self.target
         if isinstance(given, str):
             raise ArgumentError("y", "one value for each row of X", got=given)
         values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
-        if values.ndim == 2 and values.shape[1] == 1:
-            warnings.warn("y is a column: give y.ravel().", DataConversionWarning, stacklevel=4)
-            values = values[:, 0]
-        if values.ndim != 1:  # the message omits the shape: the number of records is private
-            raise ArgumentError("y", "one-dimensional", shown=f"{values.ndim} dimensions")
+        # The messages of scikit-learn hold the number of records, or the records themselves.
+        if values.ndim > 2 or values.shape[1:] not in ((), (1,)) or values.dtype.kind == "c":
+            raise ArgumentError("y", "one real number for each row of X", shown="another array")
+        values = column_or_1d(values, warn=True)
         if self.classes is None:
             return doubles(values)
         places = {label: float(at) for at, label in enumerate(self.classes)}
