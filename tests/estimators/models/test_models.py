@@ -13,6 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import prudent
 from prudent import ArgumentError, PldAccountant, estimators
+from prudent.accounting.events import ApproximateDpEvent
 from prudent.audit.releases.additive import Silent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import Engine
@@ -46,6 +47,25 @@ def test_several_labels_of_any_kind() -> None:
     assert model.score(x, y) > 0.7
     assert model.coef_.shape == (3, 3)
     assert set(model.predict(x)) == {"low", "middle", "high"}
+
+
+def test_labels_are_found_by_a_private_choice(tmp_path: Path) -> None:
+    import pandas as pd
+
+    x, y = data("GaussianNB", 3000)
+    label = np.where(y == 1, "yes", "no").astype(object)
+    label[7] = "rare"
+    model = estimators.GaussianNB(2.0, noise=seeded()).fit(x, label)
+    assert list(model.classes_) == ["no", "yes"]
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=label)
+    frame.to_parquet(tmp_path / "x.parquet")
+    other = estimators.GaussianNB(2.0, noise=seeded()).fit(tmp_path / "x.parquet", "label")
+    assert (other.predict(frame) == model.predict(x)).mean() > 0.99
+    assert model.event_ == model.event_for(3)
+    assert any(isinstance(each, ApproximateDpEvent) for each in model.event_.events)
+    with pytest.raises(TooFewRecordsError, match="Fewer than two labels") as caught:
+        estimators.GaussianNB(2.0, noise=seeded()).fit(x[:20], label[:20])
+    assert caught.value.needed > 20
 
 
 def test_slopes_of_two_labels_are_those_of_the_second_against_the_first() -> None:

@@ -36,7 +36,8 @@ class LogisticRegression(PrivateClassifier):
     Args:
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
-        classes: The public list of labels; None means 0 and 1. A record of another label is absent.
+        classes: The public list of labels; a record of another label is absent. None: labels are
+            those that a private choice finds to have enough records, which costs a part of ε and δ.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
 
