@@ -18,7 +18,7 @@ from prudent.audit.releases.additive import Silent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import Engine
 from prudent.release.noise import ReproducibleNoise
-from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data
+from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
 
 
 def seeded(seed: int = 1) -> ReproducibleNoise:
@@ -134,6 +134,18 @@ def test_a_normal_output_and_a_named_one() -> None:
     found = model.set_output(transform="pandas").fit_transform(x)
     assert list(found.columns) == ["x0", "x1", "x2"]
     assert found.to_numpy().std() == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "GaussianNB", "PCA", "KMeans"])
+def test_columns_with_bounds_need_no_quantiles(name: str) -> None:
+    x, y = data(name, 2000)
+    bounds = {0: (-3.0, 3.0), 1: (200.0, 800.0), 2: (2.9, 3.1)}
+    with taped() as tape:
+        ALL[name](noise=seeded(), bounds=bounds).fit(x, y)
+    assert "columns" not in tape.names
+    with taped() as tape:
+        ALL[name](noise=seeded(), bounds={1: (200.0, 800.0)}).fit(x, y)
+    assert tape.names.count("columns") == 4
 
 
 # ---- the price ------------------------------------------------------------------------------
