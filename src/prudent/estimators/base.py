@@ -98,6 +98,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     epsilon: float
     delta: float
+    _formula: Formula | None
     ledger: Any
     noise: Any
     _formula: Formula | None

@@ -125,12 +125,12 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         if self.certify is not None:
             _validate.positive(certify=self.certify)
         return {
-            "columns": choices(0.2, 2 * features),
+            "columns": choices(0.3, 2 * features),
             "target": choices(0.12, 2),
             "residuals": choices(0.18, self._rounds()),
             "count": sums(0.005),
-            "moment": sums(0.2375),
-            "steps": sums(0.2375, self._rounds()),
+            "moment": sums(0.1875),
+            "steps": sums(0.1875, self._rounds()),
             "spread": sums(0.08 if self.r2 else 0.02),
             "gradient": sums(0.1, int(self.certify is not None)),
             "curvature": sums(0.15, int(self.certify is not None)),
@@ -212,7 +212,7 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
             total = _TARGET_CLIP**2 * (target[0] / count - (target[1] / 0.5 / count) ** 2)
             self.r2_ = 1 - variance / total if total > variance else 0.0
         # On the safe side of the noise: too small a variance would make intervals too short.
-        return variance + 2 * limit**2 * noise / count
+        return float(variance + 2 * limit**2 * noise / count)
 
     def _set_intervals(
         self, fitting: Fitting, found: FloatArray, steps: list[Step], variance: float
