@@ -101,7 +101,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _formula: Formula | None
     ledger: Any
     noise: Any
-    _formula: Formula | None
     _labels: Any
 
     @abc.abstractmethod
