@@ -199,7 +199,7 @@ def logistic(name: str) -> tuple[tuple[int, int], dict[str, Fit]]:
         model = nn.Linear(scaled.shape[1], 2)
         records = torch.tensor(scaled, dtype=torch.float32), torch.tensor(labels)
         loss = nn.CrossEntropyLoss(reduction="none")
-        fitted = prudent.fit(plan, model, loss, records, lr=1.0, progress=False)
+        fitted = prudent.fit(plan, model, loss, records, lr=1.0)
         given = torch.tensor(scaled_test, dtype=torch.float32)
         with torch.no_grad():
             return right(fitted.model(given).argmax(1).numpy())
