@@ -61,7 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pyarrow import parquet
 
     folder = tmp_path_factory.mktemp("manner")
-    parquet.write_table(pa.table({"x": np.arange(1000.0)}), folder / "t.parquet")
+    parquet.write_table(
+        pa.table({"x": np.arange(1000.0), "y": np.arange(1000.0)}), folder / "t.parquet"
+    )
     budget = ("--epsilon=9", "--delta=1e-6")
     assert prudent("budget", "create", str(folder / "b.db"), *budget).status == 0
     written(folder / "run")
@@ -82,6 +84,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "demo": ["--steps=2", f"--out={folder}/demo"],
         "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
         "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
+        "regress": ["y ~ x", table, "--epsilon=20"],
         "explore": [f"--export={folder}/page.html"],
         "release quantile": [table, *ASKED, "--p=0.9"],
         "release quantiles": [table, *ASKED, "--ps=0.1,0.9"],

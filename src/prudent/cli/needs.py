@@ -13,6 +13,7 @@ from typing import Any
 from prudent import _extras
 
 TABLES, TRAIN, PLOTS, TEXTS, LAB = "tables", "train", "plots", "huggingface", "lab"
+ESTIMATORS = "estimators"
 
 MODULES = {
     "epsilon": "commands.pricing",
@@ -21,6 +22,7 @@ MODULES = {
     "suggest": "commands.suggest",
     "doctor": "commands.doctor",
     "release": "commands.release",
+    "regress": "commands.regress",
     "budget": "commands.budget",
     "audit": "commands.audit",
 }
@@ -33,6 +35,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "suggest": (TABLES,),
     "doctor": (),
     "release": (TABLES,),
+    "regress": (TABLES, ESTIMATORS),
     "budget": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),

@@ -24,7 +24,7 @@ added, the distance |rank - p n| changes by at most max(p, 1-p) either way: the 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -126,9 +126,23 @@ class Engine:
         than was paid for raises an error instead.
     """
 
-    def __init__(self, rows: Rows, prices: Prices, noise: Noise) -> None:
-        """Ask these rows, at these prices, with noise from this source."""
+    def __init__(
+        self,
+        rows: Rows,
+        prices: Prices,
+        noise: Noise,
+        known: Mapping[int, tuple[float, float]] | None = None,
+    ) -> None:
+        """Ask these rows, at these prices, with noise from this source.
+
+        Args:
+            rows: The rows.
+            prices: What was paid for.
+            noise: Source of randomness.
+            known: Public locations and scales of columns, by place.
+        """
         self.rows = rows
+        self.known = {} if known is None else known
         self.prices = prices
         self._noise = noise
         self._used: Counter[str] = Counter()
