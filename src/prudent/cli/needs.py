@@ -23,7 +23,9 @@ MODULES = {
     "doctor": "commands.doctor",
     "release": "commands.release",
     "regress": "commands.regress",
+    "sql": "commands.questions",
     "budget": "commands.budget",
+    "report": "commands.report",
     "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
@@ -36,7 +38,9 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "doctor": (),
     "release": (TABLES,),
     "regress": (TABLES, ESTIMATORS),
+    "sql": (TABLES,),
     "budget": (),
+    "report": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
     "audit train": (TRAIN,),

@@ -73,6 +73,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     epsilon: float
     delta: float
+    _formula: Formula | None
     ledger: Any
     noise: Any
 

@@ -87,14 +87,13 @@ def on_grid(vectors: FloatArray, radius: float) -> FloatArray:
     longest = np.max(np.abs(steps), axis=1, initial=1.0)  # squares of huge numbers overflow
     size = lengths(steps / longest[:, None]) * longest
     whole = np.rint(steps * np.minimum(1.0, room / np.maximum(size, 1.0))[:, None])
-    inside = lengths_within(whole, LONGEST)
-    return np.where(inside[:, None], whole, 0.0)
+    return np.where(lengths_within(whole, LONGEST)[:, None], whole, 0.0)
 
 
 def lengths_within(whole: FloatArray, bound: int) -> npt.NDArray[np.bool_]:
     """Whether rows of whole numbers have at most a length; exact for a length below 2**26."""
     with np.errstate(invalid="ignore", over="ignore"):
-        small = (np.abs(whole) <= bound).all(axis=1)
+        small = np.asarray((np.abs(whole) <= bound).all(axis=1))
         squares = np.where(small[:, None], whole, 0.0)
         return np.asarray(small & ((squares * squares).sum(axis=1) <= float(bound) ** 2))
 

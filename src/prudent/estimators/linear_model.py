@@ -212,7 +212,7 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
             total = _TARGET_CLIP**2 * (target[0] / count - (target[1] / 0.5 / count) ** 2)
             self.r2_ = 1 - variance / total if total > variance else 0.0
         # On the safe side of the noise: too small a variance would make intervals too short.
-        return variance + 2 * limit**2 * noise / count
+        return float(variance + 2 * limit**2 * noise / count)
 
     def _set_intervals(
         self, fitting: Fitting, found: FloatArray, steps: list[Step], variance: float

@@ -14,7 +14,6 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
-from prudent.release.columns.conditions import Predicate, of_one_row
 from prudent.release.columns.dialects import (
     backend_name,
     double,
@@ -24,8 +23,9 @@ from prudent.release.columns.dialects import (
     number_of_text,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
-from prudent.release.columns.expressions import parse_condition
 from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.row_values.conditions import Predicate, of_one_row
+from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
 from prudent.release.columns.table_rows import group_key
