@@ -242,7 +242,7 @@ def ask_and_print(
     if request.dry_run:
         _print_preview(request, ask(dry_run=True))
         return
-    with _budget(request) as ledger, only_elapsed():
+    with budget(request) as ledger, only_elapsed():
         outcome = ask(ledger=ledger)
     _print(request, outcome)
     if draw is not None:
@@ -315,8 +315,12 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
 
 
 @contextlib.contextmanager
-def _budget(request: Request) -> Iterator[Any]:
-    """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
+def budget(request: Any) -> Iterator[Any]:
+    """The ledger to charge, if there is one; a charge that overdraws it ends the command.
+
+    Args:
+        request: Has a `ledger`, the `dataset` in it, and `as_json` and `epsilon` for the answer.
+    """
     if request.ledger is None:
         yield None
         return
@@ -328,7 +332,7 @@ def _budget(request: Request) -> Iterator[Any]:
     except OverBudgetError as error:
         if request.as_json:
             over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
-            _print_json(over | {"error": str(error)})
+            print_json(over | {"error": str(error)})
         tell(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
 
@@ -342,7 +346,7 @@ def _is_released(outcome: Any) -> bool:
 def _print_preview(request: Request, preview: "Preview") -> None:
     if request.as_json:
         facts = attrs.asdict(preview, filter=lambda field, _: field.name != "event")
-        _print_json({"status": "preview"} | facts)
+        print_json({"status": "preview"} | facts)
     else:
         echo(str(preview))
         note("Nothing was read or charged.")
@@ -350,7 +354,7 @@ def _print_preview(request: Request, preview: "Preview") -> None:
 
 def _print(request: Request, outcome: Any) -> None:
     if request.as_json:
-        _print_json(_plain_answer(outcome))
+        print_json(_plain_answer(outcome))
         return
     from prudent.accounting import ADD_REMOVE
     from prudent.release.outcome import group_title
@@ -381,7 +385,8 @@ def _plain_answer(outcome: Any) -> dict[str, Any]:
     return {"status": "released" if released else "refused", "groups": groups} | price
 
 
-def _print_json(plain: dict[str, Any]) -> None:
+def print_json(plain: dict[str, Any]) -> None:
+    """Print an answer, with the relation between neighbouring tables, as one line of JSON."""
     from prudent.accounting import ADD_REMOVE
 
     whole = plain | {"relation": options.plain(ADD_REMOVE)}

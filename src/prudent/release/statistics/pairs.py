@@ -42,7 +42,7 @@ from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
 
-_LEAST_WEIGHT = 2.0**-40  # of the bound of private weights, if none is above zero
+_LEAST_WEIGHT = 2.0**-40  # of a private bound on weights, which may be below zero
 
 
 @answers
@@ -332,7 +332,7 @@ class Pairs(Statistic):
         ends = parts.first.ends(pairs, noise)
         others = parts.second.ends(pairs.second, noise)
         if self.which == "weighted":
-            others = 0.0, max(others[1], _LEAST_WEIGHT)
+            others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
         region = sums.release(pairs, parts.sums, noise)
         spread: PairMoments | MomentSpread = PairMoments(sums, region)
