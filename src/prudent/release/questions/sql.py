@@ -303,7 +303,7 @@ def _key(node: Node, text: str) -> str:
             ast.TimestampTrunc(this=ast.Column() as column)
             | ast.DateTrunc(this=ast.Column() as column)
         ):
-            return f"{column.name}:{node.unit.name.lower()}"
+            return f"{column.name}:{node.args['unit'].name.lower()}"
         case ast.Year() | ast.Month() | ast.Day() | ast.Lower() | ast.Upper():
             return text_of(node)
     raise refused(

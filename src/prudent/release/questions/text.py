@@ -108,9 +108,8 @@ def _count(node: Node, options: dict[str, Any]) -> Ask:
 
 def _of(value: Node, statistic: str, options: dict[str, Any]) -> Ask:
     value, bounds = _bounds(value)
-    return Ask(
-        statistic, text_of(value), **options, **({} if bounds is None else {"bounds": bounds})
-    )
+    known: dict[str, Any] = {} if bounds is None else {"bounds": bounds}
+    return Ask(statistic, text_of(value), **options, **known)
 
 
 def _pair(first: Node, second: Node, statistic: str, options: dict[str, Any]) -> Ask:
