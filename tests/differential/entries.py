@@ -669,6 +669,7 @@ ENTRIES += [
     Regression(),
     Statistic("sum", 10.0, bounds=(0.0, 10.0)),
     Statistic("count", 1.0),
+    Statistic("count_distinct", 1.0),
     Statistic("mean", 10.0 / (COUNT - 1), bounds=(0.0, 10.0)),
     Statistic("histogram", 1.0, edges=[0.0, 2.5, 5.0, 7.5, 10.0]),
     Score(),

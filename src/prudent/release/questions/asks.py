@@ -64,7 +64,7 @@ class Ask:
     ) -> None:
         """Store what is asked; it is checked where it is asked of a table."""
         _validate.one_of(STATISTICS, statistic=statistic)
-        self.__attrs_init__(statistic, column, name, options)  # type: ignore[attr-defined]
+        self.__attrs_init__(statistic, column, name, options)
 
     @property
     def title(self) -> str:
