@@ -92,16 +92,25 @@ def _objects(values: Any) -> npt.NDArray[Any]:
 
     Rows are as long as most of them are; one of another length has no values.
     """
-    rows = list(values)
-    lengths = Counter(len(row) if isinstance(row, _ROW) else 0 for row in rows)
+    records = list(values)
+    rows = list(map(_cells, records))
+    lengths = Counter(map(len, rows))
     width = max(lengths, key=lambda length: (lengths[length], length), default=0)
     if not width:
-        return np.fromiter(rows, dtype=object)
+        return np.fromiter(records, dtype=object)
     found = np.full((len(rows), width), None, dtype=object)
     for place, row in enumerate(rows):
-        if isinstance(row, _ROW) and len(row) == width:
-            found[place] = list(row)
+        if len(row) == width:
+            found[place] = row
     return found
+
+
+def _cells(record: Any) -> list[Any]:
+    """What a row holds; nothing if the record is no row. An error would quote a record."""
+    try:
+        return list(record) if isinstance(record, _ROW) else []
+    except Exception:
+        return []
 
 
 def is_table(data: Any) -> bool:
@@ -219,6 +228,9 @@ class Asked:
         if isinstance(given, str):
             raise ArgumentError("y", "one value for each row of X", got=given)
         values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
+        # The messages of scikit-learn hold the number of records, or the records themselves.
+        if values.ndim > 2 or values.shape[1:] not in ((), (1,)) or values.dtype.kind == "c":
+            raise ArgumentError("y", "one real number for each row of X", shown="another array")
         values = column_or_1d(values, warn=True)
         if self.classes is None:
             return doubles(values)
@@ -246,7 +258,7 @@ def array_of(data: Any) -> npt.NDArray[Any]:
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
     if not array.shape[1]:
         raise ValueError(
-            f"Found array with 0 feature(s) (shape={array.shape}) while a minimum of 1 is required."
+            "Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
         )
     return array
 

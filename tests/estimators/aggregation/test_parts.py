@@ -1,6 +1,7 @@
 """One record is in one part, and moves no other record."""
 
 import hashlib
+import pickle
 from collections import Counter
 from typing import Any
 
@@ -108,3 +109,22 @@ def test_a_digest_tells_cells_apart_by_their_lengths() -> None:
     assert parts._plain(["ab", "c"]) != parts._plain(["a", "bc"])
     assert parts._plain(1) != parts._plain(1.0) != parts._plain(True)
     assert hashlib.blake2b(parts._plain("1")).digest() != hashlib.blake2b(parts._plain(1)).digest()
+
+
+@pytest.mark.parametrize("kind", ["pandas", "pandas series", "polars", "pyarrow"])
+def test_a_part_does_not_know_the_categories_of_other_parts(kind: str) -> None:
+    pandas, polars, pyarrow = (
+        pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow")
+    )
+    texts = ["a", "b"] * 4 + ["secret"]
+    table = {
+        "pandas": lambda: pandas.DataFrame({"g": pandas.Categorical(texts), "x": range(9)}),
+        "pandas series": lambda: pandas.Series(pandas.Categorical(texts)),
+        "polars": lambda: polars.DataFrame({"g": polars.Series(texts, dtype=polars.Categorical)}),
+        "pyarrow": lambda: pyarrow.table({"g": pyarrow.array(texts).dictionary_encode()}),
+    }[kind]()
+    parts = Records.of(table).divided(4, b"key")
+    assert sum(map(len, parts)) == len(texts)
+    for part in parts:
+        column = part if kind == "pandas series" else part["g"]
+        assert "secret" in list(map(str, column)) or b"secret" not in pickle.dumps(part)

@@ -156,3 +156,19 @@ def test_ties_make_an_interval_that_holds_them() -> None:
     whole = ArrayColumn(np.full(5_000, 7))
     low, high = PrivateInterval.of(whole, 0.5, 0.5).release(whole, ReproducibleNoise(0))
     assert low <= 7 <= high <= 9
+
+
+@pytest.mark.parametrize(
+    "ends", [(0.0, 1.0), (-1.0, 0.0), (0.0, 3.0), (-6.0, -3.0), (0.0, 2.0**40)]
+)
+def test_every_part_of_an_interval_of_whole_numbers_has_a_width(
+    ends: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    column = ArrayColumn(np.array([1, 2, 3]))
+    mechanism = PrivateInterval.of(column, 1.0, 1.0)
+    points = mechanism.read(column, ends)
+    parts = part_candidates(points.lattice.diameter - 2)
+    for part in zip(parts.first.tolist(), parts.last.tolist(), strict=True):
+        monkeypatch.setattr(IntervalChoice, "release", lambda *_, part=part: part)
+        low, high = mechanism.within(points, ends, ReproducibleNoise(0))
+        assert low < high

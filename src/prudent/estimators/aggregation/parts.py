@@ -118,16 +118,17 @@ class Records:
             return cls(
                 len(data),
                 lambda: _combined([_of_array(_cells(each)) for each in columns], len(data)),
-                lambda places: data.iloc[_places(places)].reset_index(drop=True),
+                lambda places: _of_pandas(data.iloc[_places(places)].reset_index(drop=True)),
             )
         if kind in ("polars", "pyarrow") and hasattr(data, "to_pandas"):
             series = hasattr(data, "to_frame")
             cells = [data] if series else data.columns if kind == "pyarrow" else data.get_columns()
             take = data.take if kind == "pyarrow" else data.__getitem__
+            plain = _of_arrow if kind == "pyarrow" else _of_polars
             return cls(
                 len(data),
                 lambda: _combined([_of_objects(_listed(each)) for each in cells], len(data)),
-                lambda places: take(_places(places)),
+                lambda places: plain(take(_places(places))),
             )
         raise _validate.ArgumentError(
             "data",
@@ -170,6 +171,38 @@ class Records:
 
 def _places(places: list[int]) -> np.ndarray[Any, np.dtype[np.intp]]:
     return np.array(places, np.intp)
+
+
+# A column of codes carries the list of the categories of all records. A part must not know which
+# categories other parts have, so it gets the categories themselves.
+
+
+def _of_pandas(part: Any) -> Any:
+    def coded(dtype: Any) -> bool:
+        return type(dtype).__name__ == "CategoricalDtype" or str(dtype).startswith("dictionary<")
+
+    if part.ndim == 1:
+        return part.astype(object) if coded(part.dtype) else part
+    return part.astype({name: object for name, dtype in part.dtypes.items() if coded(dtype)})
+
+
+def _of_arrow(part: Any) -> Any:
+    import pyarrow
+
+    def plain(dtype: Any) -> Any:
+        return dtype.value_type if pyarrow.types.is_dictionary(dtype) else dtype
+
+    if not hasattr(part, "schema"):
+        return part.cast(plain(part.type))
+    return part.cast(pyarrow.schema([each.with_type(plain(each.type)) for each in part.schema]))
+
+
+def _of_polars(part: Any) -> Any:
+    import polars
+
+    if hasattr(part, "to_frame"):
+        return part.cast(polars.String) if part.dtype == polars.Categorical else part
+    return part.with_columns(polars.selectors.by_dtype(polars.Categorical).cast(polars.String))
 
 
 def _cells(column: Any) -> np.ndarray[Any, Any]:

@@ -238,8 +238,9 @@ class PrivateInterval:
         low = lattice.value(lattice.low + 1 + first) - spacing / 2
         high = lattice.value(lattice.low + 1 + last) + spacing / 2
         if self.scale.whole:
-            low, high = float(math.ceil(low)), float(math.floor(high))
-            high = max(high, low + 1)
+            # Also at an end of the interval, where only one unit is left, it is one unit wide.
+            low = min(float(math.ceil(low)), ends[1] - 1)
+            high = max(float(math.floor(high)), low + 1)
         return _rounded(max(low, ends[0]), min(high, ends[1]), self.scale)
 
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
 from prudent.release.columns.column import Column, PerUnit
-from prudent.release.columns.pairs import PairColumn
+from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Branch, Released
@@ -41,6 +41,8 @@ from prudent.release.statistics.pair_sums import Kind, PairMoments, PairSums, la
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
+
+_LEAST_WEIGHT = 2.0**-40  # of a private bound on weights, which may be below zero
 
 
 @answers
@@ -330,7 +332,7 @@ class Pairs(Statistic):
         ends = parts.first.ends(pairs, noise)
         others = parts.second.ends(pairs.second, noise)
         if self.which == "weighted":
-            others = 0.0, max(others[1], math.ulp(0.0) * 2**60)
+            others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
         region = sums.release(pairs, parts.sums, noise)
         spread: PairMoments | MomentSpread = PairMoments(sums, region)

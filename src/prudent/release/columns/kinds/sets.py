@@ -29,22 +29,21 @@ def numbered(rows: ir.Table) -> ir.Expr:
 
 
 def matched(units: list[int], values: list[int], most: int) -> int:
-    """The largest number of values that can be given to units which have them, `most` to each."""
+    """The largest number of values that can be given to units which have them, `most` to each.
+
+    It is the largest flow from a source, through units of capacity `most` and values of capacity 1.
+    Its size is that of the pairs: a unit of very many values takes no more memory than many units.
+    """
     from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import maximum_bipartite_matching
+    from scipy.sparse.csgraph import maximum_flow
 
     if not units:
         return 0
-    owners, kinds = np.array(units, np.int64), np.array(values, np.int64)
-    order = np.argsort(owners, kind="stable")
-    owners, kinds = owners[order], kinds[order]
-    _, first, sizes = np.unique(owners, return_index=True, return_counts=True)
-    copies = np.minimum(sizes, most)  # of a unit: more than its values are of no use
-    rows = np.repeat(np.arange(len(sizes)), copies)
-    lengths = sizes[rows]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    places = np.arange(ends[-1]) - np.repeat(ends[:-1] - first[rows], lengths)
-    graph = csr_array(
-        (np.ones(ends[-1], np.int8), kinds[places], ends), shape=(len(rows), kinds.max() + 1)
-    )
-    return int((maximum_bipartite_matching(graph, perm_type="column") >= 0).sum())
+    holders, owners = np.unique(np.array(units, np.int64), return_inverse=True)
+    distinct, kinds = np.unique(np.array(values, np.int64), return_inverse=True)
+    first, last = 1 + len(holders), 1 + len(holders) + len(distinct)  # the first value, the sink
+    begins = np.concatenate([np.zeros(len(holders), int), 1 + owners, np.arange(first, last)])
+    ends = np.concatenate([np.arange(1, first), first + kinds, np.full(len(distinct), last)])
+    room = np.where(begins == 0, most, 1).astype(np.int32)
+    graph = csr_array((room, (begins, ends)), shape=(last + 1, last + 1))
+    return int(maximum_flow(graph, 0, last).flow_value)
