@@ -7,9 +7,10 @@
 per engine and size, for a private median, trimmed mean, mean and description, and for the engine's
 own exact median and mean, `--rounds` times each in turns. PostgreSQL is a server of its own with
 the settings it is installed with; Spark is a cluster of its own with two workers
-(`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line of `benchmarks/warehouses.csv`: a size that
-is measured again takes the place of its earlier lines. `plot` draws `docs/images/warehouses.png`
-from these lines and writes them into `benchmarks/README.md` as a table.
+(`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line
+of `benchmarks/warehouses.csv`: a size that is measured again takes the place of its earlier lines.
+`plot` draws `docs/images/warehouses.png` from these lines and writes them into
+`benchmarks/README.md` as a table.
 
 A client that takes longer than `--minutes` is ended, and what it had answered is kept.
 """
