@@ -1,14 +1,17 @@
 """Private linear regression beside that of others, table by table.
 
     PRUDENT_TABLES=... python -m benchmarks estimators [--runs 20] [--methods ours,TukeyEM]
+    python -m benchmarks estimators --write
 
 Every number is the median, over fits with fresh noise, of R² on a fifth of the records that no fit
 has seen; δ = 1e-6. Rows of the same table, method and ε in `estimators.csv` are replaced, so peers
-that need another environment can be run there. `benchmarks.regression_tables` has the tables.
+that need another environment can be run there; `--write` only puts them into the docs.
+`benchmarks.regression_tables` has the tables.
 """
 
 import argparse
 import csv
+import fcntl
 import math
 import time
 import warnings
@@ -18,11 +21,13 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from benchmarks.public_tables import FloatArray
-from benchmarks.regression_peers import FOR_ONE_FEATURE, Method, Predict, available
+from benchmarks.public_tables import FloatArray, folder
+from benchmarks.regression_peers import FOR_ONE_FEATURE, NOT_PRIVATE, Method, Predict, available
 from benchmarks.regression_tables import DEVELOPMENT, TABLES, Table
 
 RESULTS = Path(__file__).with_suffix(".csv")
+PAGE = Path(__file__).parents[1] / "docs" / "estimators.md"
+BEGIN, END = "<!-- regression: begin -->", "<!-- regression: end -->"
 EPSILONS = (0.3, 1.0, 3.0)
 DELTA = 1e-6
 PEER_RUNS = 5
@@ -145,22 +150,59 @@ def write(rows: Iterable[Row]) -> None:
             )
 
 
+def keep(found: Iterable[Row]) -> None:
+    """Add rows to those measured before; several processes may do so."""
+    with (folder() / "estimators.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write({**read(), **{row.key: row for row in found}}.values())
+
+
 def summary(rows: Iterable[Row]) -> str:
     """For each method and ε: tables with R² > 0, with 0.9 of least squares, of how many."""
-    rows = list(rows)
-    methods = list(dict.fromkeys(row.method for row in rows))
+    rows = [row for row in rows if row.large]
+    methods = sorted({row.method for row in rows}, key=lambda name: (name != "ours", name))
     lines = ["| tables | method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"]
     lines.append("|---|---|" + "---|" * len(EPSILONS))
-    for kind in ("development", "held out"):
+    for kind in ("held out", "development"):
         for method in methods:
             cells = []
             for epsilon in EPSILONS:
                 of = [r for r in rows if (r.kind, r.method, r.epsilon) == (kind, method, epsilon)]
                 positive = sum(row.r2 > 0 for row in of)
                 close = sum(row.r2 >= 0.9 * row.least_squares for row in of)
-                cells.append(f"{positive} / {close} of {len(of)}")
+                cells.append(f"{positive} / {close} of {len(of)}" if of else "")
             lines.append(f"| {kind} | {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def page(rows: Iterable[Row]) -> str:
+    """The tables of the docs: the summary, and the held-out tables one by one."""
+    kept = {row.key: row for row in rows}
+    peers = sorted({row.method for row in kept.values()} - {"ours", *NOT_PRIVATE})
+    lines = [
+        summary(kept.values()),
+        "",
+        "| held-out table | n | d | least squares | ours, ε = 0.3 | 1 | 3 | best peer, ε = 1 |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for row in kept.values():
+        if (row.kind, row.method, row.epsilon) != ("held out", "ours", 1.0):
+            continue
+        cells = [_shown(kept[row.table, "ours", epsilon].r2) for epsilon in EPSILONS]
+        others = [kept[key] for peer in peers if (key := (row.table, peer, 1.0)) in kept]
+        best = max(others, key=lambda other: other.r2)
+        peer = f"{_shown(best.r2)} {best.method}" if best.r2 > 0 else "none above 0"
+        lines.append(
+            f"| {row.table} | {row.records:,} | {row.features} | {_shown(row.least_squares)} | "
+            + " | ".join([*cells, peer])
+            + " |"
+        )
+    return "\n".join(lines)
+
+
+def _shown(r2: float) -> str:
+    """R², or that it is below 0: then the mean would have been better."""
+    return f"{r2:.2f}" if r2 >= 0 else "refused" if r2 == -math.inf else "< 0"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -171,24 +213,28 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", default=None, help="Parts of names, separated by commas.")
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--epsilons", default=",".join(f"{epsilon:g}" for epsilon in EPSILONS))
+    parser.add_argument("--write", action="store_true", help="Write the page of the docs alone.")
     given = parser.parse_args(arguments)
+    if given.write:
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n{page(read().values())}\n{END}{rest.split(END)[1]}")
+        return
     if given.methods:
         parts = given.methods.split(",")
         methods = {name: fit for name, fit in methods.items() if any(p in name for p in parts)}
     warnings.simplefilter("ignore")
     epsilons = [float(text) for text in given.epsilons.split(",")]
-    kept = read()
     for name in given.tables.split(","):
-        for row in measure(TABLES[name], methods, epsilons, given.runs):
-            kept[row.key] = row
+        found = list(measure(TABLES[name], methods, epsilons, given.runs))
+        keep(found)
+        for row in found:
             print(
                 f"{row.table:16} n = {row.records:>9,} d = {row.features:>2} "
                 f"{row.method:28} ε = {row.epsilon:<4g} R² = {row.r2:8.3f} "
                 f"least squares {row.least_squares:.3f}  {row.seconds:.2f} s",
                 flush=True,
             )
-        write(kept.values())
-    print(summary(kept.values()))
+    print(summary(read().values()))
 
 
 if __name__ == "__main__":

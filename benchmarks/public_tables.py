@@ -123,7 +123,23 @@ def _drawn(draw: Callable[[np.random.Generator], FloatArray]) -> Callable[[], Fl
     return lambda: draw(np.random.default_rng(1))
 
 
+_SHAPES: dict[str, tuple[Callable[[np.random.Generator, int], FloatArray], tuple[float, float]]] = {
+    "normal(500, 100)": (lambda g, n: g.normal(500, 100, n), (0, 1_000)),
+    "log-normal(10, 1)": (lambda g, n: g.lognormal(10, 1, n), (0, 1e6)),
+    "Pareto(1.1)": (lambda g, n: 1e3 * g.pareto(1.1, n), (0, 1e6)),
+}
+
+
+def _shape(name: str, records: int) -> Source:
+    draw, typed = _SHAPES[name]
+    return Source(f"shape {name}, {records:,}", _drawn(lambda g: draw(g, records)), typed)
+
+
+SHAPES = tuple(_shape(name, n) for n in (50, 1_000, 100_000) for name in _SHAPES)
+"""Shapes of small, middle and large tables, which need no download."""
+
 SOURCES = (
+    *SHAPES,
     Source("flights, air time", _column(flights, "air_time"), (0, 1_000), whole=True),
     Source("flights, departure delay", _column(flights, "dep_delay"), (-60, 600), whole=True),
     Source("flights of 2001, delay", _column(_flights_of_2001, "delay"), (-60, 600), whole=True),

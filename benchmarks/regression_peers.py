@@ -222,6 +222,7 @@ PEERS: dict[str, Method] = {
     "boosted AdaSSP": boosted_adassp,
     "boosted AdaSSP, standardised for free": standardised(boosted_adassp),
 }
+NOT_PRIVATE = ("boosted AdaSSP, standardised for free",)
 FOR_ONE_FEATURE = ("OpenDP, perfect bounds", "OpenDP, typed bounds")
 
 

@@ -1,6 +1,7 @@
 """The error of private quantiles and means beside that of OpenDP and diffprivlib, on public tables.
 
     PRUDENT_TABLES=... python -m benchmarks.table_accuracy [--runs 30] [--out FILE.csv]
+    python -m benchmarks.table_accuracy --only shape --epsilons 0.3,1 --statistics mean
 
 The peers need bounds. They get those that an analyst would type (`Source.typed`), and others ten
 times as wide as the data; ours is told nothing, or the typed ones. Every number is the median of
@@ -22,7 +23,7 @@ import numpy as np
 from benchmarks.public_tables import SOURCES, FloatArray, Source
 
 EPSILONS = (0.1, 0.3, 1.0)
-QUANTILES = (0.5, 0.9)
+QUANTILES = (0.5, 0.9, 0.99)
 _CANDIDATES = 10_001
 _WIDER = 10.0
 
@@ -54,12 +55,17 @@ class Row:
     diffprivlib_wide: float
 
     @property
-    def ratios(self) -> tuple[float, float, float]:
-        """Our error over the better peer's: at typed bounds, ours without them, peers wide."""
+    def ratios(self) -> tuple[float, float, float, float]:
+        """Our error over a peer's.
+
+        With the same typed bounds, over the better one's; ours without bounds, over OpenDP's and
+        over the better one's with typed bounds, and over the better one's with too wide ones.
+        """
         typed = min(self.opendp_typed, self.diffprivlib_typed)
         wide = min(self.opendp_wide, self.diffprivlib_wide)
         return (
             _ratio(self.ours_typed, typed),
+            _ratio(self.ours, self.opendp_typed),
             _ratio(self.ours, typed),
             _ratio(self.ours, wide),
         )
@@ -178,7 +184,9 @@ def error(ask: Callable[[], float], exact: float, runs: int) -> float:
         return float("inf")
 
 
-def rows(source: Source, runs: int, statistics: Container[str]) -> Iterator[Row]:
+def rows(
+    source: Source, runs: int, statistics: Container[str], epsilons: Iterable[float] = EPSILONS
+) -> Iterator[Row]:
     """All rows of one column."""
     values = source.read()
     ordered = np.sort(values)
@@ -188,7 +196,7 @@ def rows(source: Source, runs: int, statistics: Container[str]) -> Iterator[Row]
         errors = [error(ask, exact, runs) for ask in asked]
         return Row(source.name, len(values), statistic, epsilon, exact, *errors)
 
-    for epsilon in EPSILONS:
+    for epsilon in epsilons:
         for p in QUANTILES:
             if (name := f"p{round(100 * p)}") not in statistics:
                 continue
@@ -220,7 +228,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--only", default="", help="Columns whose name contains this.")
     parser.add_argument("--most", type=int, default=10**9, help="Columns of at most this length.")
-    parser.add_argument("--statistics", default="p50,p90,mean")
+    parser.add_argument("--statistics", default="p50,p90,p99,mean")
+    parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -228,13 +237,15 @@ def main(arguments: list[str] | None = None) -> None:
     for source in SOURCES:
         if given.only not in source.name or len(source.read()) > given.most:
             continue
-        for row in rows(source, given.runs, given.statistics.split(",")):
+        epsilons = list(map(float, given.epsilons.split(",")))
+        for row in rows(source, given.runs, given.statistics.split(","), epsilons):
             found.append(row)
-            same, without, wide = row.ratios
+            same, opendp, without, wide = row.ratios
             print(
                 f"{row.column:28} {row.records:>9,} {row.statistic:5} ε={row.epsilon:<4g} "
                 f"ours {row.ours:<10.4g} our error over the better peer's: at typed bounds "
-                f"{same:.2f}, ours without {without:.2f}, peers with wide {wide:.2f}",
+                f"{same:.2f}, ours without {without:.2f} (OpenDP {opendp:.2f}), peers with wide "
+                f"{wide:.2f}",
                 flush=True,
             )
     for statistic in given.statistics.split(","):
@@ -242,10 +253,15 @@ def main(arguments: list[str] | None = None) -> None:
     _write(found, given.out)
 
 
-def _summarise(statistic: str, ratios: list[tuple[float, float, float]]) -> None:
+def _summarise(statistic: str, ratios: list[tuple[float, float, float, float]]) -> None:
     """Print how many rows are better, level (within a tenth) and worse, for each comparison."""
     for name, column in zip(
-        ("same typed bounds", "ours without, peers with typed", "ours without, peers with wide"),
+        (
+            "same typed bounds",
+            "ours without, OpenDP with typed",
+            "ours without, better peer with typed",
+            "ours without, better peer with wide",
+        ),
         zip(*ratios, strict=True),
         strict=True,
     ):
@@ -261,7 +277,7 @@ def _write(found: list[Row], out: Path | None) -> None:
     with sys.stdout if out is None else out.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         names: list[Any] = [field.name for field in attrs.fields(Row)]
-        writer.writerow([*names, "same_bounds", "ours_without", "peers_wide"])
+        writer.writerow([*names, "same_bounds", "opendp", "ours_without", "peers_wide"])
         writer.writerows(
             [*attrs.astuple(row), *(round(ratio, 3) for ratio in row.ratios)] for row in found
         )

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "release": GROUND | {"accounting", "budget", "records"},
     "estimators": GROUND | {"accounting", "budget", "records", "release"},
     "training": GROUND | {"accounting", "budget", "records"},
-    "tune": GROUND | {"accounting", "budget", "records", "release", "training"},
+    "tune": GROUND | {"accounting", "budget", "estimators", "records", "release", "training"},
     "certify": GROUND | {"accounting", "budget", "records", "release"},
     "audit": GROUND
     | {"accounting", "certify", "estimators", "records", "release", "training", "tune"},

@@ -72,6 +72,11 @@ def learning() -> dict[str, Any]:
     return {}
 
 
+def modelling() -> dict[str, Any]:
+    pytest.importorskip("sklearn", reason="needs pip install 'prudent[estimators]'")
+    return salaries()
+
+
 def huggingface() -> dict[str, Any]:
     pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
     pytest.importorskip("peft", reason="needs pip install 'prudent[huggingface]'")
@@ -98,6 +103,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/threat-model.md": learning,
     "docs/training.md": learning,
     "docs/certify-training.md": learning,
+    "docs/estimators.md": modelling,
     "docs/extending.md": lambda: learning() | salaries(),
     "docs/corruption.md": learning,
     "docs/lightning.md": lightning,

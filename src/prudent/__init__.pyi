@@ -11,6 +11,7 @@ from prudent.accounting import PldAccountant as PldAccountant
 from prudent.accounting import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting import RdpAccountant as RdpAccountant
 from prudent.estimators import aggregate as aggregate
+from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
 from prudent.release import Released as Released
@@ -31,7 +32,9 @@ from prudent.release import proportion as proportion
 from prudent.release import quantile as quantile
 from prudent.release import quantiles as quantiles
 from prudent.release import ratio as ratio
+from prudent.release import sql as sql
 from prudent.release import sum as sum
+from prudent.release import table as table
 from prudent.release import top_k as top_k
 from prudent.release import trimmed_mean as trimmed_mean
 from prudent.release import variance as variance

@@ -38,7 +38,9 @@ EXACT = [
 SLOW = {"sum-private-bounds", "mean-private-bounds", "variance-private-bounds", "describe"}
 
 
-COSTLY = {"trimmed-sum", "iqr-selected", "quantiles", "best-of-many", "federated-round"}
+COSTLY = {"trimmed-sum", "iqr-selected", "quantiles", "best-of-many", "federated-round"} | {
+    "regression"
+}
 """Cases that take half a second or more to build."""
 
 

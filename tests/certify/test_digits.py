@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
 
-from prudent.certify.report import Result
+from prudent.certify.report import CertifyResult
 from prudent.lab.certifying import run
 from prudent.lab.datasets import Dataset, load
 from prudent.release.noise import ReproducibleNoise
@@ -18,7 +18,7 @@ def digits() -> Dataset:
     return load("mnist")
 
 
-def under_attack(name: str, *, records: int, queries: int, epsilon: float) -> Result:
+def under_attack(name: str, *, records: int, queries: int, epsilon: float) -> CertifyResult:
     """Certify some digits and attack them; raises if a certified prediction changes."""
     data = digits()
     train = data.train_features[:records].numpy(), data.train_labels[:records].numpy()

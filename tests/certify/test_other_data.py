@@ -19,16 +19,16 @@ from prudent.certify.features.sentences import (
     minilm_map,
     read,
 )
-from prudent.certify.features.table import CENSUS, Column, Partitions
+from prudent.certify.features.table import CENSUS, BinnedColumn, Partitions
 from prudent.certify.radius import STEPS
 from prudent.lab import certifying as experiment
 from prudent.lab.feature_files.sentences import fitted, make, write
 from prudent.lab.named_datasets import packed_texts
 from prudent.release.noise import ReproducibleNoise
 
-FIRST, SECOND = Column(0, (1.0, 2.0)), Column(1, cells=5)
-BOTH = Column(0, (1.5,)), Column(1, cells=3)
-PARTITIONS = Partitions("small", ((FIRST,), (SECOND,), BOTH, (Column(2, (0.0,)),)), 3)
+FIRST, SECOND = BinnedColumn(0, (1.0, 2.0)), BinnedColumn(1, cells=5)
+BOTH = BinnedColumn(0, (1.5,)), BinnedColumn(1, cells=3)
+PARTITIONS = Partitions("small", ((FIRST,), (SECOND,), BOTH, (BinnedColumn(2, (0.0,)),)), 3)
 
 
 def people(count, seed=0):

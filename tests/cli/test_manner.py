@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 PRICE = ["--noise-multiplier=5", "--test=none", "--delta=1e-6"]
 ASKED = ["--column=x", "--epsilon=1"]
 LONG = pytest.mark.slow
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def leaves(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -60,7 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pyarrow import parquet
 
     folder = tmp_path_factory.mktemp("manner")
-    parquet.write_table(pa.table({"x": np.arange(1000.0)}), folder / "t.parquet")
+    parquet.write_table(
+        pa.table({"x": np.arange(1000.0), "y": np.arange(1000.0)}), folder / "t.parquet"
+    )
     budget = ("--epsilon=9", "--delta=1e-6")
     assert prudent("budget", "create", str(folder / "b.db"), *budget).status == 0
     written(folder / "run")
@@ -81,6 +84,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "demo": ["--steps=2", f"--out={folder}/demo"],
         "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
         "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
+        "regress": ["y ~ x", table, "--epsilon=20"],
         "explore": [f"--export={folder}/page.html"],
         "release quantile": [table, *ASKED, "--p=0.9"],
         "release quantiles": [table, *ASKED, "--ps=0.1,0.9"],
@@ -118,6 +122,33 @@ SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report"), ("pape
 ANSWERING = [words for words in COMMANDS if words != ("paper", "grid")]
 
 
+class Keys(NamedTuple):
+    """Keys of a document: those before a semicolon in the table of the docs, and all of them."""
+
+    always: set[str]
+    ever: set[str]
+
+
+def keys_of(command: str) -> Keys:
+    """What the table says of a command, or of the one that holds it; nothing: it names no keys."""
+    table = (DOCS / "command-line.md").read_text(encoding="utf-8").partition("| keys |")[2]
+    rows = re.findall(r"^\| (`[^|]*`) \| (.*) \|$", table, re.MULTILINE)
+    told = {name: row for names, row in rows for name in re.findall(r"`(.*?)`", names)}
+    row = told.get(command) or told[command.partition(" ")[0]]
+    row = row.replace("those of `epsilon`", told["epsilon"].partition(";")[0])
+    always, ever = (set(re.findall(r"`(\w+)`", text)) for text in (row.partition(";")[0], row))
+    return Keys(always, ever)
+
+
+def test_the_table_of_keys_names_every_command() -> None:
+    assert all(keys_of(" ".join(words)) is not None for words in COMMANDS)
+    assert keys_of("calibrate").always == keys_of("epsilon").always
+    assert "status" in keys_of("release median").always
+    assert "value" in keys_of("release median").ever - keys_of("release median").always
+    with pytest.raises(KeyError):
+        keys_of("nothing")
+
+
 @pytest.mark.unhurried
 @pytest.mark.parametrize(
     "words", [pytest.param(c, marks=[LONG] if c in SLOW else []) for c in ANSWERING], **NAMED
@@ -128,7 +159,10 @@ def test_json_is_one_document_and_quiet_is_silent(
     answer = prudent(*words, *right(words, folder, archive), "--json", "--quiet")
     assert (answer.err, answer.status) in [("", 0), ("", 3)], answer  # 3: refused by the test
     assert answer.out.count("\n") == 1
-    json.loads(answer.out, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+    document = json.loads(answer.out, parse_constant=pytest.fail)  # NaN and Infinity are no JSON
+    always, ever = keys_of(" ".join(words))
+    for entry in document if isinstance(document, list) else [document]:
+        assert not ever or always <= entry.keys() <= ever
 
 
 @pytest.mark.parametrize(

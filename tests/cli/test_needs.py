@@ -28,6 +28,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "doctor": ("--json",),
     "sample": ("salaries",),
     **{f"release {name}": ASK for name in ("median", "iqr", "count", "sum", "mean", "variance")},
+    "regress": ("value ~ value2", "values.csv", "--epsilon", "1"),
     "release describe": ASK,
     "release quantile": (*ASK, "--p", "0.9"),
     "release quantiles": (*ASK, "--ps", "0.1,0.9"),

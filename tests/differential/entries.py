@@ -614,8 +614,59 @@ class Parts(Entry):
         patch.setattr(Records, "divided", by_position)
 
 
+class Regression(Entry):
+    """All sums of a linear regression, at released values that do not depend on the records."""
+
+    name = "regression"
+    bound = 6**0.5  # a count, a second moment, three steps and a spread, each by its sensitivity
+    plain = tuple((index % 5 - 2.0, index % 7 - 3.0) for index in range(COUNT))
+
+    def __init__(self) -> None:
+        self.odd = {name: (x, -x) for name, x in NUMBERS.items()}
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return st.tuples(st.floats(), st.floats())
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        from prudent.estimators import LinearRegression
+        from prudent.estimators import engine as engines
+
+        exact: list[float] = []
+
+        def noisy(self: Any, values: list[int], multiplier: float, size: float) -> Any:
+            exact.extend(value / size for value in values)
+            return np.full(len(values), size) * np.arange(1, len(values) + 1)
+
+        kept = [record for place, record in enumerate(records) if place != absent]
+        with contextlib.ExitStack() as fixed:
+            for name, answer in (
+                ("_noisy", noisy),
+                ("quantile", lambda self, part, place, p: 4 * p - 2),
+                ("length", lambda self, part, lengths, p: 1.0),
+            ):
+                fixed.enter_context(mock.patch.object(engines.Engine, name, answer))
+            fixed.enter_context(
+                mock.patch.object(LinearRegression, "_needed", staticmethod(lambda *_: -1e9))
+            )
+            fixed.enter_context(mock.patch("prudent.estimators.shares._total_mu", return_value=1.0))
+            rows = np.array(kept, dtype=float).reshape(-1, 2)
+            LinearRegression().fit(rows[:, :1], rows[:, 1])
+        return torch.tensor(exact, dtype=torch.float64)
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        from prudent.estimators import features
+
+        whole = features.Features.steps
+
+        def wary(self: Any, rows: Any) -> Any:
+            return whole(self, rows) * (np.abs(rows) < 1e8).all()
+
+        patch.setattr(features.Features, "steps", wary)
+
+
 ENTRIES += [
     Parts(),
+    Regression(),
     Statistic("sum", 10.0, bounds=(0.0, 10.0)),
     Statistic("count", 1.0),
     Statistic("mean", 10.0 / (COUNT - 1), bounds=(0.0, 10.0)),

@@ -977,6 +977,7 @@ CALLS: tuple[Call, ...] = (
     Call("training.Plan.event_after", _method(_plan, "event_after", steps=1)),
     Call("training.Plan.calibrate", _method(_plan, "calibrate", epsilon=1.0, delta=1e-5), 0.02),
     Call("training.Plan.longest", _method(_plan, "longest", epsilon=5.0, delta=1e-5), 0.02),
+    Call("training.Plan.within", _method(_plan, "within", epsilon=5.0, delta=1e-5), 0.02),
     Call(
         "training.Plan.certificate",
         _method(
@@ -1039,6 +1040,21 @@ CALLS: tuple[Call, ...] = (
             },
         ),
         0.3,
+    ),
+    Call(
+        "training.Reporting",
+        _of(
+            "training:Reporting",
+            evaluate=None,
+            evaluate_every=None,
+            evaluate_at=(),
+            callbacks=(),
+            out=None,
+            resume=False,
+            progress=None,
+            tensorboard=False,
+            private_diagnostics=False,
+        ),
     ),
     Call(
         "training.fit",

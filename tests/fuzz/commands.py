@@ -230,6 +230,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(("budget", "show"), lambda: [_ledger(), "--dataset=default", "--json"]),
     Command(("budget", "history"), lambda: [_ledger(), "--dataset=default", "--json"]),
+    Command(("report",), lambda: [_ledger(), "--dataset=default", "--json"]),
     Command(
         ("budget", "verify"),
         lambda: [_ledger(), "--dataset=default", "--digest=00", "--json"],

@@ -440,7 +440,7 @@ def _ibis_table() -> Any:
 
 
 def _condition(text: str) -> object:
-    from prudent.release.columns.expressions import parse_condition
+    from prudent.release.columns.row_values.expressions import parse_condition
 
     return parse_condition(text)(_ibis_table())
 

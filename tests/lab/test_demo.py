@@ -15,7 +15,7 @@ from rich.console import Console
 
 from prudent._validate import ArgumentError
 from prudent.accounting import RdpAccountant
-from prudent.certify.report import Result
+from prudent.certify.report import CertifyResult
 from prudent.lab import demo as pictures
 from prudent.lab.commands.demo import _median, show_certified, show_median, show_runs
 from prudent.lab.demo import (
@@ -31,7 +31,7 @@ from prudent.lab.demo import (
 from prudent.lab.settings import Experiment
 
 COMMON = Experiment.of(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
-CERTIFIED = Result(
+CERTIFIED = CertifyResult(
     accuracy=0.961,
     certified={0: 0.961, 100: 0.95, 2000: 0.6},
     attacked={0: 0.961, 100: 0.953, 2000: 0.71},
@@ -179,6 +179,6 @@ def test_the_full_demo(tmp_path):
 
 
 def test_json_holds_percentages_in_full():
-    found = Result(2 / 3, {0: 1 / 7}, {}, {}, 1.0, [], 1.0, largest=1 / 3).plain()
+    found = CertifyResult(2 / 3, {0: 1 / 7}, {}, {}, 1.0, [], 1.0, largest=1 / 3).plain()
     shares = found["accuracy"], found["certified"]["0"], found["largest_class"]
     assert shares == (100 * (2 / 3), 100 * (1 / 7), 100 * (1 / 3))

@@ -1,5 +1,9 @@
 """Answers by group are a dictionary that can be shown as a table."""
 
+import datetime
+
+import pytest
+
 from prudent.release.noise import Distribution
 from prudent.release.outcome import Branch, Groups, NoiseSpread, Refused, Released
 
@@ -13,3 +17,29 @@ def test_groups_become_a_frame_with_intervals() -> None:
     assert frame.status.tolist() == ["released", "refused"]
     assert frame.low[0] < 5.0 < frame.high[0]
     assert "&lt;a&gt;" in groups._repr_html_()
+
+
+def test_groups_of_dates_are_drawn_along_a_line(tmp_path) -> None:
+    pytest.importorskip("matplotlib")
+    spread = NoiseSpread(Distribution.LAPLACE, 1.0, 0.0)
+    days = [datetime.date(2024, 1, day) for day in range(1, 5)]
+    series = Groups(
+        {day: Released(5.0, Branch.ROBUST, 1.4, 0.0, None, spread=spread) for day in days}, ["day"]
+    )
+    figure = series.plot(tmp_path / "series.svg")
+    assert (tmp_path / "series.svg").exists()
+    assert figure.axes[0].lines[0].get_linestyle() == "-"
+    pairs = Groups({("a", "b"): series[days[0]]}, ["g", "h"])
+    assert pairs.plot().axes[0].get_xlabel() == "g, h"
+
+
+def test_arithmetic_gives_plain_numbers() -> None:
+    answer = Released(5.0, Branch.ROBUST, 1.4, 0.0, None)
+    found = [answer + 1, 1 + answer, answer * 2, 10 / answer, answer - answer, -answer, abs(answer)]
+    assert found == [6.0, 6.0, 10.0, 2.0, 0.0, -5.0, 5.0]
+    assert all(type(each) is float for each in found)
+    assert answer > 4
+    assert answer <= 5.0
+    assert f"{answer:.2f}" == "5.00"
+    assert sum([answer, answer]) == 10.0
+    assert int(answer) == 5

@@ -165,8 +165,8 @@ def choose_thresholds(
     if not len(scores):
         return Thresholds(-math.inf, math.inf), 0.0
     values, total, hits = _candidates(scores), np.sort(scores), np.sort(scores[present])
-    above, above_right = (len(each) - np.searchsorted(each, values) for each in (total, hits))
-    below, below_wrong = (np.searchsorted(each, values, side="right") for each in (total, hits))
+    above, above_right = (len(ranked) - np.searchsorted(ranked, values) for ranked in (total, hits))
+    below, below_wrong = (np.searchsorted(ranked, values, side="right") for ranked in (total, hits))
     # One more choice on each side: never to guess so.
     right = np.add.outer(np.append(below - below_wrong, 0), np.append(above_right, 0))
     guesses = np.add.outer(np.append(below, 0), np.append(above, 0))
@@ -185,8 +185,10 @@ def _candidates(scores: FloatArray) -> FloatArray:
     So neither a value that many runs share nor a tail is missed.
     """
     lists = np.unique(scores), np.sort(scores)
-    places = [np.linspace(0, len(each) - 1, _MOST_THRESHOLDS).round().astype(int) for each in lists]
-    return np.unique(np.concatenate([each[at] for each, at in zip(lists, places, strict=True)]))
+    places = [
+        np.linspace(0, len(ranked) - 1, _MOST_THRESHOLDS).round().astype(int) for ranked in lists
+    ]
+    return np.unique(np.concatenate([ranked[at] for ranked, at in zip(lists, places, strict=True)]))
 
 
 def _wilson(right: IntArray, guesses: IntArray, z: float) -> FloatArray:

@@ -64,7 +64,7 @@ def described(output: Any) -> Described:
         case dt.timedelta():
             return "duration", (output / dt.timedelta(seconds=1),)
         case Mapping():
-            told = {key: each for key, each in output.items() if key not in _UNTOLD}
+            told = {key: part for key, part in output.items() if key not in _UNTOLD}
             kind, numbers = _entries(list(told.values()))
             return (tuple(map(str, told)), kind), numbers
         case list() | tuple() | np.ndarray():
@@ -97,8 +97,10 @@ def _array(output: Any) -> Described:
 
 
 def _entries(entries: list[Any]) -> Described:
-    found = [described(each) for each in entries]
-    return tuple(kind for kind, _ in found), tuple(n for _, numbers in found for n in numbers)
+    descriptions = [described(entry) for entry in entries]
+    return tuple(kind for kind, _ in descriptions), tuple(
+        n for _, numbers in descriptions for n in numbers
+    )
 
 
 class Outputs(Sequence[Any]):
@@ -152,19 +154,19 @@ def best_score(
         learn: Whether to learn more candidates, on the first half of these runs.
     """
     half = len(outputs) // 2 if learn else 0
-    found = [*candidates]
+    scores = [*candidates]
     if learn:
-        found += learned(outputs[:half], present[:half])
-    if len(found) == 1:
-        return found[0]
+        scores += learned(outputs[:half], present[:half])
+    if len(scores) == 1:
+        return scores[0]
     rest, seen = outputs[half:], present[half:]
 
     def promises(place: int) -> float:
-        score = found[place]
+        score = scores[place]
         _, promise = choose_thresholds(score(rest), seen, delta=delta, confidence=confidence)
         return promise + (_LEAD if place < len(candidates) else 0.0)
 
-    return found[max(range(len(found)), key=promises)]
+    return scores[max(range(len(scores)), key=promises)]
 
 
 def learned(outputs: Outputs, present: BoolArray) -> list[Score]:
@@ -227,12 +229,12 @@ def _learn(
         known[kind] = _Kind.learn(float(ratio), rows, present[where], projection, monotone)
 
     def score(outputs: Outputs) -> FloatArray:
-        found = np.zeros(len(outputs))
+        scores = np.zeros(len(outputs))
         for kind, where in _by_kind(outputs.told).items():
             if kind in known:
                 rows = np.array([outputs.told[place][1] for place in where], np.float64)
-                found[where] = known[kind].score(rows)
-        return found
+                scores[where] = known[kind].score(rows)
+        return scores
 
     return score
 
@@ -266,10 +268,10 @@ class _Kind:
         return cls(ratio, columns, tuple(histograms))
 
     def score(self, rows: FloatArray) -> FloatArray:
-        found = np.full(len(rows), self.ratio)
+        ratios = np.full(len(rows), self.ratio)
         for column, histogram in zip(self.columns(rows), self.histograms, strict=True):
-            found += histogram.score(column)
-        return found
+            ratios += histogram.score(column)
+        return ratios
 
 
 @attrs.frozen(eq=False)
@@ -307,8 +309,8 @@ def _monotone(part: FloatArray, weights: FloatArray) -> FloatArray:
 
     The noise of most mechanisms has a monotone log-ratio; what is not monotone is then chance.
     """
-    found = [
+    fits = [
         optimize.isotonic_regression(part, weights=weights, increasing=increasing).x
         for increasing in (True, False)
     ]
-    return np.asarray(min(found, key=lambda each: float(np.sum(weights * (part - each) ** 2))))
+    return np.asarray(min(fits, key=lambda fit: float(np.sum(weights * (part - fit) ** 2))))

@@ -113,6 +113,7 @@ class ChargeDetails:
         epsilon: The ε that was asked for; by default the price of the event.
         data: Name, path or address of what is read. It must be that of the ledger's data, if the
             ledger is bound to some.
+        asker: Name of who asked; by default that of the ledger.
     """
 
     statistic: str | None = attrs.field(default=None, validator=_optional_text)
@@ -123,6 +124,7 @@ class ChargeDetails:
     unit: str | None = attrs.field(default=None, validator=_optional_text)
     epsilon: float | None = None
     data: str | None = attrs.field(default=None, validator=_optional_text)
+    asker: str | None = attrs.field(default=None, validator=_optional_text)
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON: the fields that are given."""

@@ -255,11 +255,11 @@ class AdaptiveFilter(Filter[Sums]):
         Setting δ aside lowers the ε of simple addition. Once that account is full, δ is only set
         aside if the Gaussian account needs it: not from Gaussian noise, whatever was told.
         """
-        if any(each.epsilon <= self.limits.epsilon for each in sums):
+        if any(total.epsilon <= self.limits.epsilon for total in sums):
             return sums
-        lasting = [each for each in sums if each.gaussian <= self.limits.gaussian]
-        others = [each for each in sums if each not in lasting]
-        return [*sorted(lasting, key=lambda each: each.set_aside), *others]
+        lasting = [total for total in sums if total.gaussian <= self.limits.gaussian]
+        others = [total for total in sums if total not in lasting]
+        return [*sorted(lasting, key=lambda total: total.set_aside), *others]
 
     @override
     def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:

@@ -8,11 +8,13 @@ Rows are only ever appended. Each holds the hash of all before it, so that an ed
 """
 
 import contextlib
+import getpass
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
+import attrs
 import dp_accounting as dp
 
 from prudent import _validate
@@ -69,6 +71,8 @@ class Ledger:
             by adding or removing one record. For a relation at distance k a single record gets
             its share of the budget (`Relation.per_record`).
         data: Path, address or name of the data that a new ledger is bound to.
+        asker: Name of who asks, noted with every charge; by default $PRUDENT_ASKER, or else the
+            name of the user.
 
     Raises:
         LedgerError: If there is no such ledger, or its budget is another.
@@ -85,7 +89,9 @@ class Ledger:
         adaptive: bool | None = None,
         relation: Relation | None = None,
         data: str | os.PathLike[str] | None = None,
+        asker: str | None = None,
     ) -> None:
+        self._asker = _name_of_user() if asker is None else allowance.text(asker=asker)
         name = None if data is None else data_binding.data_name(data)
         wanted = allowance.wanted(epsilon, delta, adaptive, relation, name)
         if wanted is not None:
@@ -174,6 +180,8 @@ class Ledger:
         """
         allowance.text(label=label)
         details = ChargeDetails.of(details)
+        if details.asker is None:
+            details = attrs.evolve(details, asker=self._asker)
         self._check_data(details.data)
         if delta is not None:
             delta = _validate.between(0, 1, ends="[)", delta=delta)
@@ -344,6 +352,16 @@ class Ledger:
         row = self._journal.next_row(**fields)
         self._store.append(self._dataset, row)
         return row
+
+
+def _name_of_user() -> str | None:
+    """The name of who asks, unless it is given; None if the system has none."""
+    if given := os.environ.get("PRUDENT_ASKER"):
+        return given
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # no such user, as in some containers
+        return None
 
 
 @contextlib.contextmanager

@@ -124,17 +124,17 @@ class Store(abc.ABC):
     def rows(self, dataset: str, first: int = 0) -> list[LedgerRow]:
         """The rows of a data set in order, from a sequence number on."""
         self._check_process()
-        found = self._read(
+        rows = self._read(
             "SELECT sequence, record, digest FROM prudent_ledger "
             "WHERE dataset = ? AND sequence >= ? ORDER BY sequence",
             (dataset, first),
         )
-        return [LedgerRow(*row) for row in found]
+        return [LedgerRow(*row) for row in rows]
 
     def datasets(self) -> list[str]:
         """The names of all data sets."""
-        found = self._read("SELECT DISTINCT dataset FROM prudent_ledger ORDER BY dataset")
-        return [name for (name,) in found]
+        names = self._read("SELECT DISTINCT dataset FROM prudent_ledger ORDER BY dataset")
+        return [name for (name,) in names]
 
     def _read(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """Runs a statement that changes nothing."""
@@ -213,8 +213,8 @@ class SqliteStore(Store):
                 "charge again what was charged since; otherwise delete the file."
             )
         self._execute("PRAGMA synchronous = EXTRA")
-        if (found := self._execute("PRAGMA integrity_check(1)")) != [("ok",)]:
-            raise StorageError(f"{self.location} is damaged ({found[0][0]}); {_DAMAGED}")
+        if (damage := self._execute("PRAGMA integrity_check(1)")) != [("ok",)]:
+            raise StorageError(f"{self.location} is damaged ({damage[0][0]}); {_DAMAGED}")
 
     @override
     def close(self) -> None:
@@ -372,8 +372,8 @@ class PostgresStore(Store):
         state = getattr(error, "sqlstate", None)
         if state is None and isinstance(error, self._driver.OperationalError):
             state = "08"  # the server said nothing
-        found = [text for code, text in _POSTGRES_ADVICE.items() if (state or "").startswith(code)]
-        return found[0] if found else "nothing may be released."
+        advice = [text for code, text in _POSTGRES_ADVICE.items() if (state or "").startswith(code)]
+        return advice[0] if advice else "nothing may be released."
 
 
 def _check_address(address: str) -> None:

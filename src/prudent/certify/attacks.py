@@ -55,8 +55,8 @@ class Target:
 
     def moves(self, places: Whole) -> Whole:
         """What one record in these cells adds to the score of its class, (queries, records)."""
-        found = sum(self.weights[:, column].astype(np.int64) for column in places.T)
-        return np.asarray(2 * found - STEPS * len(self.sizes))
+        weight = sum(self.weights[:, column].astype(np.int64) for column in places.T)
+        return np.asarray(2 * weight - STEPS * len(self.sizes))
 
 
 @attrs.frozen(eq=False)
@@ -91,8 +91,8 @@ class Attack:
         kept = np.ones(len(names), dtype=bool)
         gone = self.times < 0
         for place, name in zip(self.places[gone], self.classes[gone], strict=True):
-            found = np.flatnonzero(kept & (names == name) & (places == place).all(axis=1))
-            kept[found[:1]] = False
+            alike = np.flatnonzero(kept & (names == name) & (places == place).all(axis=1))
+            kept[alike[:1]] = False
         times = np.maximum(self.times, 0)
         return (
             np.concatenate([places[kept], np.repeat(self.places, times, axis=0)]),
@@ -112,7 +112,7 @@ def best_attacks(target: Target, k: int) -> Iterator[Attack]:
     """
     scores = target.scores
     weak = _weakest(scores, target.truth)
-    groups = [weak[target.truth[weak] == each] for each in range(scores.shape[1])]
+    groups = [weak[target.truth[weak] == name] for name in range(scores.shape[1])]
     groups = [group[: max(20, len(group) // 5)] for group in groups if len(group)]
 
     pool = target.images[weak[:: max(1, len(weak) // _POOL)][:_POOL]]
@@ -148,8 +148,8 @@ def scores_after(target: Target, attack: Attack, queries: Whole | None = None) -
     used = np.unique(attack.places)
     weights = target.weights[np.ix_(rows, used)]
     moved = scores_of(weights, change.cells[:, used], change.totals, counts.tables)
-    found: Whole = target.scores[rows] + moved
-    return found
+    scores: Whole = target.scores[rows] + moved
+    return scores
 
 
 def accuracy_after(target: Target, attack: Attack) -> float:
@@ -166,7 +166,7 @@ def changed_at(target: Target, query: int, records: int) -> bool:
     starts = np.cumsum([0, *target.sizes[:-1]])
     tables = np.split(target.weights[query], starts[1:])
     alike, unlike = (
-        np.array([start + find(each) for start, each in zip(starts, tables, strict=True)])
+        np.array([start + find(cells) for start, cells in zip(starts, tables, strict=True)])
         for find in (np.argmax, np.argmin)
     )
     winner = target.scores[query].argmax()
@@ -196,10 +196,10 @@ def _planned(target: Target, k: int, haste: float) -> Attack:
             tables = np.split(row, starts[1:])
             for offer in (
                 np.array(
-                    [start + each.argmax() for start, each in zip(starts, tables, strict=True)]
+                    [start + cells.argmax() for start, cells in zip(starts, tables, strict=True)]
                 ),
                 np.array(
-                    [start + each.argmin() for start, each in zip(starts, tables, strict=True)]
+                    [start + cells.argmin() for start, cells in zip(starts, tables, strict=True)]
                 ),
             ):
                 moved = scores[:, name] + len(part) * target.moves(offer[None])[:, 0] / (2.0 * unit)
@@ -228,8 +228,8 @@ def empirical_radii(target: Target, scores: Whole) -> Whole:
     later = np.arange(scores.shape[1]) > winners[:, None]
     copies = (gaps + later + most[:, None] - 1) // np.maximum(most, 1)[:, None]
     copies[np.arange(len(scores)), winners] = np.iinfo(np.int64).max
-    found: Whole = copies.min(axis=1)
-    return found
+    fewest: Whole = copies.min(axis=1)
+    return fewest
 
 
 def _soft(values: Real) -> Real:
@@ -257,14 +257,14 @@ def _accuracy(scores: npt.NDArray[np.generic], truth: Whole) -> float:
 
 def _best(scores: Whole, moves: npt.NDArray[np.generic], truth: Whole) -> tuple[int, int]:
     """The column of moves, and the class to name it as, that do most harm."""
-    best, found = np.inf, (0, 0)
+    best, chosen = np.inf, (0, 0)
     for index, column in enumerate(np.asarray(moves, dtype=np.float64).T):
         for name in range(scores.shape[1]):
             moved = scores.astype(np.float64)
             moved[:, name] += column
             if (accuracy := _accuracy(moved, truth)) < best:
-                best, found = accuracy, (index, name)
-    return found
+                best, chosen = accuracy, (index, name)
+    return chosen
 
 
 def _removal(target: Target, scores: Whole, groups: Sequence[Whole], k: int) -> Attack:

@@ -16,7 +16,7 @@ _COLOURS = ("#2F8FD0", "#009E73")  # colour-blind safe
 
 
 @attrs.frozen
-class Result:
+class CertifyResult:
     """What a classifier certifies, and what attacks made of it. Fractions, not percent.
 
     Attributes:
@@ -93,7 +93,7 @@ def median_radius(right: "Whole", radii: Whole) -> float:
     return float(np.median(np.where(right, radii, -1)))
 
 
-def draw(found: Sequence[tuple[str, Result]], axes: "Axes") -> None:
+def draw(found: Sequence[tuple[str, CertifyResult]], axes: "Axes") -> None:
     """Draw what classifiers certify against bad records, and what the worst attack tried did."""
     for (title, result), colour in zip(found, _COLOURS, strict=False):
         records, certified = zip(*((k, 100 * value) for k, value in result.curve), strict=True)
@@ -118,7 +118,7 @@ def draw(found: Sequence[tuple[str, Result]], axes: "Axes") -> None:
     axes.legend(loc="lower left", frameon=False, fontsize=8)
 
 
-def plot(result: Result, title: str, path: Path) -> None:
+def plot(result: CertifyResult, title: str, path: Path) -> None:
     """Save the drawing of one result."""
     from matplotlib.figure import Figure
 

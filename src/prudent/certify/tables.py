@@ -78,10 +78,10 @@ def counts_of_table(
         done = known.pricing.charge(ledger, known.partition.name, data)
 
         def counted() -> Counts:
-            found = known.empty()
+            counted = known.empty()
             for vectors, numbers in read():
-                found.insert(known.partition.cells(vectors), numbers)
-            return found
+                counted.insert(known.partition.cells(vectors), numbers)
+            return counted
 
         released = withheld(counted).released(known.pricing, noise)
         done([released])
@@ -103,12 +103,12 @@ def counts_of_table(
         noise=noise,
         **table,
     )
-    found = release(_CellCounts(known), request)
-    rows: list[Counts] = [found[each].counts for each in labels]
+    released = release(_CellCounts(known), request)
+    rows: list[Counts] = [released[label].counts for label in labels]
     return attrs.evolve(
         rows[0],
-        cells=np.concatenate([each.cells for each in rows]),
-        totals=np.concatenate([each.totals for each in rows]),
+        cells=np.concatenate([row.cells for row in rows]),
+        totals=np.concatenate([row.totals for row in rows]),
     )
 
 
@@ -134,6 +134,6 @@ class _CellCounts(Statistic):
 def _cells(records: Column, size: int) -> Whole:
     """How many records each cell has; numbers are rounded, and those beyond the cells left out."""
     steps, counts = records.frequencies(Lattice(0, -1, size), _ALL)
-    found = np.zeros(size + 2, np.int64)
-    found[steps + 1] = counts
-    return found[1:-1]
+    padded = np.zeros(size + 2, np.int64)
+    padded[steps + 1] = counts
+    return padded[1:-1]

@@ -58,7 +58,13 @@ class Request:
             show_default=False,
         ),
     ] = None
-    column: Annotated[str, typer.Option(metavar="NAME", help="The column to release from.")]
+    column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The column to release from, or an expression of one row: 'price * quantity'.",
+        ),
+    ] = None
     epsilon: Annotated[float, options.number("ε of this release, at least 0.001.")]
     delta: Annotated[
         float | None,
@@ -99,20 +105,25 @@ class Request:
         typer.Option(
             metavar="TYPE",
             help="The type of a column of text, as in a CSV file: number, integer, decimal(2), "
-            "date, timestamp or duration. \\[number]",
+            "boolean, date, timestamp or duration. \\[number]",
             autocompletion=among(*completion.TYPES),
         ),
     ] = None
     by: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Release for each group of this column; costs once."),
+        typer.Option(
+            metavar="NAME,…",
+            help="Release for each group of this column, or of several; costs once. A date counts "
+            "by its period: joined:month.",
+        ),
     ] = None
     groups: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="The groups, from public knowledge; or 'private': those with enough records, "
-            "found privately (needs --delta).",
+            help="The groups, from public knowledge, periods as 2024-01..2024-12, those of several "
+            "columns as 'a,b;c,d'; or 'private': those with enough records, found privately (needs "
+            "--delta).",
         ),
     ] = None
     connect: Annotated[
@@ -142,10 +153,12 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "connect", "table", "unit", "by", "bounds", "where", "read_as")
+        names = ("epsilon", "delta", "connect", "table", "unit", "bounds", "where", "read_as")
         given = {name: getattr(self, name) for name in names}
-        given["per_unit"] = _rule(self.per_unit)
-        given["groups"] = "private" if self.groups == "private" else listed(self.groups)
+        given["per_unit"] = rule_of(self.per_unit)
+        by = listed(self.by)
+        given["by"] = by[0] if by is not None and len(by) == 1 else by
+        given["groups"] = groups_of(self.groups, by)
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -201,21 +214,36 @@ def answer(
         draw: Draws what was released.
         **own: The options of this statistic.
     """
-    from prudent.release import statistics
+    from prudent import release
 
     if request.source is None and request.connect is None:
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
     given = request.options() | {name: value for name, value in own.items() if value is not None}
-    ask = getattr(statistics, statistic)
+    ask = getattr(release, statistic)
+    if request.column is not None:
+        given["column"] = request.column
     _check_taken(given, ask)
     if request.explain:
         _explain(request, ask, given)
         return
+    ask_and_print(request, functools.partial(ask, request.source, **given), draw)
+
+
+def ask_and_print(
+    request: Any, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
+) -> None:
+    """Ask, print what came of it, and end with the exit status that says so.
+
+    Args:
+        request: What says how to print, and which budget to charge.
+        ask: Takes the ledger, and whether it is a dry run.
+        draw: Draws what was released.
+    """
     if request.dry_run:
-        _print_preview(request, ask(request.source, request.column, dry_run=True, **given))
+        _print_preview(request, ask(dry_run=True))
         return
-    with _budget(request) as ledger, only_elapsed():
-        outcome = ask(request.source, request.column, ledger=ledger, **given)
+    with budget(request) as ledger, only_elapsed():
+        outcome = ask(ledger=ledger)
     _print(request, outcome)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
@@ -247,7 +275,22 @@ def listed(text: str | None) -> list[str] | None:
         raise typer.BadParameter(f"expected values with commas between, got {text!r}.") from None
 
 
-def _rule(text: str | None) -> str | int | None:
+def groups_of(text: str | None, by: list[str] | None) -> Any:
+    """The groups of one column, or of each of several, with semicolons between."""
+    if text is None or text == "private":
+        return text
+    if by is None or len(by) == 1:
+        return listed(text)
+    lists = [listed(each) for each in text.split(";")]
+    if len(lists) != len(by):
+        raise ArgumentError(
+            "groups", f"a list for each of {', '.join(by)}, as in 'a,b;c,d'", got=text
+        )
+    return dict(zip(by, lists, strict=True))
+
+
+def rule_of(text: str | None) -> Any:
+    """What a unit with several rows becomes: a rule, or a number of rows."""
     is_number = text is not None and text.isdecimal() and len(text) <= _LONGEST_NUMBER
     return int(text) if text is not None and is_number else text
 
@@ -256,7 +299,7 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
     """Print the questions of a release as one SQL script, the plans as remarks in it."""
     from prudent.release.explanation import PRIVATE, explain
 
-    questions = explain(statistic, request.source, request.column, **given)
+    questions = explain(statistic, request.source, **given)
     if request.as_json:
         plain = [
             {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
@@ -272,8 +315,12 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
 
 
 @contextlib.contextmanager
-def _budget(request: Request) -> Iterator[Any]:
-    """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
+def budget(request: Any) -> Iterator[Any]:
+    """The ledger to charge, if there is one; a charge that overdraws it ends the command.
+
+    Args:
+        request: Has a `ledger`, the `dataset` in it, and `as_json` and `epsilon` for the answer.
+    """
     if request.ledger is None:
         yield None
         return
@@ -285,7 +332,7 @@ def _budget(request: Request) -> Iterator[Any]:
     except OverBudgetError as error:
         if request.as_json:
             over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
-            _print_json(over | {"error": str(error)})
+            print_json(over | {"error": str(error)})
         tell(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
 
@@ -299,7 +346,7 @@ def _is_released(outcome: Any) -> bool:
 def _print_preview(request: Request, preview: "Preview") -> None:
     if request.as_json:
         facts = attrs.asdict(preview, filter=lambda field, _: field.name != "event")
-        _print_json({"status": "preview"} | facts)
+        print_json({"status": "preview"} | facts)
     else:
         echo(str(preview))
         note("Nothing was read or charged.")
@@ -307,13 +354,14 @@ def _print_preview(request: Request, preview: "Preview") -> None:
 
 def _print(request: Request, outcome: Any) -> None:
     if request.as_json:
-        _print_json(_plain_answer(outcome))
+        print_json(_plain_answer(outcome))
         return
     from prudent.accounting import ADD_REMOVE
+    from prudent.release.outcome import group_title
 
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
     for group, each in outcomes.items():
-        name = "" if group is None else f"{group}: "
+        name = "" if group is None else f"{group_title(group)}: "
         # One line each: a value with a line end in it could pretend to be another answer.
         for line in each.lines():
             echo(neutral(f"{name}{line}"), err=not _is_released(each))
@@ -328,14 +376,17 @@ def _plain_answer(outcome: Any) -> dict[str, Any]:
     """An answer as JSON holds it: one outcome, or one per group."""
     if not isinstance(outcome, dict):
         return dict(outcome.plain())
-    groups = {str(group): each.plain() for group, each in outcome.items()}
+    from prudent.release.outcome import group_title
+
+    groups = {group_title(group): each.plain() for group, each in outcome.items()}
     released = any(_is_released(each) for each in outcome.values())
     one = next(iter(outcome.values()), None)
     price = {} if one is None else {"epsilon": one.epsilon, "delta": one.delta}
     return {"status": "released" if released else "refused", "groups": groups} | price
 
 
-def _print_json(plain: dict[str, Any]) -> None:
+def print_json(plain: dict[str, Any]) -> None:
+    """Print an answer, with the relation between neighbouring tables, as one line of JSON."""
     from prudent.accounting import ADD_REMOVE
 
     whole = plain | {"relation": options.plain(ADD_REMOVE)}

@@ -13,6 +13,7 @@ from typing import Any
 from prudent import _extras
 
 TABLES, TRAIN, PLOTS, TEXTS, LAB = "tables", "train", "plots", "huggingface", "lab"
+ESTIMATORS = "estimators"
 
 MODULES = {
     "epsilon": "commands.pricing",
@@ -21,7 +22,10 @@ MODULES = {
     "suggest": "commands.suggest",
     "doctor": "commands.doctor",
     "release": "commands.release",
+    "regress": "commands.regress",
+    "sql": "commands.questions",
     "budget": "commands.budget",
+    "report": "commands.report",
     "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
@@ -33,7 +37,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "suggest": (TABLES,),
     "doctor": (),
     "release": (TABLES,),
+    "regress": (TABLES, ESTIMATORS),
+    "sql": (TABLES,),
     "budget": (),
+    "report": (),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
     "audit train": (TRAIN,),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 1.0  # seconds without a line
 
-_shown: "Line | None" = None
+_shown: "ProgressLine | None" = None
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def shown(title: str, *, quiet: bool) -> Iterator[None]:
     if quiet or not stream.isatty():
         yield
         return
-    line = Line(title, stream)
+    line = ProgressLine(title, stream)
     out, err = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, _Clearing(each, line)) for each in (out, err))
     _shown = line
@@ -68,7 +68,7 @@ def only_elapsed() -> Iterator[None]:
         _shown.end()
 
 
-class Line:
+class ProgressLine:
     """One line of progress; the innermost part that has begun is shown."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
@@ -117,7 +117,7 @@ class Line:
                 self._bars.stop()
                 self._visible = False
 
-    def __enter__(self) -> "Line":
+    def __enter__(self) -> "ProgressLine":
         self._watcher.start()
         return self
 
@@ -175,7 +175,7 @@ def _bars(stream: TextIO) -> "Progress":
 class _Clearing:
     """A stream that takes the line of progress away before it writes."""
 
-    def __init__(self, stream: TextIO, line: Line) -> None:
+    def __init__(self, stream: TextIO, line: ProgressLine) -> None:
         self._inner = stream
         self._line = line
 

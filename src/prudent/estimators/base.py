@@ -5,22 +5,30 @@ model, charge the ledger, and only then read.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import dp_accounting as dp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from prudent import _validate
 from prudent._rounding import nearest
+from prudent._validate import ArgumentError
+from prudent.accounting.robustness import Certifier
 from prudent.estimators.engine import Engine
-from prudent.estimators.rows import Asked, is_frame, queries_of
+from prudent.estimators.formula import Formula, FormulaRows
+from prudent.estimators.rows import Asked, array_of, is_frame, is_table, queries_of
 from prudent.estimators.shares import Part, Prices, calibrate
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import withheld
-from prudent.release.lattice import FloatArray
+from prudent.release.lattice import FloatArray, check_bounds
 from prudent.release.noise import source_of
 from prudent.release.outcome import Refused
+from prudent.release.partitions import PartitionSelection
 
+_SELECTION = 0.1  # of ε and of δ, for the levels of all private categories
 _SHARED = ("ledger", "noise")  # a copy of a ledger would be another budget
 
 
@@ -56,6 +64,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         n_records_: The noisy number of records.
         n_features_in_: The number of features.
         feature_names_in_: Their names, if they have any.
+        terms_: The names of what the model multiplies by coefficients: the features, and the
+            levels of categories.
     """
 
     _title: ClassVar[str] = "model"
@@ -63,6 +73,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     epsilon: float
     delta: float
+    _formula: Formula | None
     ledger: Any
     noise: Any
 
@@ -93,7 +104,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         Args:
             X: The features, as an array or a frame. Or the whole table: a frame, the path of a
                 Parquet, CSV or DuckDB file, an ibis table or a Spark data frame.
-            y: The targets, as an array; the name of their column if X is a whole table.
+            y: The targets, as an array; if X is a whole table, the name of their column, or a
+                formula such as "salary ~ age + C(region)", see `prudent.estimators.formula`.
             features: The names of the columns that are features; None means all but the target.
             connect: The address of a database, instead of X.
             table: The name of the table in that database.
@@ -107,6 +119,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
+        if isinstance(y, str) and "~" in y:
+            return self._fit_formula(Formula.parse(y), X, connect=connect, table=table, where=where)
         asked = Asked(
             data=X,
             target=y if self._supervised else None,
@@ -117,20 +131,88 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             where=where,
         )
         rows, names = asked.open()
+        self._formula = None
         self._remember(asked, names)
-        prices = self._prices(len(names))
+        known = self._bounded(rows.names)
+        unknown = sum(place not in known for place in range(len(names)))
+        prices = self._prices(unknown)
         noise = source_of(self.noise)
-        source = table if connect else X if isinstance(X, str) or hasattr(X, "__fspath__") else None
-        note = charge(self.ledger, self._preview(prices), source, y if isinstance(y, str) else None)
-        refused = withheld(self._learn, Engine(rows, prices, noise))
+        note = self._charge(prices, table if connect else X, y)
+        return self._fitted(note, withheld(self._learn, Engine(rows, prices, noise, known)), prices)
+
+    def _fit_formula(self, formula: Formula, source: Any, **options: Any) -> Self:
+        """Fit a model to mixed columns; levels of categories are found and charged with it."""
+        if self._classes() is not None or not self._supervised:
+            raise ArgumentError("y", "a formula only for a regression", got=str(formula.target))
+        rows = FormulaRows(formula, source, **options)
+        selection, events = None, []
+        if private := formula.private:
+            selection = PartitionSelection(
+                epsilon=_SELECTION * self.epsilon / len(private),
+                delta=_SELECTION * self.delta / len(private),
+            )
+            events = [selection.event] * len(private)
+        prices = self._prices(formula.numbers, tuple(events))
+        noise = source_of(self.noise)
+        note = self._charge(
+            prices, options["table"] if options["connect"] else source, formula.target
+        )
+
+        def learn() -> TooFewRecordsError | None:
+            rows.choose(selection, noise)
+            known = dict(rows.known) | self._bounded(rows.names)
+            return self._learn(Engine(rows, prices, noise, known))
+
+        refused = withheld(learn)
+        self._formula, self._names = rows.formula, rows.formula.features
+        self.n_features_in_ = len(formula.columns)
+        self.feature_names_in_ = np.array([each.name for each in formula.columns], dtype=object)
+        return self._fitted(note, refused, prices)
+
+    def _charge(self, prices: Prices, source: Any, target: Any) -> Any:
+        """Charge the ledger, if there is one; return what notes the outcome."""
+        named = source if isinstance(source, str) or hasattr(source, "__fspath__") else None
+        column = target if isinstance(target, str) else None
+        return charge(self.ledger, self._preview(prices), named, column)
+
+    def _fitted(self, note: Any, refused: TooFewRecordsError | None, prices: Prices) -> Self:
+        """Note the outcome, and return the fitted estimator or raise the refusal."""
         self.epsilon_, self.delta_, self.event_ = prices.epsilon, prices.delta, prices.event
+        self.terms_ = np.array(self._names, dtype=object)
         note([Refused(str(refused), prices.event) if refused else self])
         if refused is not None:
+            del self.n_records_  # it is not fitted
             raise refused
         return self
 
-    def _prices(self, features: int) -> Prices:
-        return calibrate(self.epsilon, self.delta, self._parts(features))
+    def event_for(self, features: int) -> dp.DpEvent:
+        """The privacy event of a fit to so many features; nothing is read or charged."""
+        return self._prices(features).event
+
+    @property
+    def certifier_(self) -> Certifier:
+        """What privacy itself proves of the fit about bad records; it costs nothing.
+
+        `certifier_.certificate(accuracy=0.9, records=3)` is a lower bound on the expected accuracy,
+        or on the expectation of any other function of the model in [0, 1], of fits to data that
+        differ in three records.
+        """
+        check_is_fitted(self)
+        return Certifier(self.event_)
+
+    def _bounded(self, names: Sequence[str]) -> dict[int, tuple[float, float]]:
+        """Public locations and scales of columns, by place, from the bounds that were given."""
+        found = {}
+        for column, bounds in dict(getattr(self, "bounds", None) or {}).items():
+            place = column if isinstance(column, int) else None
+            if place is None:
+                place = list(names).index(_validate.one_of(names, bounds=column))
+            low, high = check_bounds(bounds)
+            found[place] = ((low + high) / 2, (high - low) / 4)
+        return found
+
+    def _prices(self, features: int, also: tuple[Any, ...] = ()) -> Prices:
+        return calibrate(self.epsilon, self.delta, self._parts(features), also)
 
     def _preview(self, prices: Prices) -> Preview:
         return Preview(
@@ -158,8 +240,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _queries(self, X: Any) -> FloatArray:
         """The features that a fitted model is asked about, as doubles, NaN where there is none."""
         check_is_fitted(self)
+        if self._formula is not None:
+            return self._formula.queries(X)
         if not self._whole:
-            validate_data(self, X, reset=False, skip_check_array=True)
+            given = X if is_table(X) else array_of(X)
+            validate_data(self, given, reset=False, skip_check_array=True)
         found = queries_of(X, self._names)
         if found.shape[1] != self.n_features_in_:
             raise ValueError(

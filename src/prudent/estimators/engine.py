@@ -24,7 +24,7 @@ added, the distance |rank - p n| changes by at most max(p, 1-p) either way: the 
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -87,14 +87,13 @@ def on_grid(vectors: FloatArray, radius: float) -> FloatArray:
     longest = np.max(np.abs(steps), axis=1, initial=1.0)  # squares of huge numbers overflow
     size = lengths(steps / longest[:, None]) * longest
     whole = np.rint(steps * np.minimum(1.0, room / np.maximum(size, 1.0))[:, None])
-    inside = lengths_within(whole, LONGEST)
-    return np.where(inside[:, None], whole, 0.0)
+    return np.where(lengths_within(whole, LONGEST)[:, None], whole, 0.0)
 
 
 def lengths_within(whole: FloatArray, bound: int) -> npt.NDArray[np.bool_]:
     """Whether rows of whole numbers have at most a length; exact for a length below 2**26."""
     with np.errstate(invalid="ignore", over="ignore"):
-        small = (np.abs(whole) <= bound).all(axis=1)
+        small = np.asarray((np.abs(whole) <= bound).all(axis=1))
         squares = np.where(small[:, None], whole, 0.0)
         return np.asarray(small & ((squares * squares).sum(axis=1) <= float(bound) ** 2))
 
@@ -126,9 +125,23 @@ class Engine:
         than was paid for raises an error instead.
     """
 
-    def __init__(self, rows: Rows, prices: Prices, noise: Noise) -> None:
-        """Ask these rows, at these prices, with noise from this source."""
+    def __init__(
+        self,
+        rows: Rows,
+        prices: Prices,
+        noise: Noise,
+        known: Mapping[int, tuple[float, float]] | None = None,
+    ) -> None:
+        """Ask these rows, at these prices, with noise from this source.
+
+        Args:
+            rows: The rows.
+            prices: What was paid for.
+            noise: Source of randomness.
+            known: Public locations and scales of columns, by place.
+        """
         self.rows = rows
+        self.known = {} if known is None else known
         self.prices = prices
         self._noise = noise
         self._used: Counter[str] = Counter()

@@ -27,7 +27,8 @@ _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
 _RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
-_REACH = 1.5  # the longest whitened row, in root mean squares
+_LEAST_REACH, _MOST_REACH = 1.0, 1.5  # the longest whitened row, in root mean squares
+_RECORDS_PER_NOISE = 40.0  # at which the reach begins to grow, per noise of a sum and feature
 _LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
 _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
 
@@ -37,12 +38,16 @@ def standardise(
 ) -> tuple[FloatArray, FloatArray]:
     """Release a location and a scale of some columns; costs two choices of `part` for each.
 
-    The scale of a column whose two quantiles agree is the size of its values, or 1.
+    The scale of a column whose two quantiles agree is the size of its values, or 1. Where both are
+    public, they cost nothing.
     """
-    epsilon = engine.prices.choice_epsilon(part)
-    p = min(_MOST_P, max(_LEAST_P, _ROOM / (epsilon * max(count, _LEAST_COUNT))))
     locations, scales = np.zeros(len(places)), np.ones(len(places))
     for at, place in enumerate(places):
+        if place in engine.known:
+            locations[at], scales[at] = engine.known[place]
+            continue
+        epsilon = engine.prices.choice_epsilon(part)
+        p = min(_MOST_P, max(_LEAST_P, _ROOM / (epsilon * max(count, _LEAST_COUNT))))
         low, high = sorted(engine.quantile(part, place, each) for each in (p, 1 - p))
         size = max(abs(low), abs(high))
         scale = (high - low) / (2 * float(norm.ppf(1 - p)))
@@ -148,7 +153,11 @@ class Whitening:
         values = np.maximum(values, 0.0)
         root = vectors / np.sqrt(values + ridge)
         effective = min(max(float(np.trace(root.T @ moment @ root)), 1.0), width)
-        reach = _REACH * math.sqrt(effective / max(count, _LEAST_COUNT))
+        # Short rows need little noise; long ones make whole Newton steps. With few records the
+        # noise is the greater error, with many the steps are.
+        clear = count / (_RECORDS_PER_NOISE * engine.deviation(part) * width)
+        factor = min(max(_LEAST_REACH, math.sqrt(max(clear, 0.0))), _MOST_REACH)
+        reach = factor * math.sqrt(effective / max(count, _LEAST_COUNT))
         return cls(features, radius, values, ridge, noise, penalty, root, reach)
 
     @property

@@ -1,30 +1,17 @@
-"""Linear models without bounds: noisy Newton steps in a whitened space.
+"""Least squares, ridge regression and quantile regression without bounds."""
 
-1. A noisy count, then two private quantiles of each column: its location and its scale.
-2. Features are standardised, clipped at ±8, and rows clipped in length. Their second moment is
-   released, and whitens them (`features`).
-3. Each round clips the residuals at a private quantile and takes one noisy Newton step.
-4. One more sum: the squared residuals, and how many records were clipped.
-
-Predictions are made on clipped features, too: there a model is never far from what it has seen.
-"""
-
-import abc
 import math
 from typing import Any, ClassVar
 
-import attrs
 import numpy as np
-from sklearn.base import RegressorMixin
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest, rounded_up
-from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.certificate import Pull
 from prudent.estimators.engine import Engine
-from prudent.estimators.features import Features, Whitening, standardise
-from prudent.estimators.shares import Part, Prices, choices, sums
-from prudent.release.charging import Preview
+from prudent.estimators.features import Features
+from prudent.estimators.linear_model import Fitting, LinearModel, Step
+from prudent.estimators.shares import Part, choices
 from prudent.release.lattice import FloatArray
 
 ROUNDS = 3
@@ -33,219 +20,6 @@ ROUNDS = 3
 _CLIPPED_NOISE = 4.0  # so many deviations of the noise of a step, in records, may be clipped
 _CLIPPED_CHOICE = 24.0  # at least so many records, times ε of the choice, are clipped
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
-_WITH_TARGET = 25.0  # records, times ε of a quantile of the target, below which it is a guess
-_WITH_MOMENT = 3.0  # records, in noise of the second moment, below which a model says nothing
-_TARGET_CLIP = 4.0  # standardised targets are clipped here for R²
-_DEVIATIONS = 2.2  # of an interval of 95 %: 1.96, and more for what clipping costs in precision
-_USUAL_CLIP = 3.0  # where residuals are clipped, in their deviations: for a forecast
-_USUAL_RESIDUAL = 0.7  # deviation of residuals, in that of the target: for a forecast
-
-
-@attrs.frozen(eq=False)
-class Fitting:
-    """What is known in the course of a fit; all of it is released.
-
-    Attributes:
-        engine: Answers for the rows.
-        count: The noisy number of records.
-        whitening: Whitens the features.
-        centre: The location of the target.
-        scale: The scale of the target.
-    """
-
-    engine: Engine
-    count: float
-    whitening: Whitening
-    centre: float
-    scale: float
-
-    def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Features in steps, and standardised residuals that are weighted as their rows are."""
-        features = self.whitening.features
-        steps = features.steps(rows)
-        errors = (rows[:, -1] - self.centre) / self.scale - features.times(steps, found)
-        return steps, errors * self.whitening.weights(steps)
-
-
-@attrs.frozen(eq=False)
-class Step:
-    """One noisy Newton step.
-
-    Attributes:
-        move: The step, in whitened coordinates.
-        noise: The standard deviation of its noise, in each of them.
-        limit: Where residuals were clipped.
-    """
-
-    move: FloatArray
-    noise: float
-    limit: float
-
-
-class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
-    """A linear model by rounds of noisy Newton steps; subclasses say what a round does.
-
-    Attributes:
-        coef_: The slopes, in units of the target per unit of a column.
-        intercept_: The prediction where all columns are 0.
-        intervals_: An interval for each slope, one row each, that holds it with a probability of
-            about 95 %, over the noise and over the sampling of records from a linear model whose
-            residuals have a variance that does not depend on the features.
-        intercept_interval_: The same for the intercept.
-        n_clipped_: The noisy number of records of which the row or the residual was clipped.
-        r2_: A noisy R² on the records of the fit, if `r2` asks for it.
-    """
-
-    r2: bool = False
-    _clips: ClassVar[bool] = True  # whether residuals beyond the limit count as clipped
-
-    @abc.abstractmethod
-    def _rounds(self) -> int:
-        """The number of rounds."""
-
-    @abc.abstractmethod
-    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
-        """Release the step of a round."""
-
-    @abc.abstractmethod
-    def _start(self, engine: Engine, place: int, centre: float) -> float:
-        """The location of the target from which the rounds start."""
-
-    @abc.abstractmethod
-    def _sampling(self, steps: list[Step], variance: float) -> float:
-        """The sampling variance of a whitened coordinate, from that of standardised residuals."""
-
-    def _penalty(self, features: Features) -> FloatArray:
-        return np.zeros(features.width)
-
-    @override
-    def _parts(self, features: int) -> dict[str, Part]:
-        return {
-            "columns": choices(0.2, 2 * features),
-            "target": choices(0.12, 2),
-            "residuals": choices(0.18, self._rounds()),
-            "count": sums(0.005),
-            "moment": sums(0.2375),
-            "steps": sums(0.2375, self._rounds()),
-            "spread": sums(0.08 if self.r2 else 0.02),
-        }
-
-    @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
-        width = len(engine.rows.names) - 1
-        self.n_records_ = count = engine.count()
-        if count < (needed := self._needed(engine.prices, width)):
-            return TooFewRecordsError(count, needed)
-        features = Features(*standardise(engine, "columns", range(width), count))
-        (centre,), (scale,) = standardise(engine, "target", [width], count)
-        centre = self._start(engine, width, centre)
-        whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
-        fitting = Fitting(engine, count, whitening, centre, scale)
-        found = np.zeros(width + 1)
-        steps = []
-        for number in range(self._rounds()):
-            step = self._step(fitting, found, number)
-            pull = whitening.root.T @ (whitening.penalty * found)
-            found = found + whitening.root @ (step.move - pull)
-            steps.append(step)
-        variance = self._spread(fitting, found, steps[-1].limit)
-        self._features, self._found = features, found * scale
-        self._found[0] += centre
-        self.coef_, self.intercept_ = features.unscaled(self._found)
-        self._set_intervals(fitting, found, steps, variance)
-        return None
-
-    @staticmethod
-    def _needed(prices: Prices, features: int) -> float:
-        """The number of records below which the answer is no better than a guess."""
-        return max(
-            _WITH_TARGET / prices.choice_epsilon("target"),
-            _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
-        )
-
-    def _spread(self, fitting: Fitting, found: FloatArray, limit: float) -> float:
-        """Release the clipped residuals' variance, the number of clipped records and R²."""
-
-        def vectors(rows: FloatArray) -> FloatArray:
-            steps, errors = fitting.residuals(rows, found)
-            clipped = features.at_edge(steps) | (self._clips & (np.abs(errors) > limit))
-            small = np.clip(errors / limit, -1.0, 1.0)
-            parts = [small * small, clipped * 0.3]
-            if self.r2:
-                targets = (rows[:, -1] - fitting.centre) / (fitting.scale * _TARGET_CLIP)
-                targets = np.clip(targets, -1.0, 1.0)
-                parts += [targets * targets, targets * 0.5]
-            return np.stack(parts, axis=1)
-
-        engine, count, features = fitting.engine, fitting.count, fitting.whitening.features
-        radius = math.sqrt(1.0 + 0.3**2 + (1.0 + 0.5**2 if self.r2 else 0.0))
-        squares, clipped, *target = engine.total("spread", vectors, radius).tolist()
-        noise = radius * engine.deviation("spread")
-        self.n_clipped_ = min(max(0.0, clipped / 0.3), count)
-        variance = limit**2 * max(squares, noise) / count
-        if self.r2:
-            total = _TARGET_CLIP**2 * (target[0] / count - (target[1] / 0.5 / count) ** 2)
-            self.r2_ = 1 - variance / total if total > variance else 0.0
-        # On the safe side of the noise: too small a variance would make intervals too short.
-        return variance + 2 * limit**2 * noise / count
-
-    def _set_intervals(
-        self, fitting: Fitting, found: FloatArray, steps: list[Step], variance: float
-    ) -> None:
-        """Intervals from the noise of all rounds, sampling, and what the rounds have not reached.
-
-        The error after a round is the contraction of that before, plus its noise. So the noise of
-        round k of K remains with a factor contraction^(K-k), and the start with contraction^K.
-        """
-        whitening, width = fitting.whitening, len(found)
-        left = whitening.contraction
-        sampling = self._sampling(steps, variance)
-        noise = np.zeros(width)
-        for step in steps:
-            noise = left**2 * noise + step.noise**2
-        size = float(np.linalg.norm(np.linalg.solve(whitening.root, found)))
-        bias = left ** len(steps) * (size + np.sqrt(noise.sum()))
-        features = whitening.features
-        slopes = whitening.root[1:] / features.scales[:, None]
-        rows = np.vstack([whitening.root[0] - features.locations @ slopes, slopes])
-        rows = rows * fitting.scale
-        half = _DEVIATIONS * np.sqrt(rows**2 @ (noise + sampling)) + np.sqrt(rows**2 @ bias**2)
-        centres = np.array([self.intercept_, *self.coef_])
-        ends = np.stack([centres - half, centres + half], axis=1)
-        self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
-
-    def dry_run(self, records: int, features: int) -> Preview:
-        """What a fit would cost, and about how good it would be; reads and charges nothing.
-
-        Args:
-            records: A guess at the number of records; what is known in public.
-            features: The number of features.
-        """
-        records = _validate.count(1, records=records)
-        prices = self._prices(_validate.count(1, features=features))
-        width = features + 1
-        needed = self._needed(prices, features)
-        limit = _USUAL_CLIP * _USUAL_RESIDUAL
-        noise = prices.multiplier("steps") * 1.5 * math.sqrt(width / records) * limit
-        lost = width * noise**2 / records
-        wide = _DEVIATIONS * math.hypot(noise, _USUAL_RESIDUAL) / math.sqrt(records)
-        sampling = _DEVIATIONS * _USUAL_RESIDUAL / math.sqrt(records)
-        notes = [f"It needs about {int(nearest(needed, 2)):,} records."]
-        if records < needed:
-            notes.append(f"With {records:,} it would refuse, after a noisy count.")
-        else:
-            notes.append(
-                f"With {records:,} records and R² about 0.5: noise takes about "
-                f"{rounded_up(min(lost, 1.0), 2)} off R²; the interval of a coefficient is about "
-                f"± {rounded_up(wide, 2)} deviations of the target per deviation of the column, "
-                f"± {rounded_up(sampling, 2)} without privacy."
-            )
-        return attrs.evolve(self._preview(prices), notes=tuple(notes))
-
-    def predict(self, X: Any) -> FloatArray:
-        """Predict targets; features beyond where the model was fitted are moved to its edge."""
-        rows = self._queries(X)
-        return self._features.times(self._features.steps(rows), self._found)
 
 
 class LinearRegression(LinearModel):
@@ -268,6 +42,11 @@ class LinearRegression(LinearModel):
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
+        certify: If given, also release how many bad records the slopes withstand: without them,
+            the slopes of this regression would be within this distance, in deviations of the
+            target per deviation of a column. See `prudent.estimators.certificate`.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            need no private quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
     """
@@ -280,10 +59,13 @@ class LinearRegression(LinearModel):
         delta: float = 1e-6,
         *,
         r2: bool = False,
+        certify: float | None = None,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.epsilon, self.delta, self.r2 = epsilon, delta, r2
+        self.certify, self.bounds = certify, bounds
         self.ledger, self.noise = ledger, noise
 
     @override
@@ -297,6 +79,10 @@ class LinearRegression(LinearModel):
     @override
     def _sampling(self, steps: list[Step], variance: float) -> float:
         return variance
+
+    @override
+    def _pull(self, limit: float) -> Pull:
+        return Pull(limit, limit, 1.0, lambda errors: np.clip(errors, -limit, limit))
 
     @override
     def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
@@ -330,6 +116,11 @@ class Ridge(LinearRegression):
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
+        certify: If given, also release how many bad records the slopes withstand: without them,
+            the slopes of this regression would be within this distance, in deviations of the
+            target per deviation of a column. See `prudent.estimators.certificate`.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            need no private quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
     """
@@ -343,10 +134,14 @@ class Ridge(LinearRegression):
         delta: float = 1e-6,
         *,
         r2: bool = False,
+        certify: float | None = None,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
-        super().__init__(epsilon, delta, r2=r2, ledger=ledger, noise=noise)
+        super().__init__(
+            epsilon, delta, r2=r2, certify=certify, bounds=bounds, ledger=ledger, noise=noise
+        )
         self.alpha = alpha
 
     @override
@@ -371,6 +166,11 @@ class QuantileRegressor(LinearModel):
         quantile: The quantile, in (0, 1); 0.5 is the median.
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
+        certify: If given, also release how many bad records the slopes withstand: without them,
+            the slopes of this regression would be within this distance, in deviations of the
+            target per deviation of a column. See `prudent.estimators.certificate`.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            need no private quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
     """
@@ -385,10 +185,13 @@ class QuantileRegressor(LinearModel):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         *,
+        certify: float | None = None,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.quantile, self.epsilon, self.delta = quantile, epsilon, delta
+        self.certify, self.bounds = certify, bounds
         self.ledger, self.noise = ledger, noise
 
     @override
@@ -414,20 +217,28 @@ class QuantileRegressor(LinearModel):
         return self.quantile * (1 - self.quantile) / density**2
 
     @override
+    def _pull(self, limit: float) -> Pull:
+        shift = self.quantile - 0.5
+        return Pull(
+            limit,
+            bound=max(self.quantile, 1 - self.quantile),
+            slope=1 / (2 * limit),
+            of=lambda errors: shift + np.clip(errors / (2 * limit), -0.5, 0.5),
+        )
+
+    @override
     def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
         engine, whitening, kept = fitting.engine, fitting.whitening, self._kept(number)
         limit = engine.length(
             "residuals", lambda rows: np.abs(fitting.residuals(rows, found)[1]), kept
         )
-        longest = max(self.quantile, 1 - self.quantile)
-        shift = self.quantile - 0.5
+        pull = self._pull(limit)
 
         def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
             steps, errors = fitting.residuals(rows, found)
-            pull = shift + np.clip(errors / (2 * limit), -0.5, 0.5)
-            return whitening.rows(steps), pull[:, None]
+            return whitening.rows(steps), pull.of(errors)[:, None]
 
         # The second derivative of the smoothed loss is the density of residuals near zero.
         length = 2 * limit / kept
-        move = engine.cross("steps", pairs, (whitening.reach, longest))[:, 0] * length
-        return Step(move, engine.deviation("steps") * whitening.reach * longest * length, limit)
+        move = engine.cross("steps", pairs, (whitening.reach, pull.bound))[:, 0] * length
+        return Step(move, engine.deviation("steps") * whitening.reach * pull.bound * length, limit)

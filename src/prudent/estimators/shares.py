@@ -81,18 +81,20 @@ class Prices:
         epsilon: ε of the model.
         delta: δ of the model.
         parts: The parts by name; a part that is used 0 times is left out.
-        mu: The total μ.
+        mu: The total μ of the parts.
+        also: Events of what else the model releases, at a price of its own.
     """
 
     epsilon: float
     delta: float
     parts: Mapping[str, Part]
     mu: float
+    also: tuple[dp.DpEvent, ...] = ()
 
     @property
     def event(self) -> dp.DpEvent:
         """The privacy event of the model."""
-        return _event(tuple(self.parts.values()), self.mu)
+        return _event(tuple(self.parts.values()), self.mu, self.also)
 
     def choice_epsilon(self, name: str) -> float:
         """ε of one choice of a part."""
@@ -103,13 +105,16 @@ class Prices:
         return 1 / self.parts[name].mu(self.mu)
 
 
-def calibrate(epsilon: float, delta: float, parts: Mapping[str, Part]) -> Prices:
+def calibrate(
+    epsilon: float, delta: float, parts: Mapping[str, Part], also: tuple[dp.DpEvent, ...] = ()
+) -> Prices:
     """Return the prices of the parts, as large as (epsilon, delta) allows.
 
     Args:
         epsilon: ε of the model, from 0.01 to 50.
         delta: δ of the model.
         parts: The parts by name. Their shares are fractions of the sum of all shares.
+        also: Events of what else is released; the parts get what these leave.
 
     Raises:
         ArgumentError: if ε or δ is out of range, or ε is too small for so many parts.
@@ -119,7 +124,8 @@ def calibrate(epsilon: float, delta: float, parts: Mapping[str, Part]) -> Prices
     used = {name: part for name, part in parts.items() if part.times and part.share}
     total = math.fsum(part.share for part in used.values())
     used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}
-    prices = Prices(epsilon, delta, used, _total_mu(epsilon, delta, tuple(used.values())))
+    mu = _total_mu(epsilon, delta, tuple(used.values()), also)
+    prices = Prices(epsilon, delta, used, mu, also)
     largest = max((prices.multiplier(name) for name, p in used.items() if not p.choice), default=0)
     if largest > LARGEST_MULTIPLIER:
         raise _validate.ArgumentError(
@@ -131,19 +137,21 @@ def calibrate(epsilon: float, delta: float, parts: Mapping[str, Part]) -> Prices
     return prices
 
 
-def _event(parts: tuple[Part, ...], mu: float) -> dp.DpEvent:
-    return dp.ComposedDpEvent([part.event(mu) for part in parts])
+def _event(parts: tuple[Part, ...], mu: float, also: tuple[dp.DpEvent, ...] = ()) -> dp.DpEvent:
+    return dp.ComposedDpEvent([*(part.event(mu) for part in parts), *also])
 
 
 @functools.lru_cache(maxsize=256)
-def _total_mu(epsilon: float, delta: float, parts: tuple[Part, ...]) -> float:
+def _total_mu(
+    epsilon: float, delta: float, parts: tuple[Part, ...], also: tuple[dp.DpEvent, ...]
+) -> float:
     """The largest μ at which all parts together are (epsilon, delta)-DP, by the exact accountant.
 
     The search starts at the μ of a single Gaussian release, which is a few per cent too large.
     """
     guess = gaussian_mu(epsilon, delta) / 1.02
     noise = solve(
-        lambda noise: _event(parts, 1 / noise),
+        lambda noise: _event(parts, 1 / noise, also),
         Search(safe=_SEARCH_FACTOR / guess, unsafe=1 / (_SEARCH_FACTOR * guess), guess=1 / guess),
         epsilon=epsilon * (1 - SLACK),
         delta=delta * (1 - SLACK),

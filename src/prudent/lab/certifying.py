@@ -27,7 +27,7 @@ from prudent.certify.codes import Codes
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
 from prudent.certify.radius import UNTOUCHABLE, Whole, decided
-from prudent.certify.report import Result, median_radius, shares
+from prudent.certify.report import CertifyResult, median_radius, shares
 from prudent.records.arrays import parts
 from prudent.release.failures import SourceError, withheld
 from prudent.release.noise import Distribution, Noise, SecureNoise
@@ -91,7 +91,7 @@ def run(
     compare: bool = False,
     ledger: LedgerLike | None = None,
     noise: Noise | None = None,
-) -> tuple[CertifiedClassifier, Result]:
+) -> tuple[CertifiedClassifier, CertifyResult]:
     """Fit on the training records, certify the test records, attack, and compare.
 
     Attacks, and accuracy on the test records, are computed without noise: this is an experiment on
@@ -119,7 +119,7 @@ def run(
     public = model.known().partition
     if compare and not isinstance(public, Landmarks):
         raise ArgumentError("compare", "features with landmarks", got=public.name)
-    coded, parts_read = of_codes(public), _Parts(public, read)
+    coded, parts_read = of_codes(public), _CodedParts(public, read)
     same = RepeatedNoise(noise)
     quick = CertifiedClassifier(epsilon, classes, None, coded, ledger=ledger, noise=same)
     quick.fit_chunks(parts_read.training())
@@ -153,7 +153,7 @@ def run(
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
     sizes = np.bincount(truth, minlength=classes)
     weights = 1 / (np.count_nonzero(sizes) * sizes[truth])
-    return model, Result(
+    return model, CertifyResult(
         accuracy=float(np.mean(right)),
         certified=shares(right, radii, records),
         attacked=attacked,
@@ -227,7 +227,7 @@ def coded_by(partition: Partition, records: Any) -> Any:
     return records if embedding is None else _embedded(embedding, records)
 
 
-class _Parts:
+class _CodedParts:
     """Both parts of a data set, read and coded once, after the charge.
 
     Attributes:

@@ -41,7 +41,7 @@ from prudent._data_files import is_file, search_folders
 from prudent._formats import read_npz
 from prudent._validate import ArgumentError
 from prudent.lab.corruption import DataCorruption
-from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, Form, NamedDataset
+from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDataset
 
 
 @attrs.frozen(eq=False)
@@ -148,7 +148,7 @@ def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, 
 
 def _find(
     name: str, source: NamedDataset, data_dir: Path | str | None
-) -> tuple[Form, tuple[list[Path], list[Path]]] | None:
+) -> tuple[FileForm, tuple[list[Path], list[Path]]] | None:
     for folder in search_folders(name, data_dir):
         for form in source.forms:
             if (paths := form.paths(folder)) is not None:
@@ -158,7 +158,7 @@ def _find(
 
 def _fetch(
     name: str, source: NamedDataset, data_dir: Path | str | None
-) -> tuple[Form, tuple[list[Path], list[Path]]]:
+) -> tuple[FileForm, tuple[list[Path], list[Path]]]:
     folders = list(search_folders(name, data_dir))
     reason = "no public place offers it"
     try:

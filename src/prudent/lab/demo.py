@@ -26,7 +26,7 @@ from prudent._warning import PredictableNoiseWarning
 from prudent.accounting import LaplaceTest
 from prudent.certify import report
 from prudent.certify.classifier import RECORDS
-from prudent.certify.report import Result
+from prudent.certify.report import CertifyResult
 from prudent.lab import certifying
 from prudent.lab.certifying import Part
 from prudent.lab.datasets import load
@@ -109,7 +109,9 @@ CLASSIFIERS = (
 """The classifiers of the demo, the better one first."""
 
 
-def certify(dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS) -> Result:
+def certify(
+    dataset: str, classifier: Classifier, records: Sequence[int] = RECORDS
+) -> CertifyResult:
     """What a classifier on a data set, without corruption, certifies and attacks achieve.
 
     Args:
@@ -118,24 +120,24 @@ def certify(dataset: str, classifier: Classifier, records: Sequence[int] = RECOR
         records: Numbers of bad records with which it is attacked; 0 is no attack.
     """
     torch.set_num_threads(1)  # training runs have the other cores
-    found = load(dataset)
+    data = load(dataset)
     parts: tuple[Part, Part] = (
-        (found.train_features.numpy(), found.train_labels.numpy()),
-        (found.test_features.numpy(), found.test_labels.numpy()),
+        (data.train_features.numpy(), data.train_labels.numpy()),
+        (data.test_features.numpy(), data.test_labels.numpy()),
     )
     _, result = certifying.run(
         lambda: parts,
         features=classifier.features,
-        classes=found.classes,
+        classes=data.classes,
         epsilon=classifier.epsilon,
         records=records,
     )
     return result
 
 
-def draw_certified(found: Sequence[tuple[Classifier, Result]], axes: "Axes") -> None:
+def draw_certified(certified: Sequence[tuple[Classifier, CertifyResult]], axes: "Axes") -> None:
     """Draw what each classifier certifies, and beside it what the worst attack tried achieved."""
-    report.draw([(each.title, result) for each, result in found], axes)
+    report.draw([(classifier.title, result) for classifier, result in certified], axes)
     axes.set_title("MNIST, private classifiers: proved for any bad records")
 
 
@@ -263,7 +265,7 @@ def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") 
     axes.legend(loc="lower right", fontsize=8)
 
 
-Certified = Sequence[tuple[Classifier, Result]]
+Certified = Sequence[tuple[Classifier, CertifyResult]]
 
 
 @attrs.frozen
@@ -300,7 +302,7 @@ class Demo:
 
     def plain(self) -> dict[str, Any]:
         """The demo as JSON holds it; accuracies of runs are fractions, certified ones percent."""
-        certified = {each.features: result.plain() for each, result in self.certified}
+        certified = {classifier.features: result.plain() for classifier, result in self.certified}
         return {"runs": self.rows, "certified": certified}
 
 
@@ -310,7 +312,7 @@ def run_demo(
     size: Size = SHORT,
     *,
     workers: int | None = None,
-    tell: Callable[[Certified], None] = lambda found: None,
+    tell: Callable[[Certified], None] = lambda certified: None,
 ) -> Demo:
     """Certify classifiers and train by every method, and save a table and two pictures.
 
@@ -340,7 +342,8 @@ def run_demo(
         _progress.part("certificates and training runs", steps),
     ):
         certifying = [
-            pool.submit(certify, common.dataset, each, size.attacked) for each in size.classifiers
+            pool.submit(certify, common.dataset, classifier, size.attacked)
+            for classifier in size.classifiers
         ]
         runs = {
             entry.key: pool.submit(train, entry, out / entry.key)
@@ -349,8 +352,10 @@ def run_demo(
         watch = _Watch([out / entry.key for entry in entries], certifying)
         try:
             watch.until_done(certifying)
-            found = list(zip(size.classifiers, (each.result() for each in certifying), strict=True))
-            tell(found)
+            certified = list(
+                zip(size.classifiers, (job.result() for job in certifying), strict=True)
+            )
+            tell(certified)
             watch.until_done(runs.values())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -360,10 +365,10 @@ def run_demo(
     ]
     save_table(rows, out / "demo.csv")
     with panels(1, out / "certified.svg") as (axes,):
-        draw_certified(found, axes)
+        draw_certified(certified, axes)
     with panels(1, out / "training.svg") as (axes,):
         draw_training(rows, common, axes)
-    return Demo(rows, found)
+    return Demo(rows, certified)
 
 
 class _Watch:
@@ -378,13 +383,13 @@ class _Watch:
         """Wait for processes; raises the error of the first that failed."""
         awaited = list(awaited)
         while True:
-            done = [each for each in awaited if each.done()]
+            done = [job for job in awaited if job.done()]
             lines = [path.read_text().count("\n") for path in self._metrics if path.exists()]
-            seen = sum(lines) + sum(each.done() for each in self._certifying)
+            seen = sum(lines) + sum(job.done() for job in self._certifying)
             _progress.advance(seen - self._seen)
             self._seen = seen
-            for each in done:
-                each.result()
+            for job in done:
+                job.result()
             if len(done) == len(awaited):
                 return
             time.sleep(0.2)

@@ -157,7 +157,7 @@ Arrays = tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]
 
 
 @attrs.frozen
-class Form:
+class FileForm:
     """One file format of a data set: the files in a folder and their reader.
 
     Where one file holds both parts, `read_test` reads the test part of it.
@@ -194,7 +194,7 @@ class NamedDataset:
 
     classes: int
     note: str
-    forms: tuple[Form, ...]
+    forms: tuple[FileForm, ...]
     downloads: tuple[Download, ...] = ()
     trainable: bool = True
 
@@ -230,9 +230,9 @@ def _read_census(paths: list[Path]) -> Arrays:
     return read_census(paths[0])
 
 
-def _idx_form(train: str, test: str, *, first_label: int = 0, transposed: bool = False) -> Form:
+def _idx_form(train: str, test: str, *, first_label: int = 0, transposed: bool = False) -> FileForm:
     names = ("{}-images-idx3-ubyte.gz", "{}-labels-idx1-ubyte.gz")
-    return Form(
+    return FileForm(
         train=tuple(name.format(train) for name in names),
         test=tuple(name.format(test) for name in names),
         read=partial(_read_images, first_label=first_label, transposed=transposed),
@@ -251,7 +251,7 @@ _LETTERS = {
     split: _idx_form(f"{split}-train", f"{split}-test", first_label=1, transposed=True)
     for split in ("emnist-letters", "emnist-az")
 }
-_CIFAR_BINARY = Form(
+_CIFAR_BINARY = FileForm(
     train=tuple(f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)),
     test=("cifar-10-batches-bin/test_batch.bin",),
     read=read_cifar_binary,
@@ -317,7 +317,7 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
         note="CIFAR-10 (Krizhevsky, 2009).",
         forms=(
             _CIFAR_BINARY,
-            Form(("cifar10-train.xz",), ("cifar10-test.xz",), _read_cifar_packed),
+            FileForm(("cifar10-train.xz",), ("cifar10-test.xz",), _read_cifar_packed),
         ),
         downloads=(
             Download(
@@ -331,7 +331,7 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
         classes=2,
         note="Large Movie Review Dataset (Maas et al., 2011): the first 2,048 bytes of each text.",
         forms=(
-            Form(
+            FileForm(
                 ("reviews.json",),
                 ("reviews.json",),
                 read=partial(_read_half, part=1),
@@ -344,8 +344,8 @@ NAMED_DATASETS: dict[str, NamedDataset] = {
         classes=2,
         note="Census-Income (KDD), income above 50,000 or not; 6.2 % are (Lane, Kohavi, 2000).",
         forms=(
-            Form(("census-income.data.gz",), ("census-income.test.gz",), _read_census),
-            Form(
+            FileForm(("census-income.data.gz",), ("census-income.test.gz",), _read_census),
+            FileForm(
                 ("census_income_1994_1995_train.csv",),
                 ("census_income_1994_1995_test.csv",),
                 _read_census,

@@ -3,6 +3,7 @@
 import html
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -163,7 +164,8 @@ class Released:
     """A released value, which may be published.
 
     Printed, a value has the digits that its interval supports. `value`, `float`, `repr` and JSON
-    keep all of them, and `format(answer, ".2f")` and `round(answer, 2)` are those of the value.
+    keep all of them. `format(answer, ".2f")`, `round(answer, 2)`, arithmetic and comparisons by
+    size are those of the value, and give plain numbers.
 
     Attributes:
         value: A number, a date, a tuple of numbers, or a category.
@@ -233,6 +235,51 @@ class Released:
 
     def __float__(self) -> float:
         return float(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __add__(self, other: Any) -> Any:
+        return self.value + _plain(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + self.value
+
+    def __sub__(self, other: Any) -> Any:
+        return self.value - _plain(other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return other - self.value
+
+    def __mul__(self, other: Any) -> Any:
+        return self.value * _plain(other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return other * self.value
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.value / _plain(other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.value
+
+    def __neg__(self) -> Any:
+        return -self.value
+
+    def __abs__(self) -> Any:
+        return abs(self.value)
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.value < _plain(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.value <= _plain(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.value > _plain(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.value >= _plain(other))
 
     def __round__(self, digits: int | None = None) -> Any:
         return round(self.value, digits) if digits is not None else round(self.value)
@@ -355,6 +402,10 @@ class Refused:
 Outcome: TypeAlias = Released | Refused
 
 
+def _plain(number: Any) -> Any:
+    return number.value if isinstance(number, Released) else number
+
+
 def _price(epsilon: float, delta: float | None) -> str:
     return f"({rounded_up(epsilon, 6)}, {rounded_up(delta or 0.0, 6)})-DP"
 
@@ -404,17 +455,32 @@ class Groups(dict[Hashable, T]):
         rows = [self.labels(group) | _row(outcome) for group, outcome in self.items()]
         return pd.DataFrame(rows, columns=[*self.names, "value", "low", "high", "status"])
 
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw the values with their intervals, one for each group; dates along a line.
+
+        Args:
+            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
+                notebook shows.
+        """
+        from prudent.release.pictures import drawn  # a heavy import, for pictures only
+
+        rows = [self.labels(group) | _row(outcome) for group, outcome in self.items()]
+        return drawn(rows, self.names, path)
+
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""
-        rows = "".join(
-            f"<tr><td>{html.escape(str(group))}</td><td>{html.escape(_first_line(each))}</td></tr>"
-            for group, each in self.items()
+        return html_table(
+            [
+                self.labels(group) | ({} if part is None else {"statistic": part}) | row
+                for group, outcome in self.items()
+                for part, row in rows_of(outcome)
+            ]
         )
-        return f"<table><tr><th>group</th><th>answer</th></tr>{rows}</table>"
 
 
-def _first_line(outcome: Any) -> str:
-    return str(outcome.lines()[0])
+def group_title(group: Hashable) -> str:
+    """The name of a group in words; of several columns, with commas between."""
+    return ", ".join(map(str, group)) if isinstance(group, tuple) else str(group)
 
 
 def _row(outcome: Any) -> dict[str, Any]:
@@ -422,3 +488,30 @@ def _row(outcome: Any) -> dict[str, Any]:
     low, high = plain.get("interval") or (None, None)
     value = plain.get("value", plain.get("values"))
     return {"value": value, "low": low, "high": high, "status": plain["status"]}
+
+
+def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
+    """The numbers of an outcome, each with its name if there are several."""
+    parts = getattr(outcome, "parts", None)
+    if parts is None:
+        return [(None, _row(outcome))]
+    return [(name, _row(each)) for name, each in parts().items()]
+
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a small table: values to the digits that their intervals support."""
+    if not rows:
+        return "<table></table>"
+    names = [name for name in rows[0] if name not in ("value", "low", "high", "status")]
+    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
+    lines = []
+    for row in rows:
+        cells = [html.escape("" if row[name] is None else str(row[name])) for name in names]
+        interval = None if row["low"] is None else (row["low"], row["high"])
+        shown = row["status"] if row["value"] is None else digits(row["value"], interval)
+        between = "" if interval is None else " to ".join(outward(*interval))
+        numbers = [
+            f"<td style='text-align:right'>{html.escape(each)}</td>" for each in (shown, between)
+        ]
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}{''.join(numbers)}</tr>")
+    return f"<table><tr>{head}<th>value</th><th>95 % interval</th></tr>{''.join(lines)}</table>"

@@ -117,13 +117,11 @@ class Request:
 
     def in_table(self) -> dict[str, Any]:
         """The options of the table that were given."""
-        given = {name: getattr(self, name) for name in TABLE_OPTIONS}
+        given = {name: getattr(self, name) for name in (*TABLE_OPTIONS, "other")}
         return {name: value for name, value in given.items() if value is not None}
 
 
-TABLE_OPTIONS = (
-    *("unit", "per_unit", "by", "groups", "where", "read_as", "connect", "table", "other"),
-)
+TABLE_OPTIONS = ("unit", "per_unit", "by", "groups", "where", "read_as", "connect", "table")
 """The options that say which table to read, and which of its records."""
 
 
@@ -194,11 +192,11 @@ def release(statistic: Statistic, request: Request) -> Any:
     Returns:
         An outcome; one for each group, with groups; a `Preview`, with `dry_run`.
     """
-    found = release_all([Part(statistic, request)], request)
-    return found if request.dry_run else found[0]
+    preview, found = release_all([Part(statistic, request)], request)
+    return preview if request.dry_run else found[0]
 
 
-def release_all(parts: Sequence[Part], request: Request) -> Any:
+def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[Any]]:
     """Answer several statistics of one table, at one charge.
 
     Guarantee:
@@ -211,7 +209,8 @@ def release_all(parts: Sequence[Part], request: Request) -> Any:
         request: The price of all of it, the table, the groups and the ledger.
 
     Returns:
-        The outcomes of the parts, in order, as of `release`; a `Preview`, with `dry_run`.
+        The price of all of it, and the outcomes of the parts, in order, as of `release`; none with
+        `dry_run`.
     """
     if len(parts) > 1:
         parts = _of_one_table(parts, request)
@@ -221,7 +220,7 @@ def release_all(parts: Sequence[Part], request: Request) -> Any:
         chosen = open_records(attrs.evolve(parts[0].request, column=None, other=None), "rows")
     whole = _price_all(parts, request, opened, chosen)
     if request.dry_run:
-        return whole.preview
+        return whole.preview, []
     noise = source_of(request.noise)
     names = [part.request.column for part in parts if part.request.column is not None]
     note = charge(
@@ -251,7 +250,7 @@ def release_all(parts: Sequence[Part], request: Request) -> Any:
         for outcome in found
         for each in (outcome.values() if isinstance(outcome, Groups) else [outcome])
     )
-    return found
+    return whole.preview, found
 
 
 def _of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:

@@ -61,7 +61,7 @@ class Compiled:
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
         leaves, structure = pytree.tree_flatten(arguments)
-        key = structure, tuple(map(kind, leaves)), self._setting()
+        key = repr(structure), tuple(map(kind, leaves)), self._setting()  # torch 2.6 hashes no dict
         # On the CPU the program is compiled as one, so the layers, like the norms, must not use
         # reduced-precision products. On a GPU the products of norms and sums have settings of
         # their own.
@@ -211,7 +211,7 @@ class Captured:
             return self._function(fixed, *arguments)
         leaves, structure = pytree.tree_flatten(arguments)
         places = tuple(map(_place, pytree.tree_leaves(fixed)))
-        key = structure, tuple(map(kind, leaves)), places, self._setting()
+        key = repr(structure), tuple(map(kind, leaves)), places, self._setting()
         if key not in self._graphs:
             self._calls[key] = self._calls.get(key, 0) + 1
             if self._calls[key] <= _WARM_UP or len(self._graphs) >= _MOST:

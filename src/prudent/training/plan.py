@@ -118,7 +118,7 @@ class Plan:
         """As `epsilon_after`, before the end on a coarser grid: faster, and also an upper bound."""
         interval = 1e-4 if steps == self.steps else 1e-3
         accountant = partial(PldAccountant, value_discretization_interval=interval)
-        return self.epsilon_after(steps, delta, accountant=accountant)
+        return epsilon_of(self.event_after(steps), delta, self.relation, accountant)
 
     def why_infinite(self, delta: float) -> InfiniteEpsilon | None:
         """The reason why ε is infinite at a δ, as a text and as numbers; None if it is finite."""

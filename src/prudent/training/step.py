@@ -283,7 +283,7 @@ class Step:
         return released.outcome
 
     def modes(self) -> tuple[bool, ...]:
-        """Whether each module of the model is in training mode: in evaluation none drops values."""
+        """The training mode of each module, which a captured or compiled step was made for."""
         return tuple(module.training for module in self.model.modules())
 
     def _captures(self, cuda_graph: bool | None) -> bool:

@@ -25,6 +25,7 @@ from prudent.accounting.losses.trial_counts import (
     TrialCount,
 )
 from prudent.tune.candidate import Candidate, Scored
+from prudent.tune.estimating import search
 from prudent.tune.fitting import HeldOut, calibrate_plan, training
 from prudent.tune.space import Trial
 from prudent.tune.tuning import Tuned, calibrate, price, tune
@@ -43,6 +44,7 @@ __all__ = [
     "calibrate",
     "calibrate_plan",
     "price",
+    "search",
     "training",
     "tune",
 ]

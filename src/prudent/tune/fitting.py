@@ -70,10 +70,10 @@ class HeldOut:
     def _right(self, model: "nn.Module") -> int:
         """The number of records labelled correctly.
 
-        Each record is run by itself: in a batch, another number of records may round scores
-        differently and flip labels of other records. One on which the model raises an error, or
-        which has other than one label, counts as wrong, and no records are a count of zero: a
-        failed candidate shows without noise, so one record must not make it fail.
+        Each record is run by itself: in a batch, the scores of one record can be rounded
+        differently when another is added, and its label can flip. Whether a candidate fails is
+        shown without noise, so no record may make it fail: one on which the model raises an error,
+        or which has other than one label, counts as wrong.
         """
         from prudent.training import accuracy
 

@@ -12,8 +12,8 @@ pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.expressions import parse_condition
 from prudent.release.columns.opening import open_column
+from prudent.release.columns.row_values.expressions import parse_condition
 from tests.servers import postgres_url  # noqa: F401
 
 TABLE = pa.table(

@@ -59,7 +59,7 @@ def test_a_group_without_enough_records_has_no_interval() -> None:
     assert "95% interval" in lines["a"]
     assert "for the mean of the values clipped to [" in lines["a"]
     assert all("no interval for the mean" in lines[group] for group in ("b", "none"))
-    frame = found.to_frame().set_index("group")
+    frame = found.to_frame().set_index(found.names[0])
     assert frame["low"].isna().tolist() == [False, True, True]
 
 

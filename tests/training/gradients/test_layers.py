@@ -20,7 +20,6 @@ ENGINES = {
     "book-keeping": BookKeeping,
     "recomputed": lambda model, loss: BookKeeping(model, loss, recompute=True),
     "materialised": Materialised,
-    "in chunks": lambda model, loss: Materialised(model, loss, chunk_size=2),
 }
 
 

@@ -86,6 +86,7 @@ class TestSchedule:
             *(pytest.param(n, marks=pytest.mark.slow) for n in ("one", "lambda")),
         ],
     )
+    @pytest.mark.filterwarnings("ignore:The epoch parameter")  # of torch's own call, before 2.7
     def test_it_is_saved(self, tmp_path, name):
         options = {"scheduler": SCHEDULERS[name], "momentum": 0.9}
         expected = train(**options)

@@ -205,10 +205,10 @@ class Single:
         before = self.worst.profile(epsilon - width, adding=self.adding)
         slope = np.maximum(before - value, 0.0) / -np.expm1(-width)
         error = evaluation_bound(epsilon, value, slope)
-        found = np.clip(value + error if self.upper else value - error, 0.0, 1.0)
+        profile = np.clip(value + error if self.upper else value - error, 0.0, 1.0)
         if not self.upper:
-            found = np.where(asked > _FARTHEST, 0.0, found)
-        return np.where(asked >= self.worst.largest_loss(adding=self.adding), 0.0, found)
+            profile = np.where(asked > _FARTHEST, 0.0, profile)
+        return np.where(asked >= self.worst.largest_loss(adding=self.adding), 0.0, profile)
 
     def delta(self, epsilon: float) -> float:
         """δ(ε)."""
@@ -275,9 +275,9 @@ class LossSum:
             return math.inf if any_infinite(masses) > delta * (1 + 1e-12) else 0.0
         best = quick if self.upper else 0.0
         for table in self._tables(scan, quick, delta):
-            found = table.epsilon(delta)
-            best = min(best, found) if self.upper else max(best, found)
-            if (found > table.losses[0] or found == 0) if self.upper else best > quick / 2:
+            least = table.epsilon(delta)
+            best = min(best, least) if self.upper else max(best, least)
+            if (least > table.losses[0] or least == 0) if self.upper else best > quick / 2:
                 break
         return best
 
@@ -305,8 +305,8 @@ class LossSum:
         renyi = scan.delta(epsilon)
         best = renyi if self.upper else 0.0
         for table in self._tables(scan, epsilon, renyi * 1e-3):
-            found = float(table.profile(np.array([epsilon]))[0])
-            best = min(best, found) if self.upper else max(best, found)
+            delta = float(table.profile(np.array([epsilon]))[0])
+            best = min(best, delta) if self.upper else max(best, delta)
             if epsilon >= table.losses[0] if self.upper else best > renyi / 1e3:
                 break
         return best
@@ -315,17 +315,17 @@ class LossSum:
         """The best bounds on δ(ε) at several tilts; at few of them if `quick`."""
         best = np.min if self.upper else np.max
         tables = self.everywhere(quick=quick)
-        found = best([table.profile(epsilon) for table in tables], axis=0)
-        return np.where(self.upper & (epsilon >= self.largest_loss), 0.0, found)
+        profile = best([table.profile(epsilon) for table in tables], axis=0)
+        return np.where(self.upper & (epsilon >= self.largest_loss), 0.0, profile)
 
     def epsilons(self, deltas: Array) -> Array:
         """The best bounds on the least ε >= 0 of each δ, at several tilts."""
         best = np.minimum if self.upper else np.maximum
-        found = np.full(len(deltas), self.largest_loss if self.upper else 0.0)
+        epsilons = np.full(len(deltas), self.largest_loss if self.upper else 0.0)
         for table in self.everywhere():
             here = [self._read(table, float(delta)) for delta in deltas]
-            best(found, here, out=found)
-        return found
+            best(epsilons, here, out=epsilons)
+        return epsilons
 
     def _read(self, table: LossTable, delta: float) -> float:
         return table.epsilon(delta) if delta > 0 or self.upper else 0.0

@@ -43,6 +43,7 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "mean-private-bounds": selected.mean,
         "variance-private-bounds": selected.variance,
         "describe": selected.describe,
+        "regression": composed.regression,
         "best-of-many": composed.best_of_many,
         "federated-round": composed.federated_round,
     }

@@ -116,3 +116,43 @@ def certified_classifier(epsilon: float, delta: float) -> Case:
         score=score,
         exact=epsilon,
     )
+
+
+def regression(epsilon: float, delta: float) -> Case:
+    """The noisy sums of a regression's step, for a record that is far beyond what is clipped."""
+    from prudent.estimators.engine import Engine
+    from prudent.estimators.rows import ArrayRows
+    from prudent.estimators.shares import calibrate as shared
+    from prudent.estimators.shares import sums
+
+    prices = shared(epsilon, delta, {"steps": sums(0.9), "count": sums(0.1)})
+
+    def pairs(rows: Any) -> tuple[Any, Any]:
+        return rows[:, :1], rows[:, 1:]
+
+    def prepare(data: list[list[float]], noise: Noise) -> Run:
+        rows = ArrayRows(["x", "y"], [np.array(data)])
+
+        def run() -> tuple[float, float]:
+            engine = Engine(rows, prices, noise)
+            return float(engine.cross("steps", pairs, (1.0, 1.0))[0, 0]), engine.count()
+
+        return run
+
+    def score(output: tuple[float, float]) -> float:
+        """The log-likelihood ratio, up to a constant: each sum grows by 1 with the record."""
+        sizes = (prices.multiplier(name) for name in ("steps", "count"))
+        return sum(value / size**2 for value, size in zip(output, sizes, strict=True))
+
+    at = 0.0, float(PldAccountant().compose(prices.event).get_delta(0.0))
+    return Case(
+        name="regression",
+        epsilon=epsilon,
+        delta=delta,
+        with_record=[[0.0, 0.0], [1e9, 1e9]],
+        without_record=[[0.0, 0.0]],
+        prepare=prepare,
+        score=score,
+        delta_at=at,
+        notes=GAUSSIAN,
+    )

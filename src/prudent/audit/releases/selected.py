@@ -59,14 +59,14 @@ def exponential_quantile(epsilon: float, delta: float) -> Case:
 
 def median(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
-    found = _quantile("median-selected", Fraction(1, 2), epsilon)
+    case = _quantile("median-selected", Fraction(1, 2), epsilon)
 
     def call(data: Any, noise: Noise) -> Any:
         return statistics.median(
             np.array(data, np.int64), bounds=(0, _TOP), epsilon=epsilon, noise=noise
         )
 
-    return attrs.evolve(found, call=call, exact=None, notes=(_INTERVALS,))
+    return attrs.evolve(case, call=call, exact=None, notes=(_INTERVALS,))
 
 
 def quantiles(epsilon: float, delta: float) -> Case:
@@ -88,7 +88,7 @@ def quantiles(epsilon: float, delta: float) -> Case:
 
     def prepare(data: Any, noise: Noise) -> Run:
         column, chosen = ArrayColumn(np.array(data)), mechanism()
-        return lambda: tuple(each.index for each in chosen.release(column, noise))
+        return lambda: tuple(choice.index for choice in chosen.release(column, noise))
 
     return Case(
         name="quantiles",
@@ -117,9 +117,9 @@ def iqr(epsilon: float, delta: float) -> Case:
         values = np.arange(256)
         ranges = np.abs(values[:, None] - values)
         both = np.outer(lower, upper)
-        return np.array([np.sum(both[ranges == each]) for each in values])
+        return np.array([np.sum(both[ranges == value]) for value in values])
 
-    pair = max(_few_records(), key=lambda each: exact_epsilon([law(data) for data in each], 0.0))
+    pair = max(_few_records(), key=lambda pair: exact_epsilon([law(data) for data in pair], 0.0))
     laws = [law(data) for data in pair]
     losses = np.log(laws[0] / laws[1])
 
@@ -174,9 +174,9 @@ def describe(epsilon: float, delta: float) -> Case:
     """A description: median, interval, other quantiles and moments."""
 
     def release(column: Any, noise: Noise) -> Any:
-        found = statistics.describe(column, ps=["0.5"], epsilon=epsilon, noise=noise)
-        median = found.quantiles["0.5"].value
-        return median, *_moments(found.mean)
+        described = statistics.describe(column, ps=["0.5"], epsilon=epsilon, noise=noise)
+        median = described.quantiles["0.5"].value
+        return median, *_moments(described.mean)
 
     return _public("describe", release, epsilon)
 
@@ -210,8 +210,8 @@ class _Several(ExponentialQuantiles):
     @cached_property
     @override
     def parts(self) -> tuple[ExponentialQuantile, ...]:
-        found = super().parts
-        return tuple(_Remembering(**attrs.asdict(part, recurse=False)) for part in found)
+        parts = super().parts
+        return tuple(_Remembering(**attrs.asdict(part, recurse=False)) for part in parts)
 
 
 class _Range(ExponentialRange):
@@ -247,8 +247,8 @@ def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
         column, chosen = ArrayColumn(np.array(data)), mechanism()
 
         def run() -> Any:
-            found = chosen.release(column, noise)
-            return (found.index, found.whole) if chosen.interval_share else found.index
+            answer = chosen.release(column, noise)
+            return (answer.index, answer.whole) if chosen.interval_share else answer.index
 
         return run
 
@@ -283,10 +283,10 @@ def _law(mechanism: ExponentialQuantile, data: Sequence[float], cuts: Sequence[i
     place = np.searchsorted(starts, edges[:-1], side="right") - 1
     parts = [int(mass) * weights[at] for mass, at in zip(masses, place.tolist(), strict=True)]
     total = builtins.sum(parts)
-    found = np.zeros(len(cuts) + 1)
+    masses = np.zeros(len(cuts) + 1)
     for edge, part in zip(edges[:-1].tolist(), parts, strict=True):
-        found[int(np.searchsorted(cuts, edge, side="right"))] += float(Fraction(part, total))
-    return found
+        masses[int(np.searchsorted(cuts, edge, side="right"))] += float(Fraction(part, total))
+    return masses
 
 
 def _few_records() -> Iterator[tuple[list[int], list[int]]]:
@@ -305,7 +305,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
         outside = candidates.outside(*ArrayColumn(np.array(data, np.int64)).half_octaves())
         levels, weights = choice.weights(outside, candidates)
         if len(levels) > 1:  # the record is inside or outside
-            return np.array([each / builtins.sum(weights) for each in weights])
+            return np.array([weight / builtins.sum(weights) for weight in weights])
         place = half_octaves(np.array([value]))[0]
         holds = (candidates.first <= place) & (place <= candidates.last)
         held = int(candidates.masses[holds].sum()) / int(candidates.masses.sum())
@@ -371,15 +371,15 @@ def _public(name: str, release: Callable[[Any, Noise], Any], epsilon: float) -> 
     )
 
 
-def _moments(found: Any) -> tuple[float, ...]:
+def _moments(released: Any) -> tuple[float, ...]:
     """The noisy sums and the private bounds, which are part of the answer."""
-    spread: Any = found.spread
+    spread: Any = released.spread
     if isinstance(spread, UnknownSpread):
         spread = spread.noise
     moments = spread.moments
     return (*moments.ends, *moments.region.centre)
 
 
-def _with_bounds(found: Any) -> tuple[float, ...]:
+def _with_bounds(released: Any) -> tuple[float, ...]:
     """The released sum and the scale of its noise, from which the private bound follows."""
-    return float(found.value), math.log2(found.noise_scale)
+    return float(released.value), math.log2(released.noise_scale)

@@ -129,10 +129,10 @@ def best_reading(
     thresholds, share = choose_thresholds(
         scores, coins, delta=claim.delta, confidence=claim.confidence
     )
-    found = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
+    readings = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
     if odds:
-        found += [_confident(scores, runs, claim), _alarming(scores, runs, claim)]
-    return max(found, key=lambda each: each[1])
+        readings += [_confident(scores, runs, claim), _alarming(scores, runs, claim)]
+    return max(readings, key=lambda rated: rated[1])
 
 
 def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
@@ -243,9 +243,9 @@ def white_box(
     plan = with_batch(plan)
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
     possible = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
-    attacks = [each for each in possible if each.scene.name in scenes]
+    attacks = [attack for attack in possible if attack.scene.name in scenes]
     if not attacks:
-        names = sorted({each.scene.name for each in possible})
+        names = sorted({attack.scene.name for attack in possible})
         raise _validate.ArgumentError(
             "scenes", f"some of {', '.join(names)}, with enough runs for it", got=tuple(scenes)
         )
@@ -290,7 +290,7 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
         return with_batch(plan)
     near = [math.floor(rule.threshold) - back for back in (0, 1, math.ceil(rule.test.scale))]
     offers = []
-    for trim in sorted({0, 1, *(max(1, each) for each in near)}):
+    for trim in sorted({0, 1, *(max(1, place) for place in near)}):
         batch = max(_BATCH, 2.0 * (trim + 1))
         fixed = attrs.evolve(rule, trim=FixedTrim((trim + 0.5) / batch))
         offer = attrs.evolve(plan, aggregation=fixed, expected_batch=batch, relation=None)
@@ -299,8 +299,8 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
             for attack in _attacks(offer, 1, 0)
             if attack.is_likelihood
         ]
-        offers.append((max(each or 0.0 for each in exact), -trim, offer))
-    return max(offers, key=lambda each: each[:2])[2]
+        offers.append((max(price or 0.0 for price in exact), -trim, offer))
+    return max(offers, key=lambda rated: rated[:2])[2]
 
 
 def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
@@ -344,12 +344,12 @@ def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) ->
         score=failed_tests,
         is_likelihood=False,
     )
-    found = [likelihood]
+    attacks = [likelihood]
     if plan.steps > 1:
-        found.append(spread)
+        attacks.append(spread)
     if isinstance(plan.aggregation, ProposeTestRelease):
-        found.append(failures)
-    return found
+        attacks.append(failures)
+    return attacks
 
 
 def failed_tests(seen: Releases) -> FloatArray:
@@ -367,7 +367,7 @@ def _best(
 ) -> tuple[CanaryAttack, ScoreReading]:
     """The attack that refutes most on pilot runs, and how to read its scores."""
     pilots: dict[int, tuple[BoolArray, Releases]] = {}
-    found = []
+    rated = []
     for place, attack in enumerate(attacks):
         if id(attack.scene) not in pilots:
             coins = tossed(math.ceil(_PILOT * attack.runs))
@@ -375,8 +375,8 @@ def _best(
         coins, seen = pilots[id(attack.scene)]
         scores = attack.score(seen)
         reading, rating = best_reading(scores, coins, attack.runs, claim, odds=attack.is_likelihood)
-        found.append((rating, -place, attack, reading))
-    best = max(found, key=lambda each: each[:2])
+        rated.append((rating, -place, attack, reading))
+    best = max(rated, key=lambda entry: entry[:2])
     return best[2], best[3]
 
 

@@ -20,7 +20,7 @@ Real = npt.NDArray[np.float64]
 
 
 @attrs.frozen
-class Column:
+class BinnedColumn:
     """A column of a record.
 
     Attributes:
@@ -56,7 +56,7 @@ class Partitions:
     """
 
     name: str
-    partitions: tuple[tuple[Column, ...], ...]
+    partitions: tuple[tuple[BinnedColumn, ...], ...]
     columns: int
 
     @property
@@ -90,19 +90,19 @@ class Partitions:
         return found
 
 
-_AGE = Column(0, (18, 28, 35, 50, 65))
-_GAINS = Column(16, (1, 3000, 7000))
-_LOSSES = Column(17, (1, 1500))
-_DIVIDENDS = Column(18, (1, 300, 2000))
-_WEEKS = Column(38, (1, 26, 50))
+_AGE = BinnedColumn(0, (18, 28, 35, 50, 65))
+_GAINS = BinnedColumn(16, (1, 3000, 7000))
+_LOSSES = BinnedColumn(17, (1, 1500))
+_DIVIDENDS = BinnedColumn(18, (1, 300, 2000))
+_WEEKS = BinnedColumn(38, (1, 26, 50))
 
 CENSUS = Partitions(
     "census",
     (
         (_AGE,),
-        (Column(3, cells=47),),  # occupation
-        (Column(4, cells=61),),  # education
-        (Column(12, cells=7),),  # sex
+        (BinnedColumn(3, cells=47),),  # occupation
+        (BinnedColumn(4, cells=61),),  # education
+        (BinnedColumn(12, cells=7),),  # sex
         (_GAINS,),
         (_DIVIDENDS,),
         (_WEEKS,),

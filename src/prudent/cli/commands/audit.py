@@ -64,6 +64,7 @@ RELEASES = {
     "mean-private-bounds": "The mean of values within private bounds.",
     "variance-private-bounds": "The variance of values within private bounds.",
     "describe": "A description: median, interval and moments.",
+    "regression": "A step of a regression and its count (Gaussian noise).",
     "best-of-many": "The best of a random number of candidates.",
     "federated-round": "One round of federated averaging (Gaussian noise).",
 }

@@ -18,7 +18,7 @@ _DRAWS = 4_000
 _UNLIKELY = 1e-9  # a right sampler is called wrong this often
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One line: what was looked at, whether it is right, and what was seen."""
 
     part: str
@@ -60,47 +60,47 @@ def doctor(as_json: options.Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _made(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+def _made(check: Callable[[], Iterator[DoctorFinding]]) -> Iterator[DoctorFinding]:
     """What a check finds; an error in it is a finding, too: no user data is open here."""
     name = check.__name__.strip("_").replace("_", " ")
     try:
         yield from check()
     except _extras.MissingPackageError as error:
-        yield Finding(name, "missing", str(error))
+        yield DoctorFinding(name, "missing", str(error))
     except Exception as error:
-        yield Finding(name, "wrong", f"{type(error).__name__}: {error}")
+        yield DoctorFinding(name, "wrong", f"{type(error).__name__}: {error}")
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[DoctorFinding]:
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     supported: Literal["ok", "wrong"] = "ok" if sys.version_info >= (3, 11) else "wrong"
-    yield Finding("prudent", supported, f"{prudent.__version__}, {python}")
+    yield DoctorFinding("prudent", supported, f"{prudent.__version__}, {python}")
 
 
-def _installed() -> Iterator[Finding]:
+def _installed() -> Iterator[DoctorFinding]:
     for extra in _extras.known():
         part = f"extra {extra}" if extra else "core packages"
         try:
             _extras.check("this extra", [extra])
         except _extras.MissingPackageError as error:
-            yield Finding(part, "missing" if extra else "wrong", str(error))
+            yield DoctorFinding(part, "missing" if extra else "wrong", str(error))
         else:
             names = (f"{name} {_extras.version(name)}" for name in _extras.packages(extra))
-            yield Finding(part, "ok", ", ".join(names))
+            yield DoctorFinding(part, "ok", ", ".join(names))
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Iterator[DoctorFinding]:
     _extras.check("a GPU", ["train"])
     import torch
 
     if not torch.cuda.is_available():
-        yield Finding("GPU", "missing", "none that torch can use; training runs on the CPU")
+        yield DoctorFinding("GPU", "missing", "none that torch can use; training runs on the CPU")
         return
     memory = torch.cuda.get_device_properties(0).total_memory / 2**30
-    yield Finding("GPU", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
+    yield DoctorFinding("GPU", "ok", f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
 
 
-def _noise() -> Iterator[Finding]:
+def _noise() -> Iterator[DoctorFinding]:
     _extras.check("the noise of releases", ["tables"])
     import attrs
 
@@ -116,7 +116,7 @@ def _noise() -> Iterator[Finding]:
         half = "half the scale is rejected" if rejected else "half the scale is NOT rejected"
         name = "Laplace" if isinstance(law, DiscreteLaplaceTest) else "Gaussian"
         seen = f"{_DRAWS:,} draws fit its law (p = {likely:.2g}); {half}"
-        yield Finding(f"noise, discrete {name}", right, seen)
+        yield DoctorFinding(f"noise, discrete {name}", right, seen)
 
 
 def _likelihood(drawn: Sequence[int], tail: Callable[[float], float]) -> float:
@@ -130,7 +130,7 @@ def _likelihood(drawn: Sequence[int], tail: Callable[[float], float]) -> float:
     return float(stats.chisquare(counts, mass / mass.sum() * len(drawn)).pvalue)
 
 
-def _prices() -> Iterator[Finding]:
+def _prices() -> Iterator[DoctorFinding]:
     from scipy import special
 
     from prudent.accounting import LaplaceTest, Reveals, Run
@@ -144,19 +144,19 @@ def _prices() -> Iterator[Finding]:
     )
     tested = run.epsilon(1e-5)
     right: Literal["ok", "wrong"] = "ok" if 2.985 <= tested <= 2.987 else "wrong"
-    yield Finding("price, 8,000 tested steps", right, f"ε = {tested:.4f} (known: 2.986)")
+    yield DoctorFinding("price, 8,000 tested steps", right, f"ε = {tested:.4f} (known: 2.986)")
     one = Run(noise_multiplier=2.0)
     epsilon = one.epsilon(1e-6)
     # The exact profile of one Gaussian (Balle and Wang 2018).
     left = special.ndtr(0.25 - 2 * epsilon)
     delta = left - special.ndtr(-0.25 - 2 * epsilon) * math.exp(epsilon)
     exact: Literal["ok", "wrong"] = "ok" if 0.98e-6 <= delta <= 1.0000001e-6 else "wrong"
-    yield Finding(
+    yield DoctorFinding(
         "price, one Gaussian", exact, f"ε = {epsilon:.4f}; its profile has δ = {delta:.3g}"
     )
 
 
-def _key_stream() -> Iterator[Finding]:
+def _key_stream() -> Iterator[DoctorFinding]:
     _extras.check("the noise of training", ["train"])
     from scipy import stats
 
@@ -167,7 +167,7 @@ def _key_stream() -> Iterator[Finding]:
     rejected = stats.kstest(values * 0.5, "norm").pvalue < _UNLIKELY
     right: Literal["ok", "wrong"] = "ok" if likely >= _UNLIKELY and rejected else "wrong"
     seen = f"{_DRAWS:,} draws are normal (p = {likely:.2g})"
-    yield Finding("noise of training", right, seen)
+    yield DoctorFinding("noise of training", right, seen)
 
 
 _CHECKS = (_versions, _installed, _gpu, _noise, _key_stream, _prices)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import Request, answer, command, listed
+from prudent.cli.answering import Request, answer, command, listed, read_bounds
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -113,13 +113,105 @@ def iqr(request: Request, propose: Propose = None, certify: Certify = None) -> N
 
 @_command
 def count(request: Request) -> None:
-    r"""Release the number of records that have a value.
+    r"""Release the number of rows; of records that have a value, with --column.
+
+    [b]Examples[/b]
+
+    $ prudent release count trips.parquet --epsilon 0.1
+
+    $ prudent release count trips.parquet --epsilon 0.1 \
+        --by started:month --groups 2024-01..2024-12
+    """
+    answer(request, "count")
+
+
+@_command
+def count_distinct(request: Request) -> None:
+    r"""Release how many different values a column has.
+
+    With --unit, --per-unit says how many values of one person count.
 
     [b]Example[/b]
 
-    $ prudent release count trips.parquet --column minutes --epsilon 0.1
+    $ prudent release count-distinct trips.parquet --column station \
+        --epsilon 0.5 --unit rider --per-unit 3
     """
-    answer(request, "count")
+    answer(request, "count_distinct")
+
+
+@_command
+def proportion(request: Request) -> None:
+    r"""Release the share of records for which a condition is true.
+
+    [b]Example[/b]
+
+    $ prudent release proportion trips.parquet --column 'minutes > 60' \
+        --epsilon 0.1
+    """
+    answer(request, "proportion")
+
+
+Other = Annotated[str, typer.Option(metavar="NAME", help="The second column.")]
+OtherBounds = Annotated[
+    Any,
+    typer.Option(
+        metavar="LOW,HIGH", parser=read_bounds, help="Public bounds on the second column, if any."
+    ),
+]
+
+
+@_command
+def ratio(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
+    r"""Release the sum of --column divided by the sum of --other.
+
+    [b]Example[/b]
+
+    $ prudent release ratio trips.parquet --column fare --other miles \
+        --epsilon 1
+    """
+    answer(request, "ratio", other=other, other_bounds=other_bounds)
+
+
+@_command
+def weighted_mean(
+    request: Request,
+    weights: Annotated[str, typer.Option(metavar="NAME", help="The column of weights.")],
+    largest_weight: Annotated[
+        float | None, options.number("A public bound on the weights, if there is one.")
+    ] = None,
+) -> None:
+    r"""Release the mean of --column, weighted by another column.
+
+    [b]Example[/b]
+
+    $ prudent release weighted-mean trips.parquet --column speed \
+        --weights miles --epsilon 1
+    """
+    answer(request, "weighted_mean", weights=weights, largest_weight=largest_weight)
+
+
+@_command
+def covariance(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
+    r"""Release the covariance of --column and --other.
+
+    [b]Example[/b]
+
+    $ prudent release covariance trips.parquet --column fare --other miles \
+        --epsilon 1
+    """
+    answer(request, "covariance", other=other, other_bounds=other_bounds)
+
+
+@_command
+def correlation(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
+    r"""Release the correlation of --column and --other, between -1 and 1.
+
+    [b]Example[/b]
+
+    $ prudent release correlation trips.parquet --column fare --other miles \
+        --epsilon 1
+    """
+    answer(request, "correlation", other=other, other_bounds=other_bounds)
 
 
 @_command
@@ -156,14 +248,94 @@ def variance(request: Request) -> None:
 
 
 @_command
+def deviation(request: Request) -> None:
+    r"""Release the standard deviation of a column, clipped as for a variance.
+
+    [b]Example[/b]
+
+    $ prudent release deviation trips.parquet --column fare --epsilon 0.5
+    """
+    answer(request, "deviation")
+
+
+@_command
+def minimum(request: Request) -> None:
+    r"""Release a value that few records lie below; the answer says how many.
+
+    [b]Example[/b]
+
+    $ prudent release minimum trips.parquet --column fare --epsilon 0.5
+    """
+    answer(request, "minimum")
+
+
+@_command
+def maximum(request: Request) -> None:
+    r"""Release a value that few records lie above; the answer says how many.
+
+    [b]Example[/b]
+
+    $ prudent release maximum trips.parquet --column fare --epsilon 0.5
+    """
+    answer(request, "maximum")
+
+
+@_command
 def describe(request: Request) -> None:
     r"""Release count, mean, deviation, quartiles and tails, at one price.
+
+    Without --column, of every column of the table.
 
     [b]Example[/b]
 
     $ prudent release describe trips.parquet --column fare --epsilon 1
     """
     answer(request, "describe")
+
+
+@_command
+def table(
+    request: Request,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUESTION,…",
+            help="What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
+            "description of every column.",
+        ),
+    ] = None,
+) -> None:
+    r"""Release several statistics of several columns, in one request at one price.
+
+    [b]Example[/b]
+
+    $ prudent release table trips.parquet \
+        --columns 'median(fare),avg(miles),count(*)' --epsilon 1 --ledger budget.db
+    """
+    questions = None if columns is None else _questions(columns)
+    answer(request, "table", questions=questions)
+
+
+def _questions(text: str) -> list[str]:
+    """Questions with commas between, of which those in parentheses separate none."""
+    found, depth = [""], 0
+    for each in text:
+        depth += (each == "(") - (each == ")")
+        if each == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += each
+    return [each.strip() for each in found]
+
+
+Categories = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…",
+        help="Categories, from public knowledge; or 'private': those with enough records, found "
+        "privately (needs --delta).",
+    ),
+]
 
 
 @_command
@@ -177,6 +349,7 @@ def histogram(
         ),
     ] = None,
     bins: Annotated[int, options.whole_number("How many bins to aim at, without --edges.")] = 20,
+    categories: Categories = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
     ] = None,
@@ -202,7 +375,25 @@ def histogram(
         draw=None if out is None else lambda released: released.plot(out),
         edges=listed(edges),
         bins=bins,
+        categories="private" if categories == "private" else listed(categories),
     )
+
+
+@_command
+def top_k(
+    request: Request,
+    k: Annotated[int, options.whole_number("How many categories.")] = 10,
+    categories: Categories = None,
+) -> None:
+    r"""Release the most frequent categories, with how often each occurs.
+
+    [b]Example[/b]
+
+    $ prudent release top-k trips.parquet --column station --k 5 \
+        --epsilon 0.5 --delta 1e-7
+    """
+    chosen = None if categories == "private" else listed(categories)
+    answer(request, "top_k", k=k, categories=chosen)
 
 
 @_command

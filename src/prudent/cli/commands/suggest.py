@@ -112,7 +112,7 @@ def suggest(
         suggestion.suggest(
             statistic,
             count=count,
-            epsilon=each,
+            epsilon=target,
             delta=delta,
             spread=spread,
             centre=centre,
@@ -121,10 +121,10 @@ def suggest(
             p=p,
             trials=trials,
         )
-        for each in every
+        for target in every
     ]
     if as_json:
-        plain = [_plain(each) for each in suggestions]
+        plain = [_plain(suggestion) for suggestion in suggestions]
         echo_json(plain[0] if epsilons is None else plain)
     elif epsilons is None:
         for line in suggestions[0].lines():
@@ -135,8 +135,8 @@ def suggest(
 
 def _plain(suggestion: "Suggestion") -> dict[str, Any]:
     expected = {
-        name: {"error": each.error, "refused": each.refused, **each.options}
-        for name, each in suggestion.expected.items()
+        name: {"error": expected.error, "refused": expected.refused, **expected.options}
+        for name, expected in suggestion.expected.items()
     }
     return {
         "statistic": suggestion.statistic,
@@ -153,12 +153,12 @@ def _print_table(suggestions: list["Suggestion"]) -> None:
 
     table = Table("ε", "mechanism", "error", "refused", "propose")
     for suggestion in suggestions:
-        for name, each in suggestion.expected.items():
+        for name, expected in suggestion.expected.items():
             table.add_row(
                 f"{suggestion.epsilon:g}",
                 name,
-                "-" if each.error is None else f"{each.error:.4g}",
-                f"{each.refused:.0%}",
-                f"{each.options['propose']:.4g}" if "propose" in each.options else "",
+                "-" if expected.error is None else f"{expected.error:.4g}",
+                f"{expected.refused:.0%}",
+                f"{expected.options['propose']:.4g}" if "propose" in expected.options else "",
             )
     Console().print(table)

@@ -1,6 +1,7 @@
 """How most models begin: a noisy count, a refusal if it is too small, standardised columns."""
 
 import numpy as np
+import numpy.typing as npt
 
 from prudent.estimators.base import TooFewRecordsError
 from prudent.estimators.engine import Engine
@@ -21,6 +22,6 @@ def standardised(engine: Engine, columns: int, count: float) -> Features:
     return Features(*standardise(engine, "columns", range(columns), count))
 
 
-def one_hot(places: FloatArray, kinds: int) -> FloatArray:
-    """A row with a one at each place, which is a whole number as a double."""
+def one_hot(places: FloatArray | npt.NDArray[np.int64], kinds: int) -> FloatArray:
+    """A row with a one at each place, which is a whole number."""
     return np.asarray(places[:, None] == np.arange(kinds), np.float64)

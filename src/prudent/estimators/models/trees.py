@@ -11,16 +11,18 @@ probabilities, which is never longer than √2, for labels.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
-from prudent.estimators.engine import Engine, Map
+from prudent.estimators.engine import Engine
 from prudent.estimators.features import standardise
 from prudent.estimators.models.probabilities import PrivateClassifier, softmax
 from prudent.estimators.models.start import one_hot, refusal
@@ -37,61 +39,82 @@ _CLIPPED = 20.0  # at least so many records, times ε of the choice, are clipped
 _STEP = 2.0**-20  # of the values of leaves: sums of them are exact
 
 
-@attrs.frozen(eq=False)
+Bins = npt.NDArray[np.int64]
+"""The bin of each row in each column."""
+
+Errors = Callable[[FloatArray, Bins], FloatArray]
+"""What is left over for each row, which is a function of that row alone."""
+
+
+@attrs.frozen
 class Tree:
-    """A public tree: which leaf a row is in. Each of its questions is about one column.
+    """A public tree.
 
     Attributes:
         columns: The columns that are asked.
-        cuts: The values that each of them is compared with, ascending.
+        splits: The bin that each column is asked to be beyond; None: the leaves are the bins of the
+            one column.
     """
 
     columns: tuple[int, ...]
-    cuts: tuple[FloatArray, ...]
+    splits: tuple[int, ...] | None = None
 
     @property
     def leaves(self) -> int:
         """The number of leaves."""
-        return math.prod(len(each) + 1 for each in self.cuts)
+        return 1 << (_LEVELS if self.splits is None else len(self.splits))
 
-    def places(self, rows: FloatArray) -> FloatArray:
-        """The leaf of each row; a gap is below all cuts."""
-        found = np.zeros(len(rows), np.int64)
-        for column, cuts in zip(self.columns, self.cuts, strict=True):
-            numbers = rows[:, column]
-            numbers = np.where(np.isnan(numbers), -np.inf, numbers)
-            found = found * (len(cuts) + 1) + np.searchsorted(cuts, numbers, side="right")
-        return found.astype(np.float64)
+    def places(self, bins: Bins) -> Bins:
+        """The leaf of each row."""
+        if self.splits is None:
+            return bins[:, self.columns[0]]
+        found = np.zeros(len(bins), np.int64)
+        for column, split in zip(self.columns, self.splits, strict=True):
+            found = 2 * found + (bins[:, column] > split)
+        return found
 
 
 @attrs.frozen(eq=False)
 class Forest:
-    """Trees with the values of their leaves, one column for each output."""
+    """Public trees, with the released values of their leaves.
 
+    Attributes:
+        cuts: The released cuts of each column.
+        trees: The trees.
+        values: For each tree that has them: the value of each leaf, one column for each output.
+    """
+
+    cuts: list[FloatArray]
     trees: list[Tree]
     values: list[FloatArray] = attrs.field(factory=list)
 
-    def outputs(self, rows: FloatArray, width: int) -> FloatArray:
+    def bins(self, rows: FloatArray) -> Bins:
+        """The bin of each row in each column; a gap is in the first."""
+        found = np.zeros((len(rows), len(self.cuts)), np.int64)
+        for column, cuts in enumerate(self.cuts):
+            numbers = rows[:, column]
+            numbers = np.where(np.isnan(numbers), -np.inf, numbers)
+            found[:, column] = np.searchsorted(cuts, numbers, side="right")
+        return found
+
+    def outputs(self, bins: Bins, width: int) -> FloatArray:
         """The sum of the leaves that each row is in; exact, as values are whole steps."""
-        found = np.zeros((len(rows), width))
+        found = np.zeros((len(bins), width))
         for tree, values in zip(self.trees, self.values, strict=False):
-            found += values[tree.places(rows).astype(np.int64)]
+            found += values[tree.places(bins)]
         return found
 
 
-def draw_trees(cuts: list[FloatArray], count: int, draw: np.random.Generator) -> list[Tree]:
-    """Draw trees independently of the data, given released cuts of each column."""
-    columns = len(cuts)
-    order = draw.permutation(columns)
+def draw_trees(columns: int, count: int, draw: np.random.Generator) -> list[Tree]:
+    """Draw trees independently of the data."""
+    order = draw.permutation(columns).tolist()
     found = []
     for number in range(count):
         if number % 2:
-            column = int(order[number // 2 % columns])
-            found.append(Tree((column,), (np.unique(cuts[column]),)))
+            found.append(Tree((order[number // 2 % columns],)))
             continue
         asked = draw.choice(columns, _DEPTH, replace=columns < _DEPTH).tolist()
-        split = tuple(draw.choice(cuts[column], 1) for column in asked)
-        found.append(Tree(tuple(asked), split))
+        found.append(Tree(tuple(asked), tuple(draw.integers(2**_LEVELS - 1, size=_DEPTH).tolist())))
     return found
 
 
@@ -108,23 +131,29 @@ class _Boosted(PrivateEstimator):
     def _grown(self, engine: Engine, columns: int) -> Forest:
         """Public trees, after the cuts of the columns were released."""
         cuts = [engine.cuts("columns", place, _LEVELS) for place in range(columns)]
-        return Forest(draw_trees(cuts, self._check(), engine.generator()))
+        return Forest(cuts, draw_trees(columns, self._check(), engine.generator()))
 
     def _leaves(
-        self, engine: Engine, tree: Tree, errors: Map, length: float, factor: float = 1.0
-    ) -> FloatArray:
-        """Release the values of the leaves of a tree, from what was left over for each row."""
+        self, engine: Engine, forest: Forest, errors: Errors, length: float, factor: float = 1.0
+    ) -> None:
+        """Release the values of the leaves of the next tree, from what is left over for each row.
+
+        What is left over is clipped to a length.
+        """
+        tree = forest.trees[len(forest.values)]
 
         def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-            left = errors(rows) / length
+            bins = forest.bins(rows)
+            left = np.clip(errors(rows, bins) / length, -1.0, 1.0)
             known = np.full((len(rows), 1), _COUNT)
-            return one_hot(tree.places(rows), tree.leaves), np.concatenate([known, left], axis=1)
+            return one_hot(tree.places(bins), tree.leaves), np.concatenate([known, left], axis=1)
 
         radius = math.sqrt(1 + _COUNT**2)
         found = engine.cross("leaves", pairs, (1.0, radius))
         counts = np.maximum(found[:, :1] / _COUNT, 0.0)
         means = np.clip(found[:, 1:] / (counts + _SHRINKAGE * engine.deviation("leaves")), -1, 1)
-        return np.asarray(np.rint(self.learning_rate * factor * length * means / _STEP) * _STEP)
+        values = self.learning_rate * factor * length * means
+        forest.values.append(np.asarray(np.rint(values / _STEP) * _STEP))
 
 
 class GradientBoostingRegressor(RegressorMixin, _Boosted):
@@ -179,31 +208,26 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
         epsilon = engine.prices.choice_epsilon("residuals")
         kept = min(0.95, max(0.5, 1 - _CLIPPED / (epsilon * max(count, 1.0))))
 
-        def errors(rows: FloatArray) -> FloatArray:
+        def errors(rows: FloatArray, bins: Bins) -> FloatArray:
             numbers = (rows[:, -1:] - self._centre) / self._scale
-            return np.asarray(numbers - forest.outputs(rows, 1))
+            return np.asarray(numbers - forest.outputs(bins, 1))
+
+        def sizes(rows: FloatArray) -> FloatArray:
+            return np.abs(errors(rows, forest.bins(rows))[:, 0])
 
         stretch = math.ceil(len(forest.trees) / _CLIPS)
-        for number, tree in enumerate(forest.trees):
+        for number in range(len(forest.trees)):
             if number % stretch == 0:
-                length = engine.length("residuals", lambda rows: np.abs(errors(rows)[:, 0]), kept)
-            clipped = _clipped(errors, length)
-            forest.values.append(self._leaves(engine, tree, clipped, length))
+                length = engine.length("residuals", sizes, kept)
+            self._leaves(engine, forest, errors, length)
         self._forest = forest
         return None
 
     def predict(self, X: Any) -> FloatArray:
         """Predict targets."""
-        outputs = self._forest_outputs(X)
-        return np.asarray(self._centre + self._scale * outputs[:, 0])
-
-    def _forest_outputs(self, X: Any) -> FloatArray:
         rows = self._queries(X)
-        return self._forest.outputs(rows, 1)
-
-
-def _clipped(errors: Map, length: float) -> Map:
-    return lambda rows: np.clip(errors(rows), -length, length)
+        outputs = self._forest.outputs(self._forest.bins(rows), 1)
+        return np.asarray(self._centre + self._scale * outputs[:, 0])
 
 
 class GradientBoostingClassifier(_Boosted, PrivateClassifier):
@@ -258,14 +282,14 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
             return refused
         forest = self._grown(engine, width)
 
-        def errors(rows: FloatArray) -> FloatArray:
-            return one_hot(rows[:, -1], kinds) - softmax(forest.outputs(rows, kinds))
+        def errors(rows: FloatArray, bins: Bins) -> FloatArray:
+            return one_hot(rows[:, -1], kinds) - softmax(forest.outputs(bins, kinds))
 
-        for tree in forest.trees:
-            forest.values.append(self._leaves(engine, tree, errors, math.sqrt(2), kinds))
+        for _ in forest.trees:
+            self._leaves(engine, forest, errors, math.sqrt(2), kinds)
         self._forest = forest
         return None
 
     @override
     def _scores(self, rows: FloatArray) -> FloatArray:
-        return self._forest.outputs(rows, len(self.classes_))
+        return self._forest.outputs(self._forest.bins(rows), len(self.classes_))

@@ -13,7 +13,7 @@ from prudent.cli.completion import among
 from prudent.cli.display import as_text, echo, echo_json, note, remark
 
 if TYPE_CHECKING:
-    from prudent.certify.report import Result
+    from prudent.certify.report import CertifyResult
     from prudent.lab.certifying import Part
 
 NEEDS = {
@@ -191,7 +191,7 @@ def _classes(dataset: str) -> int:
     return class_count(path, found["classes"])
 
 
-def _show(result: "Result", out: Path | None) -> None:
+def _show(result: "CertifyResult", out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 

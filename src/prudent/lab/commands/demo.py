@@ -15,7 +15,7 @@ from prudent.cli.display import as_text, echo_json, manner, note
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prudent.certify.report import Result
+    from prudent.certify.report import CertifyResult
     from prudent.lab.demo import Classifier
     from prudent.release.outcome import Released
 
@@ -110,7 +110,7 @@ def demo(
         epsilon=spent, delta=delta, steps=steps, batch=batch, corrupt=corrupt, lr=2.0
     )
 
-    def tell(found: "Sequence[tuple[Classifier, Result]]") -> None:
+    def tell(found: "Sequence[tuple[Classifier, CertifyResult]]") -> None:
         if not as_json:
             show_certified(found, console)
 
@@ -174,7 +174,7 @@ def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> Non
     console.print()
 
 
-def show_certified(found: "Sequence[tuple[Classifier, Result]]", console: "Console") -> None:
+def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console: "Console") -> None:
     """Print accuracy at (ε, δ), and certified accuracy against the number of bad records."""
     from rich.table import Table
 
@@ -201,11 +201,11 @@ def show_certified(found: "Sequence[tuple[Classifier, Result]]", console: "Conso
     console.print()
 
 
-def _attacked(result: "Result") -> bool:
+def _attacked(result: "CertifyResult") -> bool:
     return len(result.attacked) > 1
 
 
-def _certified_at(result: "Result", records: int) -> float:
+def _certified_at(result: "CertifyResult", records: int) -> float:
     """The share certified against that many records, never too high."""
     if records in result.certified:
         return result.certified[records]

@@ -152,5 +152,5 @@ def _test(text: str) -> Any:
 
 
 def seed_is_drawn(chosen: Mapping[str, Any]) -> bool:
-    """Nobody's data but the user's own may be secret, and then so must the noise be."""
+    """Whether the seed is drawn: the user's own data may be secret, so the noise must be, too."""
     return "seed" not in chosen and str(chosen.get("dataset")).startswith("npz:")

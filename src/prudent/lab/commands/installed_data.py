@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from prudent.cli.commands.doctor import Finding
+from prudent.cli.commands.doctor import DoctorFinding
 
 
-def data_sets() -> Iterator[Finding]:
+def data_sets() -> Iterator[DoctorFinding]:
     """Which named data sets are there, and which are not."""
     from prudent._data_files import cache_folder, search_folders
     from prudent.lab.named_datasets import NAMED_DATASETS
@@ -24,7 +24,7 @@ def data_sets() -> Iterator[Finding]:
     there = [name for name, folder in found.items() if folder is not None]
     absent = [name for name, folder in found.items() if folder is None]
     if there:
-        yield Finding("data sets", "ok", ", ".join(there))
+        yield DoctorFinding("data sets", "ok", ", ".join(there))
     if absent:
         where = f"PRUDENT_DATA or {cache_folder()}"
-        yield Finding("data sets", "missing", f"{', '.join(absent)}; looked for in {where}")
+        yield DoctorFinding("data sets", "missing", f"{', '.join(absent)}; looked for in {where}")

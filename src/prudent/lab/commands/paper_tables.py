@@ -113,7 +113,7 @@ def table(
     if dataset:
         every = [*datasets, *cells.variants(number)]
         datasets = [_validate.one_of(every, dataset=name) for name in dataset]
-    choice = cells.Choice.of(
+    choice = cells.CellChoice.of(
         number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
     )
     path = filling.results_path(size, results, running=run)

@@ -25,7 +25,7 @@ here.
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import attrs
 import torch
@@ -38,7 +38,7 @@ from prudent.lab.corruption.records import VALUES, corrupted_mask, seeded_genera
 Gradients = Mapping[str, Tensor]
 
 
-class Rows(Protocol):
+class BatchRows(Protocol):
     """The parts of a physical batch that a corruption uses."""
 
     @property
@@ -50,8 +50,37 @@ class Rows(Protocol):
         """False for padding."""
 
 
-Hook = Callable[[Gradients, Rows, torch.Generator], dict[str, Tensor]]
+Hook = Callable[[Gradients, BatchRows, torch.Generator], dict[str, Tensor]]
 """Maps the gradients of a batch, the batch and the generator of the step to the sent gradients."""
+
+
+@attrs.frozen(eq=False)
+class AttackedBatch:
+    """A batch as the attacker sees it.
+
+    Attributes:
+        gradients: Per-example gradients by parameter name, each (m, *shape).
+        bad: (m,) booleans, the rows to overwrite.
+        known: (m,) booleans, the rows that the attacker considers honest.
+        generator: Of the random numbers of this step; None: the device's default generator.
+    """
+
+    gradients: Gradients
+    bad: Tensor
+    known: Tensor
+    generator: torch.Generator | None
+
+    def honest_mean(self) -> dict[str, Tensor]:
+        """The mean of the gradients of the known rows."""
+        return {name: masked_mean(self.known, rows) for name, rows in self.gradients.items()}
+
+    def honest_norm(self) -> Tensor:
+        """The mean L2 norm of the gradients of the known rows."""
+        squares = [
+            gradient.flatten(1).square().sum(1) if gradient.ndim > 1 else gradient.square()
+            for gradient in self.gradients.values()
+        ]
+        return masked_mean(self.known, torch.stack(squares).sum(0).sqrt())
 
 
 @attrs.frozen
@@ -80,17 +109,8 @@ class GradientCorruption(ABC):
         """
 
     @abstractmethod
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        """What bad records send instead of their gradients: one vector per row, or one for all.
-
-        Args:
-            gradients: as for a call.
-            bad: (m,) booleans, the rows to overwrite.
-            known: (m,) booleans, the rows that the attacker considers honest.
-            generator: as for a call.
-        """
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
+        """What bad records send instead of their gradients: one vector per row, or one for all."""
 
     def __call__(
         self,
@@ -112,7 +132,7 @@ class GradientCorruption(ABC):
         bad, known = _bad_and_known(gradients, mask, valid)
         if not gradients or not len(mask):
             return dict(gradients)
-        sent = self.sent(gradients, bad, known, generator)
+        sent = self.sent(AttackedBatch(gradients, bad, known, generator))
         return {
             name: torch.where(by_row(bad, gradient), sent[name], gradient)
             for name, gradient in gradients.items()
@@ -130,7 +150,7 @@ class GradientCorruption(ABC):
         is_bad = corrupted_mask(records, self.ratio, self.seed, device)
 
         def corrupt(
-            gradients: Gradients, chunk: Rows, generator: torch.Generator
+            gradients: Gradients, chunk: BatchRows, generator: torch.Generator
         ) -> dict[str, Tensor]:
             if chunk.ids is None:
                 raise _validate.ArgumentError(
@@ -180,7 +200,6 @@ class GradientNoise(GradientCorruption):
     """Bad records send their gradient plus new Gaussian noise on every coordinate at each step.
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         variance: variance of the noise on one coordinate.
     """
 
@@ -190,23 +209,18 @@ class GradientNoise(GradientCorruption):
         super().__attrs_post_init__()
         _validate.positive(variance=self.variance)
 
-    @property
-    def per_record(self) -> bool:
-        """True: the noise does not depend on any record."""
-        return True
+    per_record: ClassVar[bool] = True  # the noise does not depend on any record
 
     @override
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        return {name: self._noisy(bad, gradient, generator) for name, gradient in gradients.items()}
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
+        return {name: self._noisy(gradient, batch) for name, gradient in batch.gradients.items()}
 
-    def _noisy(self, bad: Tensor, gradient: Tensor, generator: torch.Generator | None) -> Tensor:
-        deviation = self.variance**0.5
+    def _noisy(self, gradient: Tensor, batch: AttackedBatch) -> Tensor:
+        deviation, generator = self.variance**0.5, batch.generator
         if gradient.device.type == "cpu":
             # Sampling normals is expensive on the CPU and counting rows is free, so draw only the
             # rows that are needed.
-            rows = bad.nonzero().squeeze(1)
+            rows = batch.bad.nonzero().squeeze(1)
             noise = torch.randn(
                 len(rows), *gradient.shape[1:], dtype=gradient.dtype, generator=generator
             )
@@ -218,16 +232,11 @@ class GradientNoise(GradientCorruption):
 class GradientSignFlip(GradientCorruption):
     """Bad records send the negative of their gradient, as after a flipped sign bit."""
 
-    @property
-    def per_record(self) -> bool:
-        """True: each record negates its own gradient."""
-        return True
+    per_record: ClassVar[bool] = True  # each record negates its own gradient
 
     @override
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        return {name: -gradient for name, gradient in gradients.items()}
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
+        return {name: -gradient for name, gradient in batch.gradients.items()}
 
 
 @functools.lru_cache(maxsize=8)
@@ -245,21 +254,11 @@ def _unit_direction(
     return tuple((part / max(length, 1e-300)).to(device, dtype) for part in parts)
 
 
-def _mean_norm(known: Tensor, gradients: Gradients) -> Tensor:
-    """The mean L2 norm of the known records' gradients."""
-    squares = [
-        gradient.flatten(1).square().sum(1) if gradient.ndim > 1 else gradient.square()
-        for gradient in gradients.values()
-    ]
-    return masked_mean(known, torch.stack(squares).sum(0).sqrt())
-
-
 @attrs.frozen
 class ColludingDirection(GradientCorruption):
     """All bad records send the same constant vector at every step.
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         norm: the L2 norm of the vector; if None, the mean norm of the honest gradients of the
             batch, which cannot be distinguished from an honest record by its norm.
         direction_seed: the seed of the direction, uniform on the sphere.
@@ -280,9 +279,8 @@ class ColludingDirection(GradientCorruption):
         return self.norm is not None
 
     @override
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
+        gradients = batch.gradients
         first = next(iter(gradients.values()))
         directions = _unit_direction(
             self.direction_seed,
@@ -291,7 +289,7 @@ class ColludingDirection(GradientCorruption):
             first.device,
         )
         if self.norm is None:
-            norm = _mean_norm(known, gradients)
+            norm = batch.honest_norm()
         else:
             norm = torch.full((), self.norm, dtype=first.dtype, device=first.device)
         return {
@@ -310,7 +308,6 @@ class InnerProductManipulation(GradientCorruption):
     clipping a longer vector has more weight.
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         scale: the factor, ε in that paper; if None, the one that gives the vector the mean norm of
             the honest gradients of the batch.
     """
@@ -322,20 +319,15 @@ class InnerProductManipulation(GradientCorruption):
         if self.scale is not None:
             _validate.positive(scale=self.scale)
 
-    @property
-    def per_record(self) -> bool:
-        """False: the mean is that of the honest records."""
-        return False
+    per_record: ClassVar[bool] = False  # the mean is that of the honest records
 
     @override
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        means = {name: masked_mean(known, gradient) for name, gradient in gradients.items()}
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
+        means = batch.honest_mean()
         scale: Tensor | float | None = self.scale
         if scale is None:
             length = torch.stack([mean.square().sum() for mean in means.values()]).sum().sqrt()
-            scale = torch.where(length > 0, _mean_norm(known, gradients) / length, 0.0)
+            scale = torch.where(length > 0, batch.honest_norm() / length, 0.0)
         return {name: -scale * mean for name, mean in means.items()}
 
 
@@ -346,7 +338,6 @@ class ALittleIsEnough(GradientCorruption):
     Each coordinate stays within the spread of the honest ones, but all deviate to the same side.
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         deviations: number of standard deviations from the mean, z in that paper.
     """
 
@@ -356,20 +347,14 @@ class ALittleIsEnough(GradientCorruption):
         super().__attrs_post_init__()
         _validate.positive(deviations=self.deviations)
 
-    @property
-    def per_record(self) -> bool:
-        """False: mean and deviation are those of the honest records."""
-        return False
+    per_record: ClassVar[bool] = False  # mean and deviation are those of the honest records
 
     @override
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
         sent = {}
-        for name, gradient in gradients.items():
-            mean = masked_mean(known, gradient)
-            deviation = masked_mean(known, (gradient - mean).square()).sqrt()
-            sent[name] = mean - self.deviations * deviation
+        for name, mean in batch.honest_mean().items():
+            squares = (batch.gradients[name] - mean).square()
+            sent[name] = mean - self.deviations * masked_mean(batch.known, squares).sqrt()
         return sent
 
 
@@ -381,14 +366,9 @@ class Mimic(GradientCorruption):
     row, which in a batch ordered by record id is the honest record with the lowest id.
     """
 
-    @property
-    def per_record(self) -> bool:
-        """False: bad records copy an honest one."""
-        return False
+    per_record: ClassVar[bool] = False  # bad records copy an honest one
 
     @override
-    def sent(
-        self, gradients: Gradients, bad: Tensor, known: Tensor, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        first = known.to(torch.int32).argmax(0, keepdim=True)
-        return {name: gradient.index_select(0, first) for name, gradient in gradients.items()}
+    def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
+        first = batch.known.to(torch.int32).argmax(0, keepdim=True)
+        return {name: rows.index_select(0, first) for name, rows in batch.gradients.items()}

@@ -30,6 +30,7 @@ honest record. Chosen inputs stay within the range of the features they replace.
 """
 
 import math
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
 
@@ -37,6 +38,7 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from prudent import _validate
 
@@ -142,8 +144,8 @@ def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor
 
 
 @attrs.frozen
-class RandomLabelFlip:
-    """Gives each bad record another class, drawn uniformly from all other classes.
+class _Fault:
+    """What happens to bad records.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
@@ -153,6 +155,11 @@ class RandomLabelFlip:
 
     def __attrs_post_init__(self) -> None:
         valid_ratio(self.ratio)
+
+
+@attrs.frozen
+class RandomLabelFlip(_Fault):
+    """Gives each bad record another class, drawn uniformly from all other classes."""
 
     def apply(
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
@@ -176,17 +183,8 @@ class RandomLabelFlip:
 
 
 @attrs.frozen
-class TargetedLabelFlip:
-    """Changes the class c of each bad record to C − 1 − c.
-
-    Attributes:
-        ratio: the share of bad records, in [0, 0.5].
-    """
-
-    ratio: float
-
-    def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
+class TargetedLabelFlip(_Fault):
+    """Changes the class c of each bad record to C − 1 − c."""
 
     def apply(
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
@@ -198,22 +196,20 @@ class TargetedLabelFlip:
 
 
 @attrs.frozen
-class FeatureNoise:
+class FeatureNoise(_Fault):
     """Adds Gaussian noise to every feature of each bad record, in the units of the features.
 
     The default variance of 100, a standard deviation of 10, makes an image scaled to [0, 1]
     unrecognisable.
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         variance: variance of the noise on one feature.
     """
 
-    ratio: float
     variance: float = 100.0
 
     def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__attrs_post_init__()
         _validate.positive(variance=self.variance)
 
     def apply(
@@ -233,23 +229,8 @@ class FeatureNoise:
 
 
 @attrs.frozen
-class ClassMeanPoison:
-    """Moves each bad record beyond its own class mean and labels it as the next class.
-
-    A record of class c becomes mean_c + strength·(mean_c - mean_n), clipped to the range of the
-    features, with the label n = c + 1: an exaggerated c that claims to be n.
-
-    Attributes:
-        ratio: the share of bad records, in [0, 0.5].
-        strength: how far beyond the class mean, in differences of class means.
-    """
-
-    ratio: float
-    strength: float = 3.0
-
-    def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
-        _validate.non_negative(strength=self.strength)
+class _Poison(_Fault, ABC):
+    """Inputs and labels that an attacker chooses for the bad records."""
 
     def apply(
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
@@ -258,14 +239,40 @@ class ClassMeanPoison:
         chosen = _Chosen.of(features, labels, classes, self.ratio, seed)
         if not len(chosen.ids):
             return features, labels
-        means = chosen.class_means(classes)
-        following = (chosen.labels + 1) % classes
-        own, other = means[chosen.labels], means[following]
-        return chosen.replaced(own + self.strength * (own - other), following)
+        return chosen.replaced(*self._bad(chosen, classes, seed))
+
+    @abstractmethod
+    def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Features and labels in place of the attacker's own."""
 
 
 @attrs.frozen
-class GradientMatchingPoison:
+class ClassMeanPoison(_Poison):
+    """Moves each bad record beyond its own class mean and labels it as the next class.
+
+    A record of class c becomes mean_c + strength·(mean_c - mean_n), clipped to the range of the
+    features, with the label n = c + 1: an exaggerated c that claims to be n.
+
+    Attributes:
+        strength: how far beyond the class mean, in differences of class means.
+    """
+
+    strength: float = 3.0
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        _validate.non_negative(strength=self.strength)
+
+    @override
+    def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
+        means = chosen.class_means(classes)
+        following = (chosen.labels + 1) % classes
+        own, other = means[chosen.labels], means[following]
+        return own + self.strength * (own - other), following
+
+
+@attrs.frozen
+class GradientMatchingPoison(_Poison):
     """Chooses inputs whose gradients point against those of honest training.
 
     The attacker trains a small network on the bad records, stops early, and then changes inputs by
@@ -273,27 +280,20 @@ class GradientMatchingPoison:
     mean gradient of the rightly labelled ones (after Geiping et al. 2021, without a target).
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         prototypes: how many different inputs are optimised; the bad records repeat them.
         rounds: steps of ascent.
     """
 
-    ratio: float
     prototypes: int = 200
     rounds: int = 60
 
     def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__attrs_post_init__()
         _validate.count(1, prototypes=self.prototypes)
         _validate.count(1, rounds=self.rounds)
 
-    def apply(
-        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        """See `DataCorruption.apply`."""
-        chosen = _Chosen.of(features, labels, classes, self.ratio, seed)
-        if not len(chosen.ids):
-            return features, labels
+    @override
+    def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
         generator = seeded_generator(seed, VALUES)
         surrogate = _surrogate(chosen, classes, generator)
         count = min(self.prototypes, len(chosen.ids))
@@ -301,37 +301,30 @@ class GradientMatchingPoison:
         wrong = (own + torch.randint(1, max(2, classes), own.shape, generator=generator)) % classes
         inputs = _matched(surrogate, chosen, start, wrong, self.rounds)
         repeated = torch.arange(len(chosen.ids)) % count
-        return chosen.replaced(inputs[repeated], wrong[repeated])
+        return inputs[repeated], wrong[repeated]
 
 
 @attrs.frozen
-class Backdoor:
+class Backdoor(_Poison):
     """Stamps a trigger into each bad record and labels it as the target class.
 
     Attributes:
-        ratio: the share of bad records, in [0, 0.5].
         target: the class that the trigger is to provoke.
         size: side of the square trigger, in the last corner of the image.
     """
 
-    ratio: float
     target: int = 0
     size: int = 4
 
     def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
+        super().__attrs_post_init__()
         _validate.count(target=self.target)
         _validate.count(1, size=self.size)
 
-    def apply(
-        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        """See `DataCorruption.apply`."""
-        chosen = _Chosen.of(features, labels, classes, self.ratio, seed)
-        if not len(chosen.ids):
-            return features, labels
+    @override
+    def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
         target = torch.full_like(chosen.labels, min(self.target, classes - 1))
-        return chosen.replaced(self.triggered(chosen.features, chosen.high), target)
+        return self.triggered(chosen.features, chosen.high), target
 
     def triggered(self, features: Tensor, high: float | None = None) -> Tensor:
         """The features with the trigger in each of them, at the largest value of a feature."""

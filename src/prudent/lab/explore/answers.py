@@ -179,8 +179,8 @@ def _by_the_paper(setting: Training, steps: Sequence[int]) -> Sequence[float]:
         setting.failure,
         setting.delta,
     )
-    found: Sequence[float] = bounds.white_box_epsilon(published, np.array(steps, float)).tolist()
-    return found
+    epsilons: Sequence[float] = bounds.white_box_epsilon(published, np.array(steps, float)).tolist()
+    return epsilons
 
 
 def noise(setting: Training) -> Answer:
@@ -218,7 +218,7 @@ def passing(setting: Training) -> Answer:
         low, high = law.ppf(1e-9), law.ppf(1 - 1e-9)
         long = np.unique(np.linspace(low, high, 400).round())
         weight = law.cdf(long) - np.concatenate([[0.0], law.cdf(long[:-1])])
-        passed = [test.tail(threshold - max(0.0, removed - each)) for each in long]
+        passed = [test.tail(threshold - max(0.0, removed - margin)) for margin in long]
         chances.append(float(np.dot(weight, passed) / weight.sum()))
     return {"shares": shares.tolist(), "chances": chances, "threshold": threshold, "trim": removed}
 
@@ -230,7 +230,8 @@ def withstood(setting: Training) -> Answer:
     last = max(4, round(1.2 * certifier.withstands(accuracy=setting.accuracy, above=0.02)))
     records = np.unique(np.linspace(1, last, 12).round().astype(int)).tolist()
     accuracy = [
-        certifier.certificate(accuracy=setting.accuracy, records=each).at_least for each in records
+        certifier.certificate(accuracy=setting.accuracy, records=count).at_least
+        for count in records
     ]
     return {"records": [0, *records], "accuracy": [setting.accuracy, *accuracy]}
 
@@ -254,7 +255,7 @@ def tables(quantiles: Mapping[float, float], count: int, delta: float) -> Answer
     errors: dict[str, list[float | None]] = {}
     refused: dict[str, list[float]] = {}
     for epsilon in EPSILONS:
-        found = suggest(
+        suggestion = suggest(
             "median",
             count=count,
             epsilon=epsilon,
@@ -262,9 +263,9 @@ def tables(quantiles: Mapping[float, float], count: int, delta: float) -> Answer
             quantiles=quantiles,
             trials=_TRIALS,
         )
-        for name, each in found.expected.items():
-            errors.setdefault(name, []).append(each.error)
-            refused.setdefault(name, []).append(each.refused)
+        for name, expected in suggestion.expected.items():
+            errors.setdefault(name, []).append(expected.error)
+            refused.setdefault(name, []).append(expected.refused)
     return {"epsilons": list(EPSILONS), "errors": errors, "refused": refused}
 
 
@@ -275,12 +276,12 @@ def measured() -> Answer:
     Measured once on real digits; each curve says with which ε.
     """
     path = resources.files("prudent.lab.explore") / "certified.json"
-    found: Answer = json.loads(path.read_text())
-    return found
+    answer: Answer = json.loads(path.read_text())
+    return answer
 
 
-QUESTIONS = {each.__name__: each for each in (spent, noise, passing, withstood)}
+QUESTIONS = {question.__name__: question for question in (spent, noise, passing, withstood)}
 
 
 def _finite(values: Sequence[float]) -> list[float | None]:
-    return [float(each) if math.isfinite(each) else None for each in values]
+    return [float(value) if math.isfinite(value) else None for value in values]

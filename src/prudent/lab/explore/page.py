@@ -59,8 +59,8 @@ def page() -> str:
 def quantiles(name: str) -> dict[float, float]:
     """What the page knows of a shape: a few of its quantiles, of many draws from it."""
     drawn = np.asarray(SHAPES[name].rvs(100_000, np.random.default_rng(0)), np.float64)
-    found = np.quantile(drawn, PROBABILITIES)
-    return {p: float(f"{value:.3g}") for p, value in zip(PROBABILITIES, found, strict=True)}
+    values = np.quantile(drawn, PROBABILITIES)
+    return {p: float(f"{value:.3g}") for p, value in zip(PROBABILITIES, values, strict=True)}
 
 
 def _file(name: str) -> str:
@@ -83,15 +83,15 @@ def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def cell(question: str, setting: dict[str, Any]) -> answers.Answer:
     """One answer, rounded."""
-    found = answers.QUESTIONS[question](Training(**setting))
+    answer = answers.QUESTIONS[question](Training(**setting))
     down = question == "withstood"
-    return {name: _rounded(value, down=down) for name, value in found.items()}
+    return {name: _rounded(value, down=down) for name, value in answer.items()}
 
 
 def shape_cell(name: str, count: int) -> answers.Answer:
     """What is expected of a private median of data of a shape."""
-    found = answers.tables(quantiles(name), count, 1e-6)
-    return {key: _rounded(value) for key, value in found.items()}
+    answer = answers.tables(quantiles(name), count, 1e-6)
+    return {key: _rounded(value) for key, value in answer.items()}
 
 
 def build(workers: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
@@ -103,27 +103,27 @@ def build(workers: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """
     wanted = list(cells())
     shapes = list(itertools.product(SHAPES, COUNTS))
-    found: dict[str, dict[str, Any]] = {question: {} for question in (*DEPENDS, "tables")}
+    computed: dict[str, dict[str, Any]] = {question: {} for question in (*DEPENDS, "tables")}
     with ProcessPoolExecutor(workers) as pool:
         training = pool.map(_of_training, wanted, chunksize=4)
         tables = pool.map(_of_shape, shapes)
         for number, ((question, key, _), answer) in enumerate(zip(wanted, training, strict=True)):
-            found[question][key] = answer
+            computed[question][key] = answer
             progress(number + 1, len(wanted) + len(shapes))
         for (name, count), answer in zip(shapes, tables, strict=True):
-            found["tables"][f"{name}|{count}"] = answer
+            computed["tables"][f"{name}|{count}"] = answer
     depends = {name: list(names) for name, names in DEPENDS.items()} | {
         "tables": ["shape", "count"]
     }
-    return {"note": NOTE, "depends": depends, "answers": found}
+    return {"note": NOTE, "depends": depends, "answers": computed}
 
 
 @functools.cache
 def stored() -> dict[str, Any]:
     """The grid that comes with the package."""
     path = resources.files("prudent.lab.explore") / "grid.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    grid: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return grid
 
 
 def _of_training(wanted: tuple[str, str, dict[str, Any]]) -> answers.Answer:
@@ -136,9 +136,9 @@ def _of_shape(wanted: tuple[str, int]) -> answers.Answer:
 
 def _rounded(value: Any, *, down: bool = False) -> Any:
     if isinstance(value, dict):
-        return {name: _rounded(each, down=down) for name, each in value.items()}
+        return {name: _rounded(part, down=down) for name, part in value.items()}
     if isinstance(value, list):
-        return [_rounded(each, down=down) for each in value]
+        return [_rounded(part, down=down) for part in value]
     if not isinstance(value, float) or value == 0 or not math.isfinite(value):
         return value
     unit = 10.0 ** (math.floor(math.log10(abs(value))) + 1 - _DIGITS)

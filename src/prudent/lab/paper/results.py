@@ -214,7 +214,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
     readings: dict[tuple[Any, ...], Reading] = {}
     for line, row in rows:
         reading = _reading(row, f"{path}, line {line}")
-        key = attrs.astuple(reading)[:7]
+        key = (*reading.run, reading.epsilon, reading.accountant)
         if key in readings:
             raise ValueError(
                 f"{path}, line {line}: expected each run and price once, got "

@@ -14,21 +14,21 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
-from prudent.release.columns.column import Contribution
-from prudent.release.columns.conditions import Predicate, of_one_row
 from prudent.release.columns.dialects import (
     backend_name,
     double,
     exact,
+    literal,
     number_of,
     number_of_text,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
-from prudent.release.columns.expressions import parse_condition
 from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.row_values.conditions import Predicate, of_one_row
+from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.table_rows import Opened, group_key
+from prudent.release.columns.table_rows import group_key
 from prudent.release.lattice import FloatArray
 
 Term = Callable[[ir.Table], ir.Value]
@@ -44,10 +44,17 @@ class NumberRows:
     is absent.
     """
 
-    def __init__(self, table: ir.Table, owner: OpenTable) -> None:
-        """Wrap a table of doubles; `owner` stays open as long as this object."""
+    def __init__(self, table: ir.Table, owner: OpenTable, gaps: Sequence[str] = ()) -> None:
+        """Wrap a table of doubles.
+
+        Args:
+            table: The table.
+            owner: Stays open as long as this object.
+            gaps: Columns in which a row may have no number.
+        """
         self._table = table
         self._owner = owner
+        self._gaps = gaps
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,9 +63,8 @@ class NumberRows:
 
     @property
     def complete(self) -> ir.Table:
-        """The rows that have a number in every column."""
-        rows = self._table.drop_null()
-        return rows.filter(*(~rows[name].isnan() for name in self.names))
+        """The rows that have a number in every column that needs one."""
+        return _without_gaps(self._table, [n for n in self.names if n not in self._gaps])
 
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
@@ -69,8 +75,15 @@ class NumberRows:
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
-        name = self.names[place]
-        return TableColumn(self.complete.select(value=name), scale=NUMBER, owner=self._owner)
+        rows = self.complete.select(value=self.names[place])
+        return TableColumn(_without_gaps(rows, ["value"]), scale=NUMBER, owner=self._owner)
+
+
+def _without_gaps(rows: ir.Table, names: Sequence[str]) -> ir.Table:
+    if not names:
+        return rows
+    rows = rows.drop_null(names)
+    return rows.filter(*(~rows[name].isnan() for name in names))
 
 
 def _arrow_batches(rows: ir.Table) -> Iterable[Any]:
@@ -110,12 +123,10 @@ class NumberTable:
         """The names of all columns."""
         return tuple(self.table.columns)
 
-    def rows(self, terms: Mapping[str, Term]) -> NumberRows:
-        """The rows of these terms, by name."""
-        return NumberRows(
-            self.table.select(**{name: term(self.table) for name, term in terms.items()}),
-            self.owner,
-        )
+    def rows(self, terms: Mapping[str, Term], gaps: Sequence[str] = ()) -> NumberRows:
+        """The rows of these terms, by name; those in `gaps` need no number."""
+        chosen = {name: term(self.table) for name, term in terms.items()}
+        return NumberRows(self.table.select(**chosen), self.owner, gaps)
 
     def scale(self, name: str, read_as: str | None = None) -> Scale | None:
         """The scale of a column, from its public type; None for truth values, which are 0 and 1.
@@ -137,13 +148,12 @@ class NumberTable:
                 its type.
         """
         _validate.one_of(self.names, column=name)
-        dtype = self.table[name].type()
         key = group_key(self.table, name, self.owner)
-        opened = Opened(self.table, dtype, (None,), Contribution(), (key,), True, self.owner)
-        stored = [level for (level,) in opened.members(levels).values()]
+        engine = backend_name(self.table)
+        stored = [exact(literal(key.stored(level)), engine) for level in levels]
 
         def term(table: ir.Table) -> ir.Value:
-            member = exact(group_key(table, name, self.owner).value, backend_name(table))
+            member = exact(group_key(table, name, self.owner).value, engine)
             cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
             return ibis.cases(*cases, else_=ibis.null("float64"))
 

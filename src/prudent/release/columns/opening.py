@@ -37,9 +37,9 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import ArrayColumn, Column, Contribution, Kind, PerUnit
-from prudent.release.columns.conditions import Predicate
 from prudent.release.columns.dialects import backend_name, exact
-from prudent.release.columns.groups import public_groups
+from prudent.release.columns.row_values.conditions import Predicate
+from prudent.release.columns.row_values.groups import public_groups
 from prudent.release.columns.table_rows import (
     Asked,
     Opened,

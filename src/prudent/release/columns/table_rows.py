@@ -12,9 +12,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns import periods
 from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
-from prudent.release.columns.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
@@ -26,12 +24,14 @@ from prudent.release.columns.dialects import (
     number_of_text,
     scale_of,
 )
-from prudent.release.columns.expressions import parse_condition, parse_value
-from prudent.release.columns.groups import GroupKey
-from prudent.release.columns.pairs import PairColumn
+from prudent.release.columns.kinds.pairs import PairColumn
+from prudent.release.columns.kinds.sets import SetColumn
 from prudent.release.columns.queries import TableColumn, sizes_of_groups
+from prudent.release.columns.row_values import periods
+from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
+from prudent.release.columns.row_values.expressions import parse_condition, parse_value
+from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
-from prudent.release.columns.sets import SetColumn
 from prudent.release.columns.sources import OpenTable, open_source
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced

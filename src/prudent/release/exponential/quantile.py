@@ -316,6 +316,10 @@ class ExponentialQuantile:
     def _release(self, column: Ranked, noise: Noise) -> Selected:
         window = NearTarget.read(column, self.measure, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
+        return self.with_interval(window, index, noise)
+
+    def with_interval(self, window: NearTarget, index: int, noise: Noise) -> Selected:
+        """A released value with an interval around it, if that is asked for."""
         value = self.measure.value(index)
         if self.interval_share == 0:
             return Selected(value, index)

@@ -1,5 +1,6 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
+from prudent.release.questions.tables import describe as describe
 from prudent.release.statistics.always_tested import mode as mode
 from prudent.release.statistics.always_tested import trimmed_mean as trimmed_mean
 from prudent.release.statistics.always_tested import trimmed_sum as trimmed_sum
@@ -23,4 +24,3 @@ from prudent.release.statistics.quantiles import iqr as iqr
 from prudent.release.statistics.quantiles import median as median
 from prudent.release.statistics.quantiles import quantile as quantile
 from prudent.release.statistics.quantiles import quantiles as quantiles
-from prudent.release.statistics.summaries import describe as describe

@@ -13,7 +13,7 @@ from prudent._rounding import nearest
 from prudent.budget.charging import LedgerLike
 from prudent.release.columns.column import Column, Kind, PerUnit
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import Released, Spread
+from prudent.release.outcome import Released
 from prudent.release.request import (
     By,
     Condition,
@@ -146,18 +146,6 @@ def maximum(
 
 
 @attrs.frozen
-class _BetweenSpread:
-    """A spread whose intervals end at 0 and 1."""
-
-    spread: Spread
-
-    def interval(self, value: Any, confidence: float) -> tuple[float, float] | None:
-        """See `outcome.Spread`."""
-        found = self.spread.interval(value, confidence)
-        return None if found is None else (max(0.0, found[0]), min(1.0, found[1]))
-
-
-@attrs.frozen
 class Proportion(Statistic):
     """The share of records that are true."""
 
@@ -175,8 +163,7 @@ class Proportion(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         found: Released = self.mean.answer(priced, records, noise)
-        assert found.spread is not None
-        return attrs.evolve(found, spread=_BetweenSpread(found.spread), about=None)
+        return attrs.evolve(found, about=None)
 
 
 @attrs.frozen

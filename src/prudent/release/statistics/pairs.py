@@ -15,7 +15,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
 from prudent.release.columns.column import Column, PerUnit
-from prudent.release.columns.pairs import PairColumn
+from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Branch, Released

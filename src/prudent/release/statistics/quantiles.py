@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 import attrs
+import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
@@ -21,11 +22,14 @@ from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
+from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many import HalvedQuantiles
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
     ExponentialQuantiles,
     ExponentialRange,
+    Selected,
 )
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
@@ -46,6 +50,7 @@ from prudent.release.request import (
 )
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
+from prudent.release.sums.additive import shares_of
 from prudent.release.sums.clipping import for_units
 
 _ADVICE = (
@@ -55,6 +60,24 @@ _ADVICE = (
 
 _SEVERAL_SHARE = 0.25
 """Fraction of ε for the intervals of several quantiles, which each get a small part of it."""
+
+SCALE_SHARE = 0.2
+"""Fraction of ε for the scale of the values, before a quantile in a tail is chosen without bounds.
+
+Only n (1 - p) records lie above a quantile, too few in a small table to outweigh all the octaves
+beyond the data. All n records tell the scale.
+"""
+
+NARROW_SHARE = 0.05
+"""Fraction of ε for a narrower interval, among whose points many quantiles are chosen."""
+
+_ONE_BY_ONE = 3
+"""The most quantiles that are chosen one by one; more are chosen by halving."""
+
+_POINTS = 2**14  # that a quantile may be, if there are many
+
+_TAIL = Fraction(1, 5)
+"""Quantiles with less than this fraction of the records on one side are in a tail."""
 
 
 @tested_answers
@@ -298,23 +321,23 @@ class Quantile(Tested):
             return self.priced(
                 name, tested.calibrate(request, scale=records.scale), request, records
             )
-        chosen = ExponentialQuantile(
-            self.p, *_choice(request, records), confidence=request.confidence
-        )
+        share, measure = _choice(request, records)
+        share, scaled = _scaled(request, records, share, self.p)
+        chosen = ExponentialQuantile(self.p, share, measure, confidence=request.confidence)
         enough = int(float(rounded_up(chosen.enough_records, 2)))
         few = f"With fewer than about {enough:,} records there may be no interval."
-        return _priced(name, chosen, [chosen], request, records, few)
+        return _priced(name, Choosing(chosen, scaled), [chosen], request, records, few)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
-        if not isinstance(priced.mechanism, ExponentialQuantile):
+        if not isinstance(priced.mechanism, Choosing):
             return super().answer(priced, records, noise)
         selected = priced.mechanism.release(records, noise)
         spread = None
         if selected.interval is not None:
-            known = ReleasedInterval(
-                *selected.interval, priced.mechanism.confidence, selected.useless
-            )
+            low, high = selected.interval
+            confidence = priced.mechanism.chosen.confidence
+            known = ReleasedInterval(low, high, confidence, selected.useless)
             spread = ScaledSpread(selected.value, known, records.scale)
         return _chosen(records.scale.value(selected.value), priced, spread)
 
@@ -334,10 +357,17 @@ class Quantiles(Statistic):
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
-        chosen = ExponentialQuantiles(
-            self.ps, *_choice(request, records), _SEVERAL_SHARE, request.confidence
+        share, measure = _choice(request, records)
+        many = len(self.ps) > _ONE_BY_ONE
+        share, scaled = _scaled(request, records, share, *self.ps, always=many)
+        chosen: Any = ExponentialQuantiles(  # checks the options
+            self.ps, share, measure, _SEVERAL_SHARE, request.confidence
         )
-        return _priced("quantiles", chosen, chosen.parts, request, records)
+        if many:
+            chosen = HalvedQuantiles(self.ps, share, _SEVERAL_SHARE, request.confidence)
+        ends = measure.value(measure.low), measure.value(measure.high)
+        choosing = Choosing(chosen, scaled, None if request.bounds is None else ends)
+        return _priced("quantiles", choosing, chosen.parts, request, records)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
@@ -372,18 +402,108 @@ class Range(Tested):
                 "certify", "with propose, for an interquartile range", got=request.certify
             )
         chosen = ExponentialRange(*_choice(request, records), confidence=request.confidence)
-        return _priced("iqr", chosen, chosen.quartiles.parts, request, records)
+        return _priced("iqr", Choosing(chosen), chosen.quartiles.parts, request, records)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
-        if not isinstance(priced.mechanism, ExponentialRange):
+        if not isinstance(priced.mechanism, Choosing):
             return super().answer(priced, records, noise)
         number, interval, useless = priced.mechanism.release(records, noise)
         spread = None
         if interval is not None:
-            known = ReleasedInterval(*interval, priced.mechanism.confidence, useless)
+            low, high = interval
+            known = ReleasedInterval(low, high, priced.mechanism.chosen.confidence, useless)
             spread = ScaledSpread(number, known, records.scale, difference=True)
         return _chosen(records.scale.difference(number), priced, spread)
+
+
+@attrs.frozen
+class Choosing:
+    """How quantiles are chosen: among all values, or near a scale that is released first.
+
+    Guarantee:
+        The scale is an `IntervalChoice`, and the values near it are a measure like any other, so
+        both together have the privacy of their composition.
+
+    Attributes:
+        chosen: The mechanism of the quantiles, for all values.
+        scaled: Releases an interval that nearly all records lie in; None chooses among all values.
+        bounds: Public bounds, instead of that interval.
+    """
+
+    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | HalvedQuantiles
+    scaled: PrivateInterval | None = None
+    bounds: tuple[float, float] | None = None
+
+    def event(self, records: int) -> dp.DpEvent:
+        """The privacy event, for units of so many records."""
+        event = for_units(self.chosen.event, records)
+        if self.scaled is None:
+            return event
+        steps = self.scaled.events
+        if not isinstance(self.chosen, HalvedQuantiles):
+            steps = steps[:1]  # the values of a measure need no narrower interval
+        return dp.ComposedDpEvent([*steps, event])
+
+    def release(self, records: Column, noise: Noise) -> Any:
+        """Release the scale, if it is asked for, and the quantiles.
+
+        Values beyond the scale are moved to its ends, so an interval that reaches an end has none.
+        """
+        if isinstance(self.chosen, HalvedQuantiles):
+            return self._halved(self.chosen, records, noise)
+        if self.scaled is None:
+            return self.chosen.release(records, noise)
+        low, high = self.scaled.widest(records, noise)
+        near: Measure = DoubleMeasure((low, high))
+        if records.scale.whole:
+            lattice = records.scale.lattice()
+            first, last = lattice.steps([low, high]).tolist()
+            near = LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
+        found: Any = attrs.evolve(self.chosen, measure=near).release(records, noise)
+        if isinstance(found, Selected):
+            return _inside(found, near)
+        return tuple(_inside(one, near) for one in found)
+
+    def _halved(
+        self, chosen: HalvedQuantiles, records: Column, noise: Noise
+    ) -> tuple[Selected, ...]:
+        """Many quantiles, among the points of the bounds or of the interval."""
+        if self.scaled is None:
+            assert self.bounds is not None
+            points = Points.read(records, self.bounds, _POINTS)
+            return tuple(_wider(one, points) for one in chosen.release(points, noise))
+        points = Points.read(records, self.scaled.release(records, noise), _POINTS)
+        found = chosen.release(points, noise)
+        return tuple(_wider(_inside(one, points.measure), points) for one in found)
+
+
+def _wider(found: Selected, points: Points) -> Selected:
+    """The answer with half a point more on either side: values were moved to the nearest one."""
+    spacing = points.lattice.spacing
+    if found.interval is None or spacing == 1:
+        return found
+    low, high = found.interval
+    return attrs.evolve(found, interval=(low - spacing / 2, high + spacing / 2))
+
+
+def _inside(found: Selected, measure: Measure) -> Selected:
+    if found.interval_indices is None:
+        return found
+    first, last = found.interval_indices
+    return attrs.evolve(found, whole=not measure.low < first <= last < measure.high)
+
+
+def _scaled(
+    request: Request, records: Column, share: float, *ps: Fraction, always: bool = False
+) -> tuple[float, PrivateInterval | None]:
+    """What is left of the ε of one record, and how a scale is found, if a quantile needs one."""
+    middle = all(min(p, 1 - p) >= _TAIL for p in ps) and not always
+    if request.bounds is not None or middle:
+        return share, None
+    wide, narrow, rest = shares_of(request.epsilon, SCALE_SHARE, NARROW_SHARE if always else 0.0)
+    scaled = PrivateInterval.of(records, wide, narrow if always else wide)
+    return float_share(rest, records.contribution.records), scaled
 
 
 def _choice(request: Request, records: Column) -> tuple[float, Measure]:
@@ -408,7 +528,7 @@ def _choice(request: Request, records: Column) -> tuple[float, Measure]:
 
 def _priced(
     name: str,
-    mechanism: ExponentialQuantile | ExponentialQuantiles | ExponentialRange,
+    mechanism: Choosing,
     parts: Sequence[ExponentialQuantile],
     request: Request,
     records: Column,
@@ -418,7 +538,7 @@ def _priced(
         statistic=name,
         mechanism="exponential",
         epsilon=request.epsilon,
-        event=for_units(mechanism.event, records.contribution.records),
+        event=mechanism.event(records.contribution.records),
         rank_error=max(part.rank_error() for part in parts),
         notes=notes,
     )

@@ -12,8 +12,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import outward
 from prudent.accounting._numeric import float_share
-from prudent.budget.charging import LedgerLike
-from prudent.release.columns.column import Column, PerUnit
+from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.exponential.measure import UniformMeasure
@@ -24,7 +23,7 @@ from prudent.release.exponential.quantile import (
     Selected,
 )
 from prudent.release.lattice import Lattice
-from prudent.release.noise import Distribution, Noise
+from prudent.release.noise import Noise
 from prudent.release.outcome import (
     TOO_FEW,
     Branch,
@@ -35,14 +34,9 @@ from prudent.release.outcome import (
 )
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import (
-    By,
-    Condition,
-    GroupNames,
     Priced,
     Request,
     Statistic,
-    answers,
-    release,
 )
 from prudent.release.statistics.moments import (
     additive,
@@ -109,9 +103,12 @@ class Description:
 
         A number that is too uncertain for an interval is left out.
         """
+        return [(name, *_value_and_interval(each)) for name, each in self.parts().items()]
+
+    def parts(self) -> dict[str, Released]:
+        """The numbers, by name."""
         named = {"count": self.count, "mean": self.mean, "deviation": self.deviation}
-        named |= {f"{p}-quantile": each for p, each in self.quantiles.items()}
-        return [(name, *_value_and_interval(each)) for name, each in named.items()]
+        return named | {f"{p}-quantile": each for p, each in self.quantiles.items()}
 
     def lines(self) -> list[str]:
         """The summary as a table of text."""
@@ -153,47 +150,6 @@ class Description:
         head = "<tr><th></th><th>value</th><th>95 % interval</th></tr>"
         notes = html.escape(" ".join(self.notes))
         return f"<table>{head}{cells}</table><small>{notes}</small>"
-
-
-@answers
-def describe(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    ps: Sequence[Any] = PROBABILITIES,
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Description:
-    """Release a summary of a column: count, mean, deviation, quartiles and tails, without bounds.
-
-    First comes an interval that few records lie outside of, for 14 % of ε; then the median, for
-    16 %, and the other quantiles, for 34 %, each among some ten thousand points of that interval;
-    then a part of it to which values are clipped, for 6 %, and the share of those outside, for 3 %;
-    and the sums of the clipped values, for 27 %, from which count, mean and deviation follow.
-
-    Args:
-        ps: The probabilities of the quantiles, in ascending order; the median is always released.
-        epsilon: ε of all of it, at least 0.01.
-        distribution: Of the noise of the sums; see `median`.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        `Description`; with `by`, one for each group.
-    """
-    return release(Summary(ps), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @attrs.frozen(kw_only=True, slots=False)

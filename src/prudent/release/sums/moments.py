@@ -286,6 +286,9 @@ class MomentSpread:
         ends = getattr(self.moments, f"{self.which}_interval")(confidence)
         if ends is None or self.which == "variance":
             return ends  # type: ignore[no-any-return]
+        if self.which == "mean" and self.scale.own_bounds is not None:
+            low, high = self.scale.own_bounds  # half a step of rounding reaches beyond them
+            ends = max(low, ends[0]), min(high, ends[1])
         if self.which == "count":  # a whole number between two ends is between those nearest
             return math.ceil(ends[0]), math.floor(ends[1])
         return self.scale.ends(*ends, difference=self.which == "deviation")

@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from prudent._torch_private import pytree
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
-from prudent.training.gradients.engine import Engine, Loss, count_records
+from prudent.training.gradients.engine import Engine, count_records
 from prudent.training.gradients.factors.rules import without_fused_attention
 from prudent.training.gradients.factors.tape import (
     FormTape,
@@ -120,27 +120,7 @@ class _Kept(Gradients):
 
 
 class Materialised(Engine):
-    """Forms every record's gradient with `torch.func`.
-
-    Args:
-        model: As for every engine.
-        loss: As for every engine.
-        recompute: As for every engine.
-        autocast: As for every engine.
-        chunk_size: Number of records differentiated at a time; all unless given.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        *,
-        recompute: bool = False,
-        autocast: torch.dtype | None = None,
-        chunk_size: int | None = None,
-    ) -> None:
-        super().__init__(model, loss, recompute=recompute, autocast=autocast)
-        self.chunk_size = chunk_size
+    """Forms every record's gradient with `torch.func`."""
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         leftovers = Leftovers(self.model)
@@ -156,12 +136,8 @@ class Materialised(Engine):
             with Watch(leftovers, Draws(row)):
                 return self._record_loss(values | fixed, inputs, targets)
 
-        differentiate = vmap(
-            grad_and_value(record_loss),
-            in_dims=(None, 0, 0, 0),
-            randomness="different",
-            chunk_size=self.chunk_size,
-        )
+        gradient = grad_and_value(record_loss)
+        differentiate = vmap(gradient, in_dims=(None, 0, 0, 0), randomness="different")
         values = {name: value.detach() for name, value in trained.items()}
         with (
             without_fused_attention(),

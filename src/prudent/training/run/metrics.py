@@ -94,10 +94,6 @@ class Recorder:
         if self._writer is not None:
             self._writer.close()
 
-    def say(self, sentence: str) -> None:
-        """Print a sentence above the progress bar, if there is one."""
-        self._progress.print(sentence)
-
     def advance(self) -> None:
         """Advance the progress bar by one step."""
         self._progress.advance(self._task)

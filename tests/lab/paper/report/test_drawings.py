@@ -1,11 +1,13 @@
 """Axes show the differences between methods, not the whole range of accuracy."""
 
-from prudent.lab.paper.report.drawings import Key, Line, _limits
+from prudent.lab.paper.report.drawings import DrawnLine, LegendKey, _limits
 from prudent.lab.paper.results import Estimate
 
 
 def line(*points):
-    return Line(Key("x", "#000000", ""), tuple((e, Estimate(m, d, 3)) for e, m, d in points))
+    return DrawnLine(
+        LegendKey("x", "#000000", ""), tuple((e, Estimate(m, d, 3)) for e, m, d in points)
+    )
 
 
 def test_axes_span_what_is_reached_at_the_papers_epsilons():

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from prudent.lab.paper.report import filling
-from prudent.lab.paper.report.cells import Choice, datasets
+from prudent.lab.paper.report.cells import CellChoice, datasets
 from prudent.lab.paper.report.page import as_html
 from prudent.lab.paper.results import read, shipped
 from prudent.lab.paper.runs import grid
@@ -56,7 +56,7 @@ def test_one_data_set_can_be_run_without_the_others():
 def test_one_cell_can_be_run_without_the_others():
     def jobs(size="full", **chosen):
         given = {"corruptions": None, "methods": None, "epsilons": None} | chosen
-        choice = Choice.of(1, ["mnist"], **given)
+        choice = CellChoice.of(1, ["mnist"], **given)
         found = filling.table_jobs(1, ["mnist"], size, 1, choice)
         return [(job.corrupt, job.column, job.target) for job in found]
 

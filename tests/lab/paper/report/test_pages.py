@@ -10,7 +10,7 @@ import pytest
 from prudent.lab.paper.report import page, tables
 from prudent.lab.paper.report.grids import passing_grid
 from prudent.lab.paper.report.page import as_html, as_markdown
-from prudent.lab.paper.report.tables import Cell, Grid
+from prudent.lab.paper.report.tables import Grid, GridCell
 from prudent.lab.paper.results import read, shipped
 from prudent.lab.paper.runs.jobs import published
 from tests.lab.paper.report.conftest import cells, row
@@ -139,7 +139,7 @@ def test_the_tables_hold_every_cell_as_the_rows_give_it(results):
 
 def test_columns_that_share_a_word_share_a_heading():
     header = ("data set", "PTR", "PTR, tuned", "off by, RDP", "off by, PLD", "plain")
-    grid = Grid(header, (tuple(Cell(str(n)) for n in range(6)),))
+    grid = Grid(header, (tuple(GridCell(str(n)) for n in range(6)),))
     upper, lower = tables._header(grid)
     assert re.sub(r"<[^>]*>", "|", upper).split("||") == [
         "|data set", "PTR", "PTR, tuned", "off by", "plain|",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.convergence import convergence_bound, printed_convergence_bound
+from prudent.lab.paper.theory.convergence import CorruptedDescent
 
 PLAIN = {
     "oracles": 20,
@@ -72,7 +72,7 @@ def test_the_counter_example_is_above_the_printed_and_below_the_corrected_bound(
         ),
         "learning_rate": 1e-9,
     }
-    largest = printed_convergence_bound(**problem).largest_learning_rate
+    largest = CorruptedDescent(**problem).printed().largest_learning_rate
     problem["learning_rate"] = share * largest
     rng = np.random.default_rng(7)
     radius = lipschitz / curvature - 9
@@ -93,8 +93,12 @@ def test_the_counter_example_is_above_the_printed_and_below_the_corrected_bound(
         average=400,
     )
     assert found == pytest.approx(simulated, rel=0.1)
-    assert printed_convergence_bound(**problem).bound == pytest.approx(printed, rel=0.02)
-    assert printed_convergence_bound(**problem).bound < found < convergence_bound(**problem).bound
+    assert CorruptedDescent(**problem).printed().bound == pytest.approx(printed, rel=0.02)
+    assert (
+        CorruptedDescent(**problem).printed().bound
+        < found
+        < CorruptedDescent(**problem).corrected().bound
+    )
 
 
 ATTACKS = {"below the cut": 0.999, "median norm": 0.5, "largest norm": None}
@@ -142,25 +146,27 @@ def test_random_quadratics_under_attack_stay_below_the_corrected_bound(attack, r
         rng, rng.normal(size=(60, dimension)), honest, against, problem,
         routine=chosen, radius=radius, steps=250, average=100,
     )  # fmt: skip
-    result = convergence_bound(**problem)
+    result = CorruptedDescent(**problem).corrected()
     assert 0 < result.contraction < 1
     assert found < result.bound
 
 
 def test_without_corruption_and_noise_only_the_gradients_remain():
-    result = convergence_bound(**{**PLAIN, "corrupted": 0, "sum_noise": 0, "trimmed_noise": 0})
+    result = CorruptedDescent(
+        **{**PLAIN, "corrupted": 0, "sum_noise": 0, "trimmed_noise": 0}
+    ).corrected()
     expected = (0.01 * 20 * 0.4) ** 2 / (1 - result.contraction)
     assert result.bound == pytest.approx(expected, rel=1e-12)
 
 
 def test_small_learning_rates_reach_the_floor_of_the_theorem():
     quiet = {**PLAIN, "gradient_deviation": 0, "sum_noise": 0, "trimmed_noise": 0}
-    result = convergence_bound(**{**quiet, "learning_rate": 1e-12})
+    result = CorruptedDescent(**{**quiet, "learning_rate": 1e-12}).corrected()
     assert result.bound == pytest.approx((2 * 3 * 2.0 * 20 / (0.5 * 17**2)) ** 2, rel=1e-9)
 
 
 def test_every_term_of_the_corrected_theorem():
-    result = convergence_bound(**PLAIN)
+    result = CorruptedDescent(**PLAIN).corrected()
     n, f, eta, radius, sigma = 20, 3, 0.01, 2.0, 0.4
     eta_sum = eta * (n - f) / n
     bias = eta * f * (4 * radius + math.sqrt(n - f) * sigma / n)
@@ -181,10 +187,13 @@ def test_every_term_of_the_corrected_theorem():
 
 
 def test_the_learning_rate_must_contract():
-    largest = convergence_bound(**PLAIN).largest_learning_rate
-    assert convergence_bound(**{**PLAIN, "learning_rate": largest * (1 - 1e-9)}).contraction < 1
+    largest = CorruptedDescent(**PLAIN).corrected().largest_learning_rate
+    assert (
+        CorruptedDescent(**{**PLAIN, "learning_rate": largest * (1 - 1e-9)}).corrected().contraction
+        < 1
+    )
     with pytest.raises(ConditionError, match=r"learning_rate < 0\.025, got 0\.025.*smaller"):
-        convergence_bound(**{**PLAIN, "learning_rate": largest})
+        CorruptedDescent(**{**PLAIN, "learning_rate": largest}).corrected()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +206,7 @@ def test_the_learning_rate_must_contract():
 )
 def test_the_printed_theorem_checks_its_printed_conditions(changes, message):
     with pytest.raises(ConditionError, match=message):
-        printed_convergence_bound(**{**PLAIN, "trimmed_noise": 9.0, **changes})
+        CorruptedDescent(**{**PLAIN, "trimmed_noise": 9.0, **changes}).printed()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +220,6 @@ def test_the_printed_theorem_checks_its_printed_conditions(changes, message):
         ({"learning_rate": 0}, "Expected learning_rate "),
     ],
 )
-@pytest.mark.parametrize("function", [convergence_bound, printed_convergence_bound])
-def test_bad_arguments_are_named(function, changes, message):
+def test_bad_arguments_are_named(changes, message):
     with pytest.raises(ValueError, match=message):
-        function(**{**PLAIN, "trimmed_noise": 9.0, **changes})
+        CorruptedDescent(**{**PLAIN, "trimmed_noise": 9.0, **changes})

@@ -24,7 +24,7 @@ DPSGD = "dpsgd"
 
 
 @attrs.frozen
-class Choice:
+class CellChoice:
     """Some cells of a table: those of the named corruptions, methods and ε; None means all.
 
     Attributes:
@@ -46,7 +46,7 @@ class Choice:
         corruptions: Collection[str] | None,
         methods: Collection[str] | None,
         epsilons: Collection[float] | None,
-    ) -> "Choice":
+    ) -> "CellChoice":
         """The choice, checked against the cells of a table on some data sets."""
         cells = [cell for name in names for cell in published_for(name) if cell.table == table]
         allowed: dict[str, list[Any]] = {
@@ -76,11 +76,11 @@ class Choice:
         return wanted and at and self.has_method(job.column)
 
 
-EVERY = Choice()
+EVERY = CellChoice()
 
 
 @attrs.frozen
-class Line:
+class PaperLine:
     """One number of the paper beside ours.
 
     Attributes:
@@ -122,12 +122,12 @@ class Group:
     dataset: str
     corrupt: str
     epsilon: float
-    lines: tuple[Line, ...]
+    lines: tuple[PaperLine, ...]
     setting: str | None
     best: Estimate | None
     rival: Estimate | None
 
-    def line(self, method: str) -> Line:
+    def line(self, method: str) -> PaperLine:
         """The line of a method, which must be in the table."""
         (found,) = (line for line in self.lines if line.paper.method == method)
         return found
@@ -183,7 +183,7 @@ def _group(results: Results, table: int, dataset: str, corrupt: str, epsilon: fl
         if (cell.table, cell.corrupt, cell.epsilon) == (table, corrupt, epsilon)
     }
     lines = tuple(
-        Line(
+        PaperLine(
             printed[method],
             *(results.cell(dataset, corrupt, method, epsilon, name) for name in ("rdp", "pld")),
         )
@@ -232,7 +232,7 @@ def plain_table(
     results: Results,
     table: int,
     names: Collection[str] | None = None,
-    choice: Choice = EVERY,
+    choice: CellChoice = EVERY,
 ) -> list[dict[str, Any]]:
     """A table as plain objects, one per number of the paper; None means not run."""
     return [
@@ -282,7 +282,7 @@ class Comparison:
 
 
 @attrs.frozen
-class Count:
+class Tally:
     """The outcomes of a set of comparisons.
 
     Attributes:
@@ -296,7 +296,7 @@ class Count:
     missing: tuple[Comparison, ...]
 
     @classmethod
-    def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Count":
+    def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Tally":
         """Count comparisons; with `ties`, equal accuracies count as won."""
         won, lost, missing = [], [], []
         for comparison in comparisons:
@@ -314,14 +314,14 @@ class Count:
         """The number of comparisons with both results."""
         return len(self.won) + len(self.lost)
 
-    def on(self, *datasets: str) -> "Count":
+    def on(self, *datasets: str) -> "Tally":
         """The count restricted to some data sets."""
         parts = (self.won, self.lost, self.missing)
-        return Count(*(tuple(c for c in part if c.group.dataset in datasets) for part in parts))
+        return Tally(*(tuple(c for c in part if c.group.dataset in datasets) for part in parts))
 
 
 @attrs.frozen
-class Summary:
+class ReportSummary:
     """The main counts of the report.
 
     Attributes:
@@ -331,29 +331,29 @@ class Summary:
         rival: The tuned setting against DP-SGD with the same tuning.
     """
 
-    paper: dict[str, Count]
-    gain: dict[str, Count]
-    best: Count
-    rival: Count
+    paper: dict[str, Tally]
+    gain: dict[str, Tally]
+    best: Tally
+    rival: Tally
 
 
-def summarise(results: Results) -> Summary:
+def summarise(results: Results) -> ReportSummary:
     """The counts over every cell of the paper, each once."""
     every = every_group(results)
-    return Summary(
+    return ReportSummary(
         paper={name: against_paper(every, name) for name in ("rdp", "pld")},
         gain={name: gains(every, name) for name in ("rdp", "pld")},
-        best=Count.of(
+        best=Tally.of(
             (Comparison(g, _mean(g.best), g.line("ptr").paper.accuracy) for g in every),
             ties=True,
         ),
-        rival=Count.of((Comparison(g, _mean(g.best), _mean(g.rival)) for g in every), ties=False),
+        rival=Tally.of((Comparison(g, _mean(g.best), _mean(g.rival)) for g in every), ties=False),
     )
 
 
-def against_paper(every: Iterable[Group], accountant: str) -> Count:
+def against_paper(every: Iterable[Group], accountant: str) -> Tally:
     """TSGD+PTR with the paper's settings against the number printed in the paper."""
-    return Count.of(
+    return Tally.of(
         (
             Comparison(g, _mean(g.line("ptr").by(accountant)), g.line("ptr").paper.accuracy)
             for g in every
@@ -362,9 +362,9 @@ def against_paper(every: Iterable[Group], accountant: str) -> Count:
     )
 
 
-def gains(every: Iterable[Group], accountant: str) -> Count:
+def gains(every: Iterable[Group], accountant: str) -> Tally:
     """TSGD+PTR against TSGD+Gaussian, both run here with the paper's settings."""
-    return Count.of(
+    return Tally.of(
         (
             Comparison(g, *(_mean(g.line(m).by(accountant)) for m in ("ptr", "trimmed")))
             for g in every

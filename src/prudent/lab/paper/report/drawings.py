@@ -38,7 +38,7 @@ _RATIO_DASHES = {"": "", "0.1": "", "0.2": "4 2"}
 
 
 @attrs.frozen
-class Key:
+class LegendKey:
     """An entry of a legend: a name and how its line is drawn."""
 
     name: str
@@ -47,10 +47,10 @@ class Key:
 
 
 @attrs.frozen
-class Line:
+class DrawnLine:
     """One curve: estimates at positions on the horizontal axis."""
 
-    key: Key
+    key: LegendKey
     points: tuple[tuple[float, Estimate], ...]
     marker: str = ""
 
@@ -67,10 +67,10 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str | None:
     """Accuracy over ε, one drawing per corruption of the paper; None if nothing was run."""
     columns = _columns(results, dataset)
     drawings: list[str] = []
-    keys: dict[str, Key] = {}
+    keys: dict[str, LegendKey] = {}
     for corrupt in _corruptions(dataset):
         lines = [
-            Line(key, _curve(results, dataset, corrupt, column), marker)
+            DrawnLine(key, _curve(results, dataset, corrupt, column), marker)
             for column, (key, marker) in columns.items()
         ]
         lines = [line for line in lines if line.points]
@@ -88,14 +88,14 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str | None:
             drawings.append(plots.inline(panel, f"curve-{dataset}-{len(drawings)}"))
     if not drawings:
         return None
-    cross = Key("× the paper's TSGD+PTR", "", "")
+    cross = LegendKey("× the paper's TSGD+PTR", "", "")
     return _group(display_names.dataset(dataset), drawings, [*keys.values(), cross])
 
 
 def passing_over_time(results: Results, dataset: str) -> str | None:
     """Pass rate and F over the steps of TSGD+PTR, paper and tuned; None if nothing was run."""
     drawings: list[str] = []
-    keys: dict[str, Key] = {}
+    keys: dict[str, LegendKey] = {}
     for column in ("ptr", best_setting(results, dataset)):
         if column is None:
             continue
@@ -103,9 +103,11 @@ def passing_over_time(results: Results, dataset: str) -> str | None:
         for corrupt in _corruptions(dataset):
             readings = _longest(results, dataset, corrupt, column)
             kind, _, ratio = corrupt.partition(":")
-            key = Key(display_names.corruption(corrupt), _KIND_COLOURS[kind], _RATIO_DASHES[ratio])
-            passed.append(Line(key, _over_steps(readings, "pass_rate")))
-            trims.append(Line(key, _over_steps(readings, "trim")))
+            key = LegendKey(
+                display_names.corruption(corrupt), _KIND_COLOURS[kind], _RATIO_DASHES[ratio]
+            )
+            passed.append(DrawnLine(key, _over_steps(readings, "pass_rate")))
+            trims.append(DrawnLine(key, _over_steps(readings, "trim")))
         title = display_names.method(column)
         for quantity, lines, limits in (
             ("share of tests passed", passed, (0.0, 1.0)),
@@ -121,7 +123,7 @@ def passing_over_time(results: Results, dataset: str) -> str | None:
     return _group(display_names.dataset(dataset), drawings, list(keys.values()))
 
 
-def _group(title: str, drawings: Sequence[str], keys: Sequence[Key]) -> str:
+def _group(title: str, drawings: Sequence[str], keys: Sequence[LegendKey]) -> str:
     """Drawings under one title and legend."""
     legend = "".join(map(_key, keys))
     shown = "\n".join(drawings)
@@ -131,7 +133,7 @@ def _group(title: str, drawings: Sequence[str], keys: Sequence[Key]) -> str:
     )
 
 
-def _key(key: Key) -> str:
+def _key(key: LegendKey) -> str:
     if not key.colour:
         return f"<span>{inline(key.name)}</span>"
     dashes = f' stroke-dasharray="{" ".join(str(2 * float(d)) for d in key.dashes.split())}"'
@@ -142,10 +144,10 @@ def _key(key: Key) -> str:
     )
 
 
-def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:
+def _columns(results: Results, dataset: str) -> dict[str, tuple[LegendKey, str]]:
     """The columns to draw, with the legend entry and marker of each."""
     found = {
-        name: (Key(display_names.method(name), _COLOURS[name], dashes), marker)
+        name: (LegendKey(display_names.method(name), _COLOURS[name], dashes), marker)
         for name, dashes, marker in (
             ("ptr", "", ""),
             ("trimmed", "4 2", ""),
@@ -156,10 +158,10 @@ def _columns(results: Results, dataset: str) -> dict[str, tuple[Key, str]]:
     if setting is not None:
         rival = tuned_dpsgd(results, dataset, setting)
         found[setting] = (
-            Key(f"tuned: {display_names.method(setting)}", _COLOURS["best"], ""),
+            LegendKey(f"tuned: {display_names.method(setting)}", _COLOURS["best"], ""),
             "o",
         )
-        found[rival] = Key("DP-SGD, same tuning", _COLOURS["rival"], "4 2"), "s"
+        found[rival] = LegendKey("DP-SGD, same tuning", _COLOURS["rival"], "4 2"), "s"
     return found
 
 
@@ -178,7 +180,7 @@ def _printed(dataset: str, corrupt: str) -> list[tuple[float, float]]:
 
 
 def _limits(
-    lines: Sequence[Line], crosses: Sequence[tuple[float, float]]
+    lines: Sequence[DrawnLine], crosses: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
     """The range of accuracies at the paper's ε and above, where methods differ by little.
 
@@ -239,7 +241,7 @@ def _over_steps(readings: Iterable[Reading], name: str) -> tuple[tuple[float, Es
 
 def _panel(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[DrawnLine],
     x: str,
     y: str,
     *,
@@ -267,7 +269,7 @@ def _panel(
     return draw
 
 
-def _draw_line(axes: Any, line: Line) -> None:
+def _draw_line(axes: Any, line: DrawnLine) -> None:
     x = [point for point, _ in line.points]
     mean = [cell.mean for _, cell in line.points]
     spread = [cell.deviation or 0.0 for _, cell in line.points]

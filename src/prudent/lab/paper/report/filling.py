@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 
 from prudent import _validate
-from prudent.lab.paper.report.cells import EVERY, Choice
+from prudent.lab.paper.report.cells import EVERY, CellChoice
 from prudent.lab.paper.results import SMALL, shipped
 from prudent.lab.paper.runs import jobs
 from prudent.lab.paper.runs.grid import run_jobs
@@ -68,7 +68,7 @@ def table_jobs(
     datasets: Collection[str],
     size: str,
     seeds: int | None = None,
-    choice: Choice = EVERY,
+    choice: CellChoice = EVERY,
 ) -> Iterator[Job]:
     """The runs of some cells of a table.
 

@@ -12,15 +12,15 @@ from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import (
     EVERY,
     METHOD_ORDER,
-    Choice,
+    CellChoice,
     Group,
-    Line,
+    PaperLine,
     datasets,
     groups,
     variants,
 )
 from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
-from prudent.lab.paper.report.tables import Cell, Grid, Tone
+from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Reading, Results
 from prudent.lab.paper.runs.jobs import Settings, published, settings
 
@@ -34,7 +34,7 @@ def table_grids(
     results: Results,
     table: int,
     *,
-    choice: Choice = EVERY,
+    choice: CellChoice = EVERY,
     standalone: bool = True,
 ) -> list[Grid]:
     """One grid per data set of a table; see `table_grid`."""
@@ -49,7 +49,7 @@ def table_grid(
     table: int,
     dataset: str,
     *,
-    choice: Choice = EVERY,
+    choice: CellChoice = EVERY,
     standalone: bool = True,
 ) -> Grid:
     """The part of a table on one data set.
@@ -70,12 +70,12 @@ def table_grid(
     shown = [m for m in METHOD_ORDER if choice.has_method(m) and m in here[0].methods]
     usual = _usual_seeds([cell for group in here for m in shown for cell in group.line(m).ours])
     tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
-    columns: dict[str, list[Cell]] = {}
+    columns: dict[str, list[GridCell]] = {}
     for method in shown:
         lines = [group.line(method) for group in here]
         name = display_names.method(method)
         columns[f"{name}, paper"] = [
-            Cell(display_names.accuracy(line.paper.accuracy)) for line in lines
+            GridCell(display_names.accuracy(line.paper.accuracy)) for line in lines
         ]
         for accountant in ("rdp", "pld"):
             columns[f"{name}, {accountant.upper()}"] = [
@@ -97,7 +97,7 @@ def table_grid(
         f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
     ]
     corruptions = spans([display_names.corruption(group.corrupt) for group in here])
-    epsilons = [Cell(f"{group.epsilon:g}") for group in here]
+    epsilons = [GridCell(f"{group.epsilon:g}") for group in here]
     return Grid(
         ("corruption", "ε", *run),
         tuple(zip(corruptions, epsilons, *run.values(), strict=True)),
@@ -107,11 +107,11 @@ def table_grid(
     )
 
 
-def spans(names: Sequence[str]) -> Iterator[Cell | None]:
+def spans(names: Sequence[str]) -> Iterator[GridCell | None]:
     """A column of names: equal neighbours become one cell, with None in the rows it spans."""
     for name, same in itertools.groupby(names):
         rows = len(list(same))
-        yield Cell(name, rows=rows)
+        yield GridCell(name, rows=rows)
         yield from [None] * (rows - 1)
 
 
@@ -140,34 +140,36 @@ def _not_run_note(names: list[str]) -> str | None:
     return f"{display_names.NOT_RUN.capitalize()}: {'; '.join(names)}." if names else None
 
 
-def _is_run(cell: Cell) -> bool:
+def _is_run(cell: GridCell) -> bool:
     return cell.text != display_names.NOT_RUN
 
 
-def _against(line: Line, accountant: str, usual_seeds: int | None, *, compared: bool) -> Cell:
+def _against(
+    line: PaperLine, accountant: str, usual_seeds: int | None, *, compared: bool
+) -> GridCell:
     """Our accuracy, if `compared` with its difference from the paper's."""
     ours = line.by(accountant)
     if ours is None:
         # A run has a row for each accountant unless even its first step exceeds ε.
         run = line.rdp is not None or line.pld is not None
-        return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+        return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
     if not compared:
         return _estimate(ours, usual_seeds=usual_seeds)
     difference = ours.mean - line.paper.accuracy
     detail = [display_names.difference(difference)]
     if ours.seeds != usual_seeds:
         detail.append(display_names.seeds(ours))
-    return Cell(display_names.estimate(ours), _tone(difference), ", ".join(detail))
+    return GridCell(display_names.estimate(ours), _tone(difference), ", ".join(detail))
 
 
 def _estimate(
     cell: Estimate | None, *, tone: Tone = Tone.PLAIN, usual_seeds: int | None = None
-) -> Cell:
+) -> GridCell:
     """The cell of an estimate; shows the number of seeds unless it is the usual one."""
     if cell is None:
-        return Cell(display_names.NOT_RUN, Tone.MISSING)
+        return GridCell(display_names.NOT_RUN, Tone.MISSING)
     detail = "" if cell.seeds == usual_seeds else display_names.seeds(cell)
-    return Cell(display_names.estimate(cell), tone, detail)
+    return GridCell(display_names.estimate(cell), tone, detail)
 
 
 def _tone(difference: float) -> Tone:
@@ -189,17 +191,20 @@ def passing_grid(results: Results) -> Grid:
     batches = {name: values["batch"] for name, values in settings()["datasets"].items()}
     shown = [name for name in batches if any(dataset == name for dataset, _ in runs)]
 
-    def passed(dataset: str, corrupt: str) -> Cell:
-        found = runs.get((dataset, corrupt))
-        if not found:
-            return Cell("")
-        trim = fmean(run[-1].trim or 0 for run in found) / batches[dataset]
-        return Cell(f"{fmean(map(_share_passed, found)):.0%}, {trim:.0%}")
+    def passed(dataset: str, corrupt: str) -> GridCell:
+        passing = runs.get((dataset, corrupt))
+        if not passing:
+            return GridCell("")
+        trim = fmean(run[-1].trim or 0 for run in passing) / batches[dataset]
+        return GridCell(f"{fmean(map(_share_passed, passing)):.0%}, {trim:.0%}")
 
     return Grid(
         ("corruption", *map(display_names.short, shown)),
         tuple(
-            (Cell(display_names.corruption(corrupt)), *(passed(name, corrupt) for name in shown))
+            (
+                GridCell(display_names.corruption(corrupt)),
+                *(passed(name, corrupt) for name in shown),
+            )
             for corrupt in dict.fromkeys(cell.corrupt for cell in published())
             if any((name, corrupt) in runs for name in shown)
         ),
@@ -221,10 +226,10 @@ def frontier_grid(frontier: Frontier) -> Grid:
     """Attacks by methods at each ratio: the worst of each method, and the best of these."""
     usual = frontier.usual_seeds
     clean = [_estimate(row.clean, usual_seeds=usual) for row in frontier.at(frontier.ratios[0])]
-    rows: list[tuple[Cell | None, ...]] = [(Cell("0%"), Cell("none"), *clean)]
+    rows: list[tuple[GridCell | None, ...]] = [(GridCell("0%"), GridCell("none"), *clean)]
     for ratio in frontier.ratios:
         lines = list(_frontier_lines(frontier, ratio))
-        ends = (Cell(f"{ratio:.0%}", rows=len(lines)), *[None] * (len(lines) - 1))
+        ends = (GridCell(f"{ratio:.0%}", rows=len(lines)), *[None] * (len(lines) - 1))
         rows += [(first, *line) for first, line in zip(ends, lines, strict=True)]
     title = (
         f"{display_names.attacker(frontier.attacker)}: {display_names.dataset(frontier.dataset)}, "
@@ -243,13 +248,13 @@ def frontier_grid(frontier: Frontier) -> Grid:
     )
 
 
-def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[Cell, ...]]:
+def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[GridCell, ...]]:
     usual, methods = frontier.usual_seeds, frontier.at(ratio)
-    yield Cell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
+    yield GridCell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
     for kind in dict.fromkeys(kind for row in methods for kind in row.cells):
         mark = "" if is_covered(f"{kind}:0.1") else UNCOVERED
         yield (
-            Cell(display_names.kind(kind) + mark),
+            GridCell(display_names.kind(kind) + mark),
             *(
                 _estimate(
                     row.cells[kind],
@@ -257,29 +262,30 @@ def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[Cell, ..
                     usual_seeds=usual,
                 )
                 if kind in row.cells
-                else Cell(display_names.NOT_MET)
+                else GridCell(display_names.NOT_MET)
                 for row in methods
             ),
         )
         if kind in methods[0].success:
             yield (
-                Cell(f"{display_names.kind(kind)}: success"),
+                GridCell(f"{display_names.kind(kind)}: success"),
                 *(_estimate(row.success[kind], usual_seeds=usual) for row in methods),
             )
 
 
-def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
+def worst_cases_grid(frontiers: Sequence[Frontier]) -> Grid:
     """The worst accuracy of each method by attacker and ratio, and the success of a backdoor."""
-    columns = list(dict.fromkeys(column for frontier in found for column in frontier.columns))
+    first = frontiers[0]
+    columns = list(dict.fromkeys(column for frontier in frontiers for column in frontier.columns))
     names: list[str] = []
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[tuple[GridCell, ...]] = []
 
-    def add(name: str, ratio: float, cells: dict[str, Cell]) -> None:
-        missing = Cell(display_names.NOT_MET)
+    def add(name: str, ratio: float, cells: dict[str, GridCell]) -> None:
+        missing = GridCell(display_names.NOT_MET)
         names.append(name)
-        rows.append((Cell(f"{ratio:.0%}"), *(cells.get(column, missing) for column in columns)))
+        rows.append((GridCell(f"{ratio:.0%}"), *(cells.get(column, missing) for column in columns)))
 
-    for frontier in found:
+    for frontier in frontiers:
         for ratio in frontier.ratios:
             best = frontier.best(ratio)
             cells = {row.column: _least(row, best) for row in frontier.at(ratio)}
@@ -295,20 +301,20 @@ def worst_cases_grid(found: Sequence[Frontier]) -> Grid:
         ("worst accuracy", "bad", *map(display_names.method, columns)),
         tuple((name, *row) for name, row in zip(spans(names), rows, strict=True)),
         words=1,
-        title=f"{display_names.dataset(found[0].dataset)}, every run at ε = {found[0].epsilon:g}",
+        title=f"{display_names.dataset(first.dataset)}, every run at ε = {first.epsilon:g}",
         note="Lowest mean accuracy over the attacks that were run, in percent; for the backdoor, "
         "test records with the trigger that are taken for its class. The certified classifiers "
         "also meet an attack aimed at their counts, and compute no gradients.",
     )
 
 
-def _least(row: Row, best: float | None) -> Cell:
+def _least(row: Row, best: float | None) -> GridCell:
     if row.least is None:
-        return Cell(display_names.NOT_RUN, Tone.MISSING)
+        return GridCell(display_names.NOT_RUN, Tone.MISSING)
     met = sum(cell is not None for cell in row.cells.values())
     detail = "" if row.complete else f"of {met} of {len(row.cells)} attacks"
     tone = Tone.BEST if row.complete and row.least == best else Tone.PLAIN
-    return Cell(display_names.accuracy(row.least), tone, detail)
+    return GridCell(display_names.accuracy(row.least), tone, detail)
 
 
 def network_grids(results: Results) -> list[Grid]:
@@ -328,48 +334,48 @@ def network_grids(results: Results) -> list[Grid]:
     return [_network_grid(results, [_BASE, *run]), *whole]
 
 
-def _groups(results: Results, name: str) -> list[tuple[Line, ...]]:
+def _groups(results: Results, name: str) -> list[tuple[PaperLine, ...]]:
     return [group.lines for group in groups(results, _NETWORK_TABLE, [name])]
 
 
-def _seeds(line: Line) -> int:
+def _seeds(line: PaperLine) -> int:
     return 0 if line.pld is None else line.pld.seeds
 
 
-def _lines(results: Results, name: str) -> list[Line]:
+def _lines(results: Results, name: str) -> list[PaperLine]:
     """The lines of a data set that were run."""
     return [line for lines in _groups(results, name) for line in lines if line.pld is not None]
 
 
 def _network_grid(results: Results, names: list[str]) -> Grid:
     """A row for each network and method; columns are the cells that most networks were run for."""
-    found = {name: groups(results, _NETWORK_TABLE, [name]) for name in names}
+    by_network = {name: groups(results, _NETWORK_TABLE, [name]) for name in names}
     shown = [
         place
-        for place in range(len(found[_BASE]))
-        if 2 * sum(_any_run(each[place]) for each in found.values()) > len(found)
+        for place in range(len(by_network[_BASE]))
+        if 2 * sum(_any_run(cells[place]) for cells in by_network.values()) > len(by_network)
     ]
-    methods = [m for m in METHOD_ORDER if m in found[_BASE][0].methods]
-    rows: list[tuple[Cell, ...]] = [
+    methods = [m for m in METHOD_ORDER if m in by_network[_BASE][0].methods]
+    rows: list[tuple[GridCell, ...]] = [
         (
-            Cell(display_names.method(method)),
-            *(_printed(found[_BASE][place].line(method)) for place in shown),
-            *[Cell("")] * len(ACCOUNTANTS),
+            GridCell(display_names.method(method)),
+            *(_printed(by_network[_BASE][place].line(method)) for place in shown),
+            *[GridCell("")] * len(ACCOUNTANTS),
         )
         for method in methods
     ]
     titles = ["the paper"] * len(methods)
     for name in names:
         for method in methods:
-            lines = [found[name][place].line(method) for place in shown]
+            lines = [by_network[name][place].line(method) for place in shown]
             cells = (_network_cell(line) for line in lines)
-            gaps = (Cell(_gap(lines, accountant)) for accountant in ACCOUNTANTS)
-            rows.append((Cell(display_names.method(method)), *cells, *gaps))
+            gaps = (GridCell(_gap(lines, accountant)) for accountant in ACCOUNTANTS)
+            rows.append((GridCell(display_names.method(method)), *cells, *gaps))
             titles.append(_network_title(name))
     header = (
         "network",
         "method",
-        *(_network_header(found[_BASE][place]) for place in shown),
+        *(_network_header(by_network[_BASE][place]) for place in shown),
         *(f"off by, {accountant.upper()}" for accountant in ACCOUNTANTS),
     )
     return Grid(
@@ -395,19 +401,19 @@ def _network_title(name: str) -> str:
     return "tutorial network" if name == _BASE else own
 
 
-def _printed(line: Line) -> Cell:
-    return Cell(display_names.accuracy(line.paper.accuracy))
+def _printed(line: PaperLine) -> GridCell:
+    return GridCell(display_names.accuracy(line.paper.accuracy))
 
 
-def _network_cell(line: Line) -> Cell:
+def _network_cell(line: PaperLine) -> GridCell:
     if line.pld is None:
-        return Cell(display_names.NOT_RUN, Tone.MISSING)
+        return GridCell(display_names.NOT_RUN, Tone.MISSING)
     tone = Tone.GOOD if line.pld.mean >= line.paper.accuracy else Tone.BAD
     detail = "" if line.pld.seeds == 1 else display_names.seeds(line.pld)
-    return Cell(display_names.estimate(line.pld), tone, detail)
+    return GridCell(display_names.estimate(line.pld), tone, detail)
 
 
-def _gap(lines: list[Line], accountant: str) -> str:
+def _gap(lines: list[PaperLine], accountant: str) -> str:
     gaps = [
         abs(cell.mean - line.paper.accuracy)
         for line in lines
@@ -422,7 +428,10 @@ def own_grid(results: Results, mine: Settings, dataset: str) -> Grid:
     keys = [(corrupt, epsilon) for corrupt in one["corruptions"] for epsilon in one["epsilons"]]
     columns = [(m, a) for m in METHOD_ORDER if m in one["methods"] for a in ACCOUNTANTS]
     rows = (
-        (Cell(f"{epsilon:g}"), *(_own_cell(results, dataset, corrupt, epsilon, c) for c in columns))
+        (
+            GridCell(f"{epsilon:g}"),
+            *(_own_cell(results, dataset, corrupt, epsilon, c) for c in columns),
+        )
         for corrupt, epsilon in keys
     )
     names = spans([display_names.corruption(corrupt) for corrupt, _ in keys])
@@ -454,18 +463,18 @@ def plain_own(results: Results, mine: Settings) -> list[dict[str, Any]]:
 
 def _own_cell(
     results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
-) -> Cell:
+) -> GridCell:
     method, accountant = column
-    found = results.cell(dataset, corrupt, method, epsilon, accountant)
-    if found is None:
+    estimate = results.cell(dataset, corrupt, method, epsilon, accountant)
+    if estimate is None:
         run = results.has_run(dataset, corrupt, method)
-        return Cell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
-    return Cell(display_names.estimate(found), detail=display_names.seeds(found))
+        return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+    return GridCell(display_names.estimate(estimate), detail=display_names.seeds(estimate))
 
 
 def _own_plain(
     results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
 ) -> dict[str, Any] | None:
     method, accountant = column
-    found = results.cell(dataset, corrupt, method, epsilon, accountant)
-    return None if found is None else attrs.asdict(found)
+    estimate = results.cell(dataset, corrupt, method, epsilon, accountant)
+    return None if estimate is None else attrs.asdict(estimate)

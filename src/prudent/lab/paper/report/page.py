@@ -23,10 +23,10 @@ from prudent.lab.paper.figures.panels import Figure
 from prudent.lab.paper.report import display_names, drawings, tables
 from prudent.lab.paper.report.cells import (
     EVERY,
-    Choice,
+    CellChoice,
     Comparison,
-    Count,
-    Summary,
+    ReportSummary,
+    Tally,
     datasets,
     groups,
     summarise,
@@ -41,10 +41,10 @@ from prudent.lab.paper.report.grids import (
     table_grid,
     worst_cases_grid,
 )
-from prudent.lab.paper.report.tables import Cell, Grid, Tone
+from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import Reading, Results
 from prudent.lab.paper.runs.jobs import Job, published, settings
-from prudent.lab.settings import Experiment
+from prudent.lab.settings import RuleSettings
 
 TABLES = {
     1: "random faults",
@@ -164,7 +164,7 @@ def _rendered(
     """The text of the page; `blocks` render tables, highlighted numbers and drawings."""
     found, attacked = summarise(results), frontiers(results)
     places = dict.fromkeys((each.dataset, each.epsilon) for each in attacked)
-    default = attrs.fields_dict(Experiment)
+    default = attrs.fields_dict(RuleSettings)
     shares = {"first": "trim", "up": "trim_up", "down": "trim_down"}
     text = _template("page.md.j2").render(
         **blocks,
@@ -221,7 +221,7 @@ def _made(results: Results) -> str:
     )
 
 
-def _tiles(found: Summary) -> Iterator[Cell]:
+def _tiles(found: ReportSummary) -> Iterator[GridCell]:
     """The counts over all data sets."""
     for name in ("pld", "rdp"):
         yield _tile(found.paper[name], f"TSGD+PTR ≥ the paper's, by {_NAMES[name]}")
@@ -231,15 +231,15 @@ def _tiles(found: Summary) -> Iterator[Cell]:
     yield _tile(found.rival, "the tuned setting > DP-SGD with the same tuning")
 
 
-def _tile(count: Count, label: str) -> Cell:
+def _tile(count: Tally, label: str) -> GridCell:
     if not count.made:
-        return Cell(display_names.NOT_RUN, Tone.MISSING, label)
+        return GridCell(display_names.NOT_RUN, Tone.MISSING, label)
     missing = f"; {len(count.missing)} {display_names.NOT_RUN}" if count.missing else ""
     tone = Tone.BAD if count.lost else Tone.GOOD
-    return Cell(f"{len(count.won)} of {count.made}", tone, label + missing)
+    return GridCell(f"{len(count.won)} of {count.made}", tone, label + missing)
 
 
-def _by_dataset(found: Summary) -> Grid:
+def _by_dataset(found: ReportSummary) -> Grid:
     counts = {
         "PTR ≥ paper, PLD": found.paper["pld"],
         "PTR ≥ paper, RDP": found.paper["rdp"],
@@ -252,7 +252,7 @@ def _by_dataset(found: Summary) -> Grid:
         ("data set", *counts),
         tuple(
             (
-                Cell(display_names.dataset(name)),
+                GridCell(display_names.dataset(name)),
                 *(_counted(count.on(name)) for count in counts.values()),
             )
             for name in _datasets()
@@ -261,12 +261,12 @@ def _by_dataset(found: Summary) -> Grid:
     )
 
 
-def _counted(count: Count) -> Cell:
+def _counted(count: Tally) -> GridCell:
     tile = _tile(count, "")
     return attrs.evolve(tile, detail=tile.detail.removeprefix("; "))
 
 
-def _exceptions(found: Summary) -> Iterator[str]:
+def _exceptions(found: ReportSummary) -> Iterator[str]:
     """The cells in which our result is lower, by data set, with their differences."""
     counts = {
         **{
@@ -285,7 +285,7 @@ def _exceptions(found: Summary) -> Iterator[str]:
             yield f"{title} ({len(count.lost)}): {_lost(count)}."
 
 
-def _lost(count: Count) -> str:
+def _lost(count: Tally) -> str:
     parts = []
     for dataset in dict.fromkeys(comparison.group.dataset for comparison in count.lost):
         here = count.on(dataset)
@@ -308,7 +308,7 @@ def _by_corruption(lost: Sequence[Comparison]) -> Iterator[str]:
 
 def _table(results: Results, number: int) -> dict[str, Any]:
     """The parts of a table that were run, and the names of the others."""
-    choice = Choice(methods=("dpsgd",)) if number == 4 else EVERY
+    choice = CellChoice(methods=("dpsgd",)) if number == 4 else EVERY
     run = {group.dataset for group in groups(results, number) if group.is_run}
     return {
         "number": number,
@@ -384,16 +384,16 @@ def _study(rows: list[dict[str, str]]) -> Grid:
     }
     best = max(least.values(), default=None)
 
-    def shown(value: float | None, tone: Tone = Tone.PLAIN) -> Cell:
+    def shown(value: float | None, tone: Tone = Tone.PLAIN) -> GridCell:
         if value is None:
-            return Cell(display_names.NOT_RUN, Tone.MISSING)
-        return Cell(display_names.accuracy(value), tone)
+            return GridCell(display_names.NOT_RUN, Tone.MISSING)
+        return GridCell(display_names.accuracy(value), tone)
 
     return Grid(
         ("idea", *map(display_names.corruption, attacks), "worst"),
         tuple(
             (
-                Cell(name),
+                GridCell(name),
                 *(shown(found.get((name, attack))) for attack in attacks),
                 shown(least.get(name), Tone.BEST if least.get(name) == best else Tone.PLAIN),
             )
@@ -411,11 +411,11 @@ def _runs(results: Results) -> Grid:
     rows = tuple(
         (
             next(names),
-            Cell(display_names.method(column)),
-            Cell(f"{Results(tuple(readings)).runs():,}"),
-            Cell(str(len({reading.seed for reading in readings}))),
-            Cell(_range([reading.noise_multiplier for reading in readings], "{:.3f}")),
-            Cell(_range([reading.steps for reading in readings], "{:,}")),
+            GridCell(display_names.method(column)),
+            GridCell(f"{Results(tuple(readings)).runs():,}"),
+            GridCell(str(len({reading.seed for reading in readings}))),
+            GridCell(_range([reading.noise_multiplier for reading in readings], "{:.3f}")),
+            GridCell(_range([reading.steps for reading in readings], "{:,}")),
         )
         for (dataset, column), readings in sorted(places.items())
     )
@@ -448,7 +448,9 @@ def _settings_grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
     names = dict.fromkeys(name for values in flat.values() for name in values)
     return Grid(
         ("setting", *flat),
-        tuple((Cell(name), *(Cell(v.get(name, "–")) for v in flat.values())) for name in names),
+        tuple(
+            (GridCell(name), *(GridCell(v.get(name, "–")) for v in flat.values())) for name in names
+        ),
         title=title,
     )
 

@@ -25,7 +25,7 @@ class Tone(enum.Enum):
 
 
 @attrs.frozen
-class Cell:
+class GridCell:
     """One cell of a grid.
 
     Attributes:
@@ -54,7 +54,7 @@ class Grid:
     """
 
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell | None, ...], ...]
+    rows: tuple[tuple[GridCell | None, ...], ...]
     words: int = 1
     title: str = ""
     note: str = ""
@@ -84,7 +84,7 @@ def as_markdown(table: Grid) -> str:
     return "\n".join(line for line in lines if line)
 
 
-def _markdown_cell(cell: Cell | None) -> str:
+def _markdown_cell(cell: GridCell | None) -> str:
     if cell is None or not cell.text:
         return ""
     text = _MARKS.get(cell.tone, "{}").format(_escaped(cell.text))
@@ -95,13 +95,13 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def tiles_as_markdown(tiles: Sequence[Cell]) -> str:
+def tiles_as_markdown(tiles: Sequence[GridCell]) -> str:
     """Highlighted numbers with their labels, which are the details of the cells."""
     lines = [f"| {_escaped(tile.detail)} | **{tile.text}** |" for tile in tiles]
     return "\n".join(["| | |", "|---|---|", *lines])
 
 
-def tiles_as_html(tiles: Sequence[Cell]) -> str:
+def tiles_as_html(tiles: Sequence[GridCell]) -> str:
     """Highlighted numbers with their labels, side by side."""
     made = (
         f'<div class="tile {tile.tone.value}"><b>{inline(tile.text)}</b>'
@@ -153,7 +153,7 @@ def _header(grid: Grid) -> Iterator[str]:
     yield "".join(lower)
 
 
-def _html_cell(grid: Grid, column: int, cell: Cell | None) -> str:
+def _html_cell(grid: Grid, column: int, cell: GridCell | None) -> str:
     if cell is None:
         return ""
     span = f' rowspan="{cell.rows}"' if cell.rows > 1 else ""
@@ -199,7 +199,7 @@ def show(grid: Grid) -> None:
     Console(highlight=False, width=max(Console().width, _WIDTH)).print(table)
 
 
-def _terminal_cell(cell: Cell | None) -> Text:
+def _terminal_cell(cell: GridCell | None) -> Text:
     if cell is None:
         return Text()
     text = f"{cell.text} ({cell.detail})" if cell.detail else cell.text

@@ -99,8 +99,8 @@ def settings() -> Settings:
     cells of the one that `paper` names, by default of that one or its own.
     """
     text = resources.files("prudent.lab.paper").joinpath("grid.toml").read_text()
-    found = tomllib.loads(text)
-    return found | {"datasets": resolved(found["datasets"], {})}
+    grid = tomllib.loads(text)
+    return grid | {"datasets": resolved(grid["datasets"], {})}
 
 
 def resolved(mine: Settings, known: Settings) -> Settings:
@@ -109,12 +109,12 @@ def resolved(mine: Settings, known: Settings) -> Settings:
     Raises:
         KeyError: If a data set is like one that is not there.
     """
-    found: Settings = {}
+    whole: Settings = {}
     for name, own in mine.items():
         like = own.get("like")
-        base = (known | found)[like] if like else {"paper": name}
-        found[name] = base | {key: value for key, value in own.items() if key != "like"}
-    return found
+        base = (known | whole)[like] if like else {"paper": name}
+        whole[name] = base | {key: value for key, value in own.items() if key != "like"}
+    return whole
 
 
 @attrs.frozen
@@ -141,8 +141,8 @@ class Job:
     @property
     def setting(self) -> Settings:
         """The settings of the data set."""
-        found: Settings = self.settings["datasets"][self.dataset]
-        return found
+        own: Settings = self.settings["datasets"][self.dataset]
+        return own
 
     @property
     def target(self) -> float | None:
@@ -264,10 +264,10 @@ def read_settings(path: Path) -> Settings:
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of settings, got {str(path)!r}.")
     with _formats.reading(path, "a TOML file"):
-        found = tomllib.loads(path.read_text("utf-8"))
-    named = found.get("datasets")
-    if set(found) != {"datasets"} or not isinstance(named, dict) or not named:
-        raise ArgumentError("grid", "only tables [datasets.NAME], at least one", got=list(found))
+        grid = tomllib.loads(path.read_text("utf-8"))
+    named = grid.get("datasets")
+    if set(grid) != {"datasets"} or not isinstance(named, dict) or not named:
+        raise ArgumentError("grid", "only tables [datasets.NAME], at least one", got=list(grid))
     known = settings()["datasets"]
     for position, (name, mine) in enumerate(named.items()):
         _check_names(name, mine, [*known, *list(named)[:position]])

@@ -8,12 +8,14 @@ noise and moves by the learning rate: `learning_rate` after a trimmed sum,
 The corrected and the printed convergence bound for several fractions of bad gradients.
 """
 
+from typing import Self
+
 import attrs
 
 from prudent import _validate
 from prudent.lab.paper.theory import ConditionError
 
-_CORRECTED = "Use convergence_bound, which does not need it."
+_CORRECTED = "Use the corrected theorem, which does not need it."
 
 
 @attrs.frozen(kw_only=True)
@@ -32,28 +34,22 @@ class ConvergenceBound:
     bound: float
     largest_learning_rate: float
 
+    @classmethod
+    def of(cls, decrease: float, residual: float, largest: float) -> Self:
+        """The bound by what a step takes away, as a factor, and by what it adds."""
+        return cls(
+            contraction=1 - decrease,
+            residual=residual,
+            bound=residual / decrease,
+            largest_learning_rate=largest,
+        )
 
-def convergence_bound(
-    *,
-    oracles: int,
-    corrupted: int,
-    strong_convexity: float,
-    smoothness: float,
-    gradient_bound: float,
-    gradient_deviation: float,
-    dimension: int,
-    sum_noise: float,
-    trimmed_noise: float,
-    learning_rate: float,
-) -> ConvergenceBound:
-    """The corrected convergence theorem (Errata 6): holds for any number of corrupted oracles.
 
-    Guarantee: the limit superior of E D² is at most `bound` when steps are projected on a convex
-    set with the optimum inside, honest gradients are independent and unbiased, every gradient is
-    clipped to `gradient_bound` (which honest ones respect), and the corrupted oracles are fixed
-    before the honest noise of the step.
+@attrs.frozen(kw_only=True)
+class CorruptedDescent:
+    """The problem that both theorems are about.
 
-    Args:
+    Attributes:
         oracles: Gradients per step.
         corrupted: Largest number of arbitrary gradients; also the number of trimmed ones.
         strong_convexity: Strong convexity of the expected loss.
@@ -64,127 +60,100 @@ def convergence_bound(
         sum_noise: Standard deviation, per coordinate, of the noise on the sum.
         trimmed_noise: The same on the trimmed sum.
         learning_rate: Learning rate after a trimmed sum.
-
-    Raises:
-        ConditionError: If the learning rate is too large to contract.
     """
-    n, f = _population(oracles, corrupted)
-    alpha, beta = _curvature(strong_convexity, smoothness)
-    radius = _validate.positive(gradient_bound=gradient_bound)
-    sigma = _validate.non_negative(gradient_deviation=gradient_deviation)
-    d = _validate.count(1, dimension=dimension)
-    noise_sum = _validate.non_negative(sum_noise=sum_noise)
-    noise_trimmed = _validate.non_negative(trimmed_noise=trimmed_noise)
-    rate = _validate.positive(learning_rate=learning_rate)
-    largest = alpha / (n * beta**2)
-    _check_rate("The corrected convergence theorem", rate, largest)
 
-    honest = n - f
-    rate_sum = rate * honest / n
-    pull = rate_sum * honest * alpha
-    decrease = pull - (rate * honest * beta) ** 2
-    bias = rate * f * (4 * radius + honest**0.5 * sigma / n)
-    residual = (
-        bias**2 / (4 * pull)
-        + (rate * honest * sigma) ** 2
-        + rate_sum**2 * n * f * radius**2
-        + d * max(rate_sum * noise_sum, rate * noise_trimmed) ** 2
-    )
-    return ConvergenceBound(
-        contraction=1 - decrease,
-        residual=residual,
-        bound=residual / decrease,
-        largest_learning_rate=largest,
-    )
+    oracles: int
+    corrupted: int
+    strong_convexity: float
+    smoothness: float
+    gradient_bound: float
+    gradient_deviation: float
+    dimension: int
+    sum_noise: float
+    trimmed_noise: float
+    learning_rate: float
 
+    def __attrs_post_init__(self) -> None:
+        oracles = _validate.count(1, oracles=self.oracles)
+        if _validate.count(corrupted=self.corrupted) >= oracles:
+            raise _validate.ArgumentError("corrupted", f"< oracles = {oracles}", got=self.corrupted)
+        convexity = _validate.positive(strong_convexity=self.strong_convexity)
+        if _validate.positive(smoothness=self.smoothness) < convexity:
+            raise _validate.ArgumentError(
+                "smoothness", f">= strong_convexity = {convexity:g}", shown=f"{self.smoothness:g}"
+            )
+        _validate.positive(gradient_bound=self.gradient_bound)
+        _validate.non_negative(gradient_deviation=self.gradient_deviation)
+        _validate.count(1, dimension=self.dimension)
+        _validate.non_negative(sum_noise=self.sum_noise)
+        _validate.non_negative(trimmed_noise=self.trimmed_noise)
+        _validate.positive(learning_rate=self.learning_rate)
 
-def printed_convergence_bound(
-    *,
-    oracles: int,
-    corrupted: int,
-    strong_convexity: float,
-    smoothness: float,
-    gradient_bound: float,
-    gradient_deviation: float,
-    dimension: int,
-    sum_noise: float,
-    trimmed_noise: float,
-    learning_rate: float,
-) -> ConvergenceBound:
-    """The convergence theorem as the paper prints it, for comparison. It is false as stated.
+    def corrected(self) -> ConvergenceBound:
+        """The corrected convergence theorem (Errata 6): for any number of corrupted oracles.
 
-    It treats the honest gradients that survive trimming as unbiased, which they are not; Errata 6
-    has a counterexample that satisfies all of its conditions. Use `convergence_bound`.
+        Guarantee: the limit superior of E D² is at most `bound` when steps are projected on a
+        convex set with the optimum inside, honest gradients are independent and unbiased, every
+        gradient is clipped to `gradient_bound` (which honest ones respect), and the corrupted
+        oracles are fixed before the honest noise of the step.
 
-    Args:
-        oracles: Gradients per step.
-        corrupted: Largest number of arbitrary gradients, fewer than half.
-        strong_convexity: Strong convexity of the loss.
-        smoothness: Smoothness of the loss.
-        gradient_bound: Lipschitz constant of the loss.
-        gradient_deviation: Root of the largest variance of an honest gradient.
-        dimension: Number of parameters.
-        sum_noise: Standard deviation of the noise on the sum.
-        trimmed_noise: The same on the trimmed sum, large enough for the printed condition.
-        learning_rate: Learning rate after a trimmed sum.
-
-    Raises:
-        ConditionError: If a printed condition fails.
-    """
-    n, f = _population(oracles, corrupted)
-    alpha, beta = _curvature(strong_convexity, smoothness)
-    radius = _validate.positive(gradient_bound=gradient_bound)
-    sigma = _validate.non_negative(gradient_deviation=gradient_deviation)
-    d = _validate.count(1, dimension=dimension)
-    noise_sum = _validate.non_negative(sum_noise=sum_noise)
-    noise_trimmed = _validate.non_negative(trimmed_noise=trimmed_noise)
-    rate = _validate.positive(learning_rate=learning_rate)
-    theorem = "The printed convergence theorem"
-    if 2 * f >= n:
-        raise ConditionError(
-            theorem, "2 * corrupted < oracles", f"corrupted={f} and oracles={n}", _CORRECTED
+        Raises:
+            ConditionError: If the learning rate is too large to contract.
+        """
+        n, f, rate = self.oracles, self.corrupted, self.learning_rate
+        alpha, beta, sigma = self.strong_convexity, self.smoothness, self.gradient_deviation
+        largest = alpha / (n * beta**2)
+        _check_rate("The corrected convergence theorem", rate, largest)
+        honest = n - f
+        rate_sum = rate * honest / n
+        pull = rate_sum * honest * alpha
+        decrease = pull - (rate * honest * beta) ** 2
+        bias = rate * f * (4 * self.gradient_bound + honest**0.5 * sigma / n)
+        residual = (
+            bias**2 / (4 * pull)
+            + (rate * honest * sigma) ** 2
+            + rate_sum**2 * n * f * self.gradient_bound**2
+            + self.dimension * max(rate_sum * self.sum_noise, rate * self.trimmed_noise) ** 2
         )
-    needed = (n - f) * (n + 1) / n**2 * (((n - f) * sigma**2 + f * radius) / d + noise_sum**2)
-    if noise_trimmed**2 < needed * (1 - 1e-12):
-        raise ConditionError(
-            theorem,
-            f"trimmed_noise >= {needed**0.5:.6g}",
-            f"{noise_trimmed:g} ({needed**0.5 - noise_trimmed:.3g} too small)",
-            _CORRECTED,
-        )
-    curvature = n**2 + (n - f + 1) * (n - f) * beta**2
-    largest = 2 * alpha * (n - 2 * f) / curvature
-    _check_rate(theorem, rate, largest)
+        return ConvergenceBound.of(decrease, residual, largest)
 
-    decrease = 2 * rate * alpha * (n - 2 * f) - rate**2 * curvature
-    residual = (
-        rate**2 * (n - f + 1) * ((n - f) * sigma**2 + d * noise_trimmed**2)
-        + (f / n) ** 2 * radius**2
-    )
-    return ConvergenceBound(
-        contraction=1 - decrease,
-        residual=residual,
-        bound=residual / decrease,
-        largest_learning_rate=largest,
-    )
+    def least_trimmed_noise(self) -> float:
+        """The noise on the trimmed sum that the printed theorem asks for at least."""
+        n, honest = self.oracles, self.oracles - self.corrupted
+        spread = honest * self.gradient_deviation**2 + self.corrupted * self.gradient_bound
+        squared = honest * (n + 1) / n**2 * (spread / self.dimension + self.sum_noise**2)
+        return float(squared**0.5)
 
+    def printed(self) -> ConvergenceBound:
+        """The convergence theorem as the paper prints it, for comparison. It is false as stated.
 
-def _population(oracles: int, corrupted: int) -> tuple[int, int]:
-    n = _validate.count(1, oracles=oracles)
-    f = _validate.count(corrupted=corrupted)
-    if f >= n:
-        raise _validate.ArgumentError("corrupted", f"< oracles = {n}", got=f)
-    return n, f
+        It treats the honest gradients that survive trimming as unbiased, which they are not;
+        Errata 6 has a counterexample that satisfies all of its conditions. Use `corrected`.
 
-
-def _curvature(strong_convexity: float, smoothness: float) -> tuple[float, float]:
-    alpha = _validate.positive(strong_convexity=strong_convexity)
-    beta = _validate.positive(smoothness=smoothness)
-    if beta < alpha:
-        raise _validate.ArgumentError(
-            "smoothness", f">= strong_convexity = {alpha:g}", shown=f"{beta:g}"
-        )
-    return alpha, beta
+        Raises:
+            ConditionError: If a printed condition fails.
+        """
+        n, f, rate = self.oracles, self.corrupted, self.learning_rate
+        theorem = "The printed convergence theorem"
+        if 2 * f >= n:
+            raise ConditionError(
+                theorem, "2 * corrupted < oracles", f"corrupted={f} and oracles={n}", _CORRECTED
+            )
+        noise, needed = self.trimmed_noise, self.least_trimmed_noise()
+        if noise**2 < needed**2 * (1 - 1e-12):
+            raise ConditionError(
+                theorem,
+                f"trimmed_noise >= {needed:.6g}",
+                f"{noise:g} ({needed - noise:.3g} too small)",
+                _CORRECTED,
+            )
+        curvature = n**2 + (n - f + 1) * (n - f) * self.smoothness**2
+        largest = 2 * self.strong_convexity * (n - 2 * f) / curvature
+        _check_rate(theorem, rate, largest)
+        decrease = 2 * rate * self.strong_convexity * (n - 2 * f) - rate**2 * curvature
+        honest = (n - f) * self.gradient_deviation**2 + self.dimension * noise**2
+        residual = rate**2 * (n - f + 1) * honest + (f / n) ** 2 * self.gradient_bound**2
+        return ConvergenceBound.of(decrease, residual, largest)
 
 
 def _check_rate(theorem: str, rate: float, largest: float) -> None:
@@ -226,26 +195,25 @@ class Descent:
     noise: float
     learning_rate: float | None = None
 
-    def arguments(self, bad: int) -> dict[str, float]:
-        """The arguments of both theorems with `bad` arbitrary gradients."""
-        _validate.count(1, workers=self.workers)
+    def with_bad(self, bad: int) -> CorruptedDescent:
+        """The problem with so many arbitrary gradients."""
+        workers = _validate.count(1, workers=self.workers)
         alpha = _validate.positive(strong_convexity=self.strong_convexity)
         beta = _validate.positive(smoothness=self.smoothness)
-        rate, n, honest = self.learning_rate, self.workers, self.workers - bad
-        spread = honest * self.gradient_deviation**2 + bad * self.gradient_bound
-        needed = honest * (n + 1) / n**2 * (spread / self.dimension + self.noise**2)
-        return {
-            "oracles": self.workers,
-            "corrupted": bad,
-            "strong_convexity": alpha,
-            "smoothness": beta,
-            "gradient_bound": self.gradient_bound,
-            "gradient_deviation": self.gradient_deviation,
-            "dimension": self.dimension,
-            "sum_noise": self.noise,
-            "trimmed_noise": max(self.noise, needed**0.5),
-            "learning_rate": alpha / (2 * self.workers * beta**2) if rate is None else rate,
-        }
+        rate = alpha / (2 * workers * beta**2) if self.learning_rate is None else self.learning_rate
+        problem = CorruptedDescent(
+            oracles=workers,
+            corrupted=bad,
+            strong_convexity=alpha,
+            smoothness=beta,
+            gradient_bound=self.gradient_bound,
+            gradient_deviation=self.gradient_deviation,
+            dimension=self.dimension,
+            sum_noise=self.noise,
+            trimmed_noise=self.noise,
+            learning_rate=rate,
+        )
+        return attrs.evolve(problem, trimmed_noise=max(self.noise, problem.least_trimmed_noise()))
 
 
 @attrs.frozen
@@ -271,17 +239,13 @@ def distances(setting: Descent) -> list[Distance]:
     """Both bounds for several fractions of bad gradients."""
     counts = dict.fromkeys(int(share * setting.workers) for share in _SHARES)
     return [
-        Distance(
-            bad,
-            convergence_bound(**setting.arguments(bad)).bound,  # type: ignore[arg-type]
-            _printed(setting, bad),
-        )
-        for bad in counts
+        Distance(bad, problem.corrected().bound, _printed(problem))
+        for bad, problem in ((bad, setting.with_bad(bad)) for bad in counts)
     ]
 
 
-def _printed(setting: Descent, bad: int) -> float | None:
+def _printed(problem: CorruptedDescent) -> float | None:
     try:
-        return printed_convergence_bound(**setting.arguments(bad)).bound  # type: ignore[arg-type]
+        return problem.printed().bound
     except ConditionError:
         return None

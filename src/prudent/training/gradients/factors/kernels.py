@@ -214,18 +214,9 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     cuts = rows.dtype == torch.float32
     with torch.cuda.device(rows.device):
         triton.factor_sums[(pairs * batch,)](
-            rows,
-            columns,
-            sums,
-            positions,
-            height,
-            columns.shape[2],
-            *scales,
-            pairs,
-            cuts,
-            TILE,
+            rows, columns, sums, positions, height, columns.shape[2], *scales, pairs, cuts, TILE,
             **(triton.LONG_NUMBERS if cuts else triton.SHORT_NUMBERS),
-        )
+        )  # fmt: skip
     return sums
 
 

@@ -216,16 +216,9 @@ def record_sums(
             part = nothing
             for pair in tl.static_range(2 * parts - 1):
                 part = _added_products(
-                    left + pair // 2 * positions * height,
-                    right + pair % 2 * positions * width,
-                    steps,
-                    positions,
-                    row,
-                    column,
-                    height,
-                    width,
-                    part,
-                )
+                    left + pair // 2 * positions * height, right + pair % 2 * positions * width,
+                    steps, positions, row, column, height, width, part,
+                )  # fmt: skip
             total += _weighted(part, weight)
         else:
             for start in range(0, positions, run):
@@ -235,16 +228,9 @@ def record_sums(
                     pair = index // count
                     step = start + index % count * depth
                     part = _added_products(
-                        left + pair // 2 * positions * height,
-                        right + pair % 2 * positions * width,
-                        step + steps,
-                        positions,
-                        row,
-                        column,
-                        height,
-                        width,
-                        part,
-                    )
+                        left + pair // 2 * positions * height, right + pair % 2 * positions * width,
+                        step + steps, positions, row, column, height, width, part,
+                    )  # fmt: skip
                 total += _weighted(part, weight)
     groups = tl.num_programs(0) // (down * across)
     matrix = sums + (tl.program_id(1).to(tl.int64) * groups + group) * height * width

@@ -11,8 +11,8 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns import periods
 from prudent.release.columns.dialects import INTEGERS, PublicValue, typed
+from prudent.release.columns.row_values import periods
 from prudent.release.columns.scales import Scale
 
 _MOST = 100_000  # groups of a public list

@@ -35,7 +35,7 @@ import sqlglot
 from sqlglot import expressions as sql
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.conditions import Predicate
+from prudent.release.columns.row_values.conditions import Predicate
 
 _TYPES = {
     "DOUBLE": "float64",

@@ -1,0 +1,349 @@
+"""A report on a budget for whoever answers for the data: HTML that prints, Markdown, or JSON.
+
+    with Ledger.open("budget.db") as ledger:
+        Path("report.html").write_text(BudgetReport.of(ledger).html())
+
+All of it is public: it follows from the ledger, which holds no record and no answer.
+"""
+
+import html
+import itertools
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import dp_accounting as dp
+
+from prudent._rounding import exact, nearest, rounded_down, rounded_up
+from prudent.accounting import describe
+from prudent.accounting.attack_bounds import AttackBounds
+from prudent.budget.balance import Balance, Offer
+from prudent.budget.charges import Charge, TamperedLedgerError
+from prudent.budget.ledger import Ledger
+
+if TYPE_CHECKING:
+    from prudent.accounting.relations import Relation
+
+PRIORS = (0.01, 0.1, 0.5)
+"""Prior beliefs, before and after which an attacker's chances are given."""
+
+_POINTS = 50  # of the curve
+_FEW = 1e-3  # relative difference of prices below which they are said to be equal
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class BudgetReport:
+    """What was asked of one data set, at which price, what is left, and what it protects.
+
+    Attributes:
+        balance: Where the budget stands.
+        charges: Every charge, oldest first.
+        offers: What still fits.
+        integrity: What following the hashes and pricing every charge again has shown.
+        intact: Whether that found nothing wrong.
+    """
+
+    balance: Balance
+    charges: Sequence[Charge]
+    offers: Sequence[Offer]
+    integrity: str
+    intact: bool
+
+    @classmethod
+    def of(cls, ledger: Ledger, digest: str | None = None) -> "BudgetReport":
+        """The report on a ledger.
+
+        Args:
+            ledger: The ledger.
+            digest: A digest of the ledger noted earlier, which shows whether rows were taken away.
+        """
+        try:
+            count, intact = ledger.verify(digest), True
+            since = "" if digest is None else " It continues from the digest that was given."
+            priced = _many(count, "charge")
+            found = f"The hashes of all rows fit, and {priced} priced again agree.{since}"
+        except TamperedLedgerError as error:
+            found, intact = str(error), False
+        return cls(
+            balance=ledger.balance(),
+            charges=ledger.history(),
+            offers=ledger.offers(),
+            integrity=found,
+            intact=intact,
+        )
+
+    @cached_property
+    def attacks(self) -> AttackBounds | None:
+        """What an attacker can learn of one record from all that was charged; None for nothing.
+
+        For neighbours that differ by several records there are no such bounds.
+        """
+        if not self.charges or self.balance.relation.distance > 1:
+            return None
+        return AttackBounds.of(dp.ComposedDpEvent([charge.event for charge in self.charges]))
+
+    def protection(self) -> str:
+        """The neighbouring relation, in plain words."""
+        return _protected(self.balance.relation)
+
+    def differences(self) -> list[str]:
+        """Why numbers differ from those that were typed, one sentence for each reason."""
+        sentences = []
+        lower = [c for c in self.charges if c.epsilon < c.asked_epsilon * (1 - _FEW)]
+        if lower:
+            one = lower[0]
+            sentences.append(
+                f"Price below what was asked ({_many(len(lower), 'charge')}; row {one.sequence}: "
+                f"asked ε = {rounded_up(one.asked_epsilon)}, price {rounded_up(one.epsilon)}): a "
+                "release is calibrated so that its ε is at most the one asked for. The ledger "
+                "charges the ε that the mechanism has, computed from its noise, at the δ beside it."
+            )
+        totals = itertools.accumulate(charge.epsilon for charge in self.charges)
+        for charge, total in zip(self.charges, totals, strict=True):
+            if charge.spent < total * (1 - _FEW):
+                sentences.append(
+                    f"Spent less than the prices add up to (row {charge.sequence}: "
+                    f"ε = {rounded_up(charge.spent)} instead of {rounded_up(total)}): ε spent is "
+                    f"that of all releases together at the δ of the budget, "
+                    f"{exact(self.balance.delta)}. At a larger δ ε is smaller, and several "
+                    "releases reach the sum of their ε only if all are unlucky at once."
+                )
+                break
+        if self.balance.relation.distance > 1 and self.charges:
+            sentences.append(
+                "Prices are for one record, and ε spent is for all records that the budget "
+                "protects together."
+            )
+        if any(charge.outcome_text == "unknown" for charge in self.charges):
+            sentences.append(
+                "A charge whose outcome is unknown was paid for, but its release did not report an "
+                "answer: it is under way, or it failed. It counts as if it had been released."
+            )
+        return sentences
+
+    def facts(self) -> list[tuple[str, str]]:
+        """The state of the budget, as pairs of a name and words."""
+        balance = self.balance
+        chosen = "after earlier answers" if balance.adaptive else "in advance"
+        return [
+            ("Data set", balance.dataset),
+            ("Data", balance.data or "not bound to a file or table"),
+            ("Budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
+            ("Spent", f"ε = {rounded_up(balance.spent)}"),
+            ("Left", f"ε = {rounded_down(balance.remaining)}"),
+            ("Still fits", Offer.sentence(list(self.offers))),
+            ("Releases chosen", chosen),
+            ("Charges", str(balance.charges)),
+            ("Digest", balance.digest),
+        ]
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The header and the rows of the table of charges."""
+        return _HEADER, [_row(charge) for charge in self.charges]
+
+    def chances(self) -> list[tuple[str, str]]:
+        """How sure an attacker may become that one record is in the data, for some beliefs."""
+        attacks = self.attacks
+        if attacks is None:
+            return []
+        return [
+            (_percent(prior), f"at most {_percent(attacks.precision(prior, _CLAIMED), up=True)}")
+            for prior in PRIORS
+        ]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "balance": self.balance.to_plain(),
+            "protects": self.protection(),
+            "charges": [charge.to_plain() for charge in self.charges],
+            "offers": [{"count": one.count, "epsilon": one.epsilon} for one in self.offers],
+            "differences": self.differences(),
+            "chances": [{"before": before, "after": after} for before, after in self.chances()],
+            "integrity": {"intact": self.intact, "found": self.integrity},
+        }
+
+    def markdown(self) -> str:
+        """The report as Markdown."""
+        header, rows = self.table()
+        lines = [f"# {_TITLE} of {_cell(self.balance.dataset)}", "", f"**{self._verdict}**", ""]
+        lines += _markdown_table(("", ""), [(name, _cell(words)) for name, words in self.facts()])
+        lines += ["", "## What is protected", "", self.protection(), "", "## What was asked", ""]
+        lines += _markdown_table(header, [tuple(map(_cell, row)) for row in rows])
+        for each in self.differences():
+            lines += ["", f"- {_cell(each)}"]
+        lines += ["", "## What an attacker could learn", "", _ATTACK, ""]
+        lines += _markdown_table(_CHANCES, self.chances()) if self.chances() else [self._no_attack]
+        return "\n".join([*lines, "", "## Integrity", "", _cell(self.integrity), ""])
+
+    def html(self) -> str:
+        """The report as one page of HTML that loads nothing and prints well."""
+        text, (header, rows) = html.escape, self.table()
+        parts = [
+            f"<h1>{_TITLE} of {text(self.balance.dataset)}</h1>",
+            f'<p class="{"good" if self.intact else "bad"}">{text(self._verdict)}</p>',
+            _bar(self.balance),
+            _html_table(None, self.facts(), "facts"),
+            f"<h2>What is protected</h2><p>{text(self.protection())}</p>",
+            "<h2>What was asked</h2>",
+            _html_table(header, rows, "charges") if rows else "<p>Nothing yet.</p>",
+        ]
+        if self.differences():
+            items = "".join(f"<li>{text(each)}</li>" for each in self.differences())
+            parts.append(f"<h2>Why numbers differ</h2><ul>{items}</ul>")
+        parts.append(f"<h2>What an attacker could learn</h2><p>{text(_ATTACK)}</p>")
+        attacks = self.attacks
+        if attacks is None:
+            parts.append(f"<p>{text(self._no_attack)}</p>")
+        else:
+            table = _html_table(_CHANCES, self.chances(), "chances")
+            parts.append(f'<div class="side">{table}{_curve(attacks.success)}</div>')
+        parts.append(f"<h2>Integrity</h2><p>{text(self.integrity)}</p>")
+        body = "\n".join(parts)
+        title = f"{_TITLE} of {text(self.balance.dataset)}"
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
+            f"<body>\n{body}\n</body></html>\n"
+        )
+
+    @property
+    def _verdict(self) -> str:
+        if not self.intact:
+            return "The ledger is not as it was written. Release nothing; see Integrity below."
+        balance = self.balance
+        return (
+            f"{_many(balance.charges, 'release')} charged, ε = {rounded_up(balance.spent)} of "
+            f"{exact(balance.epsilon)} spent at δ = {exact(balance.delta)}. The ledger is intact."
+        )
+
+    @property
+    def _no_attack(self) -> str:
+        if not self.charges:
+            return "Nothing has been released yet."
+        return "The budget protects several records together, for which no such curve is computed."
+
+
+_TITLE = "Privacy report"
+_HEADER = (
+    *("Row", "When (UTC)", "Who", "What was asked", "Mechanism"),
+    *("ε asked", "ε price", "δ", "Outcome", "ε spent"),
+)
+_CLAIMED = 0.01
+_CHANCES = "Sure before", "Sure after"
+_ATTACK = (
+    "An attacker knows every other record, the code and all that is public, and sees every "
+    "answer. They believe with some probability that a person's record is in the data, and claim "
+    "so only where they are wrong about one absent person in a hundred. So often is a claim right:"
+)
+
+
+def _protected(relation: "Relation") -> str:
+    one = "one record" if relation.records == 1 else f"up to {relation.records:,} records"
+    return (
+        f"Whether or not the data contain {one} of a person, what is released looks nearly the "
+        f"same: the guarantee compares data sets that differ by {relation}. ε bounds by how much "
+        "any answer can become more or less likely (a factor of e^ε), and δ bounds the "
+        "probability of answers for which that fails."
+    )
+
+
+def _row(charge: Charge) -> tuple[str, ...]:
+    details = charge.details
+    asked = " of ".join(filter(None, (details.statistic, details.column))) or charge.label
+    if details.groups is not None:
+        groups = details.groups
+        asked += f", by group ({len(groups) if isinstance(groups, tuple) else groups})"
+    if details.unit is not None:
+        asked += f", per {details.unit}"
+    return (
+        str(charge.sequence),
+        f"{charge.time:%Y-%m-%d %H:%M}",
+        details.asker or "",
+        asked,
+        details.mechanism or describe(charge.event),
+        rounded_up(charge.asked_epsilon),
+        rounded_up(charge.epsilon),
+        rounded_up(charge.at_delta),
+        charge.outcome_text,
+        rounded_up(charge.spent),
+    )
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _percent(share: float, *, up: bool = False) -> str:
+    return f"{rounded_up(100 * share, 3) if up else nearest(100 * share, 3)} %"
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a Markdown table: what has a meaning there is escaped."""
+    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in text)
+    return escaped.replace("\n", " ")
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _html_table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], kind: str) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    head = "" if header is None else f"<thead>{line(header, 'th')}</thead>"
+    body = "".join(line(row, "td") for row in rows)
+    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
+
+
+def _bar(balance: Balance) -> str:
+    """How much of ε is spent, as a bar; what it shows is also in words."""
+    share = min(1.0, balance.spent / balance.epsilon)
+    return f'<div class="bar" aria-hidden="true"><div style="width:{100 * share:.1f}%"></div></div>'
+
+
+def _curve(success: Callable[[Any], Any]) -> str:
+    """How often the best guess about one record is right, against the prior belief."""
+    priors = [(place + 0.5) / _POINTS for place in range(_POINTS)]
+    found = [float(rate) for rate in success(priors)]
+
+    def line(rates: Sequence[float]) -> str:
+        return " ".join(
+            f"{40 + 200 * prior:.1f},{180 - 320 * (rate - 0.5):.1f}"
+            for prior, rate in zip(priors, rates, strict=True)
+        )
+
+    blind = line([max(prior, 1 - prior) for prior in priors])
+    return (
+        '<svg viewBox="0 0 260 220" role="img" aria-label="How often the best guess is right, '
+        'against the belief before: with the answers, and without them">'
+        '<path d="M40 20V180H240" fill="none" stroke="#666"/>'
+        f'<polyline points="{blind}" class="blind"/><polyline points="{line(found)}" class="sees"/>'
+        '<text x="40" y="195">0 %</text><text x="222" y="195">100 %</text>'
+        '<text x="8" y="183">50 %</text><text x="2" y="26">100 %</text>'
+        '<text x="95" y="212">belief before</text>'
+        '<text x="90" y="60" class="sees-text">with the answers</text>'
+        '<text x="165" y="174" class="blind-text">without</text></svg>'
+    )
+
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:#1a1a1a;background:#fff}h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}"
+    "table{border-collapse:collapse;font-size:.9em}td,th{padding:.3rem .6rem;text-align:left;"
+    "vertical-align:top;border-bottom:1px solid #ddd}th{border-bottom:2px solid #888}"
+    ".facts td:first-child{font-weight:600;white-space:nowrap}.facts td{overflow-wrap:anywhere}"
+    ".charges td:nth-child(n+6){white-space:nowrap}"
+    ".scroll{overflow-x:auto}.good,.bad{padding:.6rem .9rem;border-left:5px solid #2c7a4b;"
+    "background:#eef7f1}.bad{border-color:#b3261e;background:#fdeceb}"
+    ".bar{height:.8rem;background:#e4e4e4;margin:1rem 0}.bar div{height:100%;background:#2b5c9e}"
+    ".side{display:flex;flex-wrap:wrap;gap:2rem;align-items:flex-start}"
+    "svg{width:260px;font-size:11px}polyline{fill:none;stroke-width:2}.sees{stroke:#b3261e}"
+    ".blind{stroke:#666;stroke-dasharray:4 3}.sees-text{fill:#b3261e}.blind-text{fill:#555}"
+    "@media print{body{margin:0;max-width:none;font-size:11px}.scroll{overflow:visible}"
+    "tr,.side{break-inside:avoid}h2{break-after:avoid}"
+    ".bar,.bar div,.good,.bad{print-color-adjust:exact}}"
+)

@@ -1,0 +1,77 @@
+"""`prudent sql`: questions in SQL, answered privately."""
+
+import functools
+from typing import Annotated, Any, get_type_hints
+
+import attrs
+import typer
+
+from prudent.cli import options
+from prudent.cli.answering import Request, ask_and_print, groups_of, rule_of
+
+_SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
+_NAMES = ("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "dry_run")
+
+
+@attrs.frozen(kw_only=True)
+class _Manner:
+    """How to print, and which budget to charge."""
+
+    epsilon: float
+    unit: str | None
+    ledger: str | None
+    dataset: str
+    dry_run: bool
+    as_json: bool
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …")],
+    epsilon: Annotated[float, options.number("ε of the whole query.")],
+    delta: Any = None,
+    unit: Any = None,
+    per_unit: Any = None,
+    groups: Any = None,
+    connect: Any = None,
+    ledger: Any = None,
+    dataset: Any = "default",
+    dry_run: Any = False,
+    as_json: options.Json = False,
+) -> None:
+    r"""Answer a question in SQL privately.
+
+    The query is parsed and becomes a private request; it is never executed as
+    it is given. What has no private answer is refused, free of charge, with
+    the nearest question that has one.
+
+    [b]Examples[/b]
+
+    $ prudent sql "SELECT education, MEDIAN(salary), COUNT(*) \
+        FROM 'salaries.parquet' WHERE age < 40 \
+        AND education IN ('high school', 'college') \
+        GROUP BY education" --epsilon 1 --ledger budget.db
+
+    $ prudent sql "SELECT AVG(CLIP(salary, 0, 30000)), CORR(age, salary) \
+        FROM 'salaries.parquet'" --epsilon 1 --dry-run
+    """
+    from prudent.release.questions import sql as answering
+
+    manner = _Manner(
+        epsilon=epsilon,
+        unit=unit,
+        ledger=ledger,
+        dataset=dataset,
+        dry_run=dry_run,
+        as_json=as_json,
+    )
+    given = {
+        "delta": delta,
+        "unit": unit,
+        "per_unit": rule_of(per_unit),
+        "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
+        "connect": connect,
+    }
+    ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))
+
+
+sql.__annotations__ |= {name: _SHARED[name] for name in _NAMES}

@@ -1,0 +1,68 @@
+"""`prudent report`: a budget in one page, for whoever answers for the data."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prudent._validate import ArgumentError
+from prudent.cli import options
+from prudent.cli.commands.budget import Dataset, Location
+from prudent.cli.display import echo, echo_json
+
+_KINDS = ".html", ".md", ".json"
+
+
+def report(
+    location: Location,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where to write it; its ending says how: .html, .md or .json. By default "
+            "Markdown is printed.",
+        ),
+    ] = None,
+    dataset: Dataset = "default",
+    digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HASH",
+            help="A digest that an earlier report gave: with it, also missing last rows are "
+            "noticed.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Report on a budget: what was asked, by whom, at which price, and what is left.
+
+    One page to hand to a data-protection officer. It says what is protected, why numbers differ
+    from those that were typed, what an attacker could learn, and whether the ledger is intact.
+
+    [b]Example[/b]
+
+    $ prudent report budget.db --out report.html
+    """
+    from prudent import _files
+    from prudent.budget.ledger import Ledger
+    from prudent.budget.report import BudgetReport
+
+    if out is not None and out.suffix not in _KINDS:
+        raise ArgumentError("out", f"a file that ends in {', '.join(_KINDS)}", got=str(out))
+    with Ledger.open(location, dataset=dataset) as ledger:
+        found = BudgetReport.of(ledger, digest)
+    if out is not None:
+        made = {".html": found.html, ".md": found.markdown, ".json": lambda: _json(found.plain())}
+        with _files.replacing(out) as file:
+            file.write(made[out.suffix]())
+    if as_json:
+        echo_json(found.plain())
+    elif out is None:
+        echo(found.markdown())
+    else:
+        echo(f"Wrote {out}.")
+
+
+def _json(plain: object) -> str:
+    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,1 @@
+"""Values of one row that are computed: conditions, expressions, periods, groups."""

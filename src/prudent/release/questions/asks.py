@@ -1,0 +1,89 @@
+"""One question of a table, as a value."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from prudent import _validate
+from prudent.release.ptr.margins import HALF, rational
+from prudent.release.request import Part, Request, Statistic
+from prudent.release.statistics.always_tested import Mode
+from prudent.release.statistics.derived import Extreme, Proportion
+from prudent.release.statistics.frequencies import Distinct
+from prudent.release.statistics.histograms import Bins
+from prudent.release.statistics.moments import Count, OneMoment, Total
+from prudent.release.statistics.pairs import Pairs, Ratio
+from prudent.release.statistics.quantiles import Quantile, Quantiles, Range
+from prudent.release.statistics.summaries import PROBABILITIES, Summary
+
+STATISTICS: dict[str, tuple[float, Callable[..., Statistic]]] = {
+    "count": (0.25, Count),
+    "count_distinct": (0.5, Distinct),
+    "proportion": (0.5, Proportion),
+    "sum": (1.0, Total),
+    "mean": (1.0, lambda: OneMoment("mean", 1)),
+    "variance": (1.0, lambda: OneMoment("variance", 2)),
+    "deviation": (1.0, lambda: OneMoment("deviation", 2)),
+    "median": (1.0, lambda: Quantile(HALF)),
+    "quantile": (1.0, lambda p: Quantile(rational(p))),
+    "quantiles": (2.0, lambda ps: Quantiles(tuple(rational(p, "ps") for p in ps))),
+    "iqr": (1.5, Range),
+    "minimum": (1.0, lambda: Extreme(lowest=True)),
+    "maximum": (1.0, lambda: Extreme(lowest=False)),
+    "mode": (1.0, lambda categories=None: Mode(categories)),
+    "histogram": (1.0, lambda edges=None, bins=20: Bins(edges, bins, None)),
+    "describe": (3.0, lambda ps=PROBABILITIES: Summary(ps)),
+    "ratio": (2.0, Ratio),
+    "weighted_mean": (1.5, lambda: Pairs("weighted")),
+    "covariance": (1.5, lambda: Pairs("covariance")),
+    "correlation": (1.5, lambda: Pairs("correlation")),
+}
+"""The statistics that a table may hold: the share of ε of each, relative to others, and how it is
+made of its own options. A count is accurate at a small ε; a description is many numbers."""
+
+
+@attrs.frozen(init=False)
+class Ask:
+    """One statistic of a table: `Ask("mean", "salary", bounds=(0, 100_000))`.
+
+    Attributes:
+        statistic: Its name, as of a function of `prudent`.
+        column: The column, or an expression of one row; None for a count of rows.
+        name: The name of its answer; None: its statistic and column.
+        options: Further options of that function.
+    """
+
+    statistic: str
+    column: str | None
+    name: str | None
+    options: Mapping[str, Any]
+
+    def __init__(
+        self, statistic: str, column: str | None = None, *, name: str | None = None, **options: Any
+    ) -> None:
+        """Store what is asked; it is checked where it is asked of a table."""
+        _validate.one_of(STATISTICS, statistic=statistic)
+        self.__attrs_init__(statistic, column, name, options)  # type: ignore[attr-defined]
+
+    @property
+    def title(self) -> str:
+        """The name of its answer."""
+        if self.name is not None:
+            return self.name
+        return self.statistic if self.column is None else f"{self.statistic}({self.column})"
+
+    def part(self, request: Request) -> Part:
+        """The part of a request that asks this."""
+        weight, make = STATISTICS[self.statistic]
+        known = set(attrs.fields_dict(Request)) - {"epsilon", "delta", "ledger", "dry_run"}
+        shared = {key: value for key, value in self.options.items() if key in known}
+        own = {key: value for key, value in self.options.items() if key not in known}
+        try:
+            statistic = make(**own)
+        except TypeError:
+            unknown = ", ".join(own)
+            raise _validate.ArgumentError(
+                "options", f"of a {self.statistic}", shown=unknown or "fewer than it needs"
+            ) from None
+        return Part(statistic, attrs.evolve(request, column=self.column, **shared), weight)

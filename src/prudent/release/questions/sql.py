@@ -1,0 +1,319 @@
+"""Questions in SQL, answered privately.
+
+    sql("SELECT department, MEDIAN(salary), COUNT(*) FROM 'salaries.parquet' "
+        "WHERE year = 2024 GROUP BY department", epsilon=1, delta=1e-7)
+
+A query is parsed, and becomes the same request that `prudent.table` makes: nothing of it is
+executed as it is given. What has no private answer is refused before anything is read or charged,
+and the message says what may be asked instead.
+
+| SQL | question |
+| --- | --- |
+| count(*), count(x), count(DISTINCT x) | `count`, `count_distinct` |
+| sum, avg (of a condition: its share) | `sum`, `mean` |
+| var_pop, stddev_pop | `variance`, `deviation` |
+| median, quantile(x, p), percentile_disc(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
+| min, max, mode | `minimum`, `maximum`, `mode` |
+| sum(x) / sum(y), sum(x * w) / sum(w) | `ratio`, `weighted_mean` |
+| corr(x, y), covar_pop(x, y) | `correlation`, `covariance` |
+| clip(x, low, high) inside any of them | public bounds |
+| agg(x) FILTER (WHERE …), WHERE … | `where` |
+| GROUP BY a, date_trunc('month', d) | `by`; see `groups` |
+| ORDER BY, LIMIT | of the answers |
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import sqlglot
+from sqlglot import expressions as ast
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.budget.charging import LedgerLike
+from prudent.release.charging import Preview
+from prudent.release.columns.column import PerUnit
+from prudent.release.noise import Noise
+from prudent.release.outcome import Groups
+from prudent.release.questions.asks import Ask
+from prudent.release.questions.tables import Table, answered
+from prudent.release.questions.text import NEAREST, ask_of, constant_of, refused, text_of
+from prudent.release.request import GroupNames, Request
+
+_OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
+_PARTS = frozenset(("expressions", "from_", "from", "where", "group", "order", "limit", "kind"))
+
+
+def sql(
+    query: str,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    data: Any = None,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    groups: GroupNames | None = None,
+    connect: str | None = None,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+    **tables: Any,
+) -> Table | Preview:
+    """Answer a query in SQL privately; it is parsed, and never executed as it is given.
+
+    Args:
+        query: The query, in the dialect of DuckDB: SELECT … FROM … WHERE … GROUP BY …. The table
+            is a file in quotes, FROM 'salaries.parquet', a name among `tables`, or with `connect` a
+            table of the database.
+        epsilon: ε of the whole query.
+        delta: δ; needed for groups that are found privately, and for a mode.
+        data: The table, whatever its name in the query.
+        unit: The column that says whose row it is; see `median`.
+        per_unit: The value of a unit with several rows.
+        groups: The groups, from public knowledge, as of `median`. Without, those that the query
+            names in a condition, such as department IN ('HR', 'IT'); otherwise they are found
+            privately, which needs `delta`.
+        connect: The address of a database.
+        ledger: The ledger to charge.
+        noise: Source of randomness; None uses the operating system's.
+        dry_run: Release and charge nothing: return the price and the noise of each part.
+        **tables: Tables by the name that the query has for them: `people=frame`.
+
+    Returns:
+        `Table`, with one answer for each aggregate of the query, by its alias or its text.
+
+    Raises:
+        ArgumentError: if the query asks what cannot be answered; nothing is charged then.
+    """
+    parsed = _Query.parse(query)
+    source = {"data": data}
+    if connect is not None:
+        source = {"connect": connect, "table": parsed.table}
+    elif data is None:
+        source = {"data": tables[parsed.table] if parsed.table in tables else _file(parsed, tables)}
+    by = parsed.keys[0] if len(parsed.keys) == 1 else (parsed.keys or None)
+    if groups is None and by is not None:
+        groups = parsed.listed() or "private"
+        if groups == "private" and delta is None:
+            raise ArgumentError(
+                "groups",
+                "from public knowledge",
+                shown="a query with GROUP BY",
+                hint="Name them in the query, WHERE key IN ('a', 'b'), or give groups; or give "
+                "delta, and those with enough records are found privately.",
+            )
+    request = Request(
+        **source,
+        epsilon=epsilon,
+        delta=delta,
+        unit=unit,
+        per_unit=per_unit,
+        by=by,
+        groups=groups,
+        where=parsed.where,
+        ledger=ledger,
+        noise=noise,
+        dry_run=dry_run,
+    )
+    found = answered(parsed.asks, request)
+    return found if isinstance(found, Preview) else parsed.arranged(found)
+
+
+def keys_of(query: str) -> list[str]:
+    """The columns of groups that a query names."""
+    return list(_Query.parse(query).keys)
+
+
+@attrs.frozen
+class _Query:
+    """A parsed query: the questions, the table, the condition and the groups.
+
+    Attributes:
+        tree: The query.
+        table: The name of its table.
+        keys: The columns of groups, as `by` takes them.
+        asks: The questions.
+        order: What the answers are sorted by, the last first: the place of a key or the name of an
+            answer, and whether the largest comes first.
+        limit: How many groups to keep; None for all.
+    """
+
+    tree: ast.Select
+    table: str
+    keys: tuple[str, ...]
+    asks: tuple[Ask, ...]
+    order: tuple[tuple[int | str, bool], ...]
+    limit: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> "_Query":
+        _validate.instance(str, "a query in SQL", query=text)
+        try:
+            trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
+        except Exception:  # also of the tokenizer
+            raise refused(text, "it cannot be parsed") from None
+        if len(trees) != 1 or not isinstance(trees[0], ast.Select):
+            raise refused(text, "it is no single SELECT")
+        (tree,) = trees
+        for kind in (ast.With, ast.Join, ast.Having, ast.Subquery, ast.Window):
+            if tree.find(kind) is not None:
+                raise refused(text, f"it has {kind.__name__.upper()}", NEAREST[kind])
+        if tree.args.get("distinct") is not None:
+            raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
+        if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
+            raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
+        source = tree.args.get("from_") or tree.args.get("from")
+        named = None if source is None else source.this
+        plain = isinstance(named, ast.Table) and isinstance(named.this, ast.Identifier)
+        if not plain or {key for key, value in named.args.items() if value} - _OF_A_TABLE:
+            raise refused(text, "it has no single table after FROM")
+        name = ".".join(part.name for part in named.parts)
+        group = tree.args.get("group")
+        listed = [] if group is None else list(group.expressions)
+        if group is not None and {key for key, value in group.args.items() if value} - {
+            "expressions"
+        }:
+            raise refused(text, "its GROUP BY is not a list of columns")
+        keys = [_key(_resolved(each, tree, text), text) for each in listed]
+        asks = []
+        for item in tree.expressions:
+            plain = item.unalias()
+            with contextlib.suppress(ArgumentError):
+                if _key(plain, text) in keys:
+                    continue
+            asks.append(ask_of(plain, text, item.alias or None))
+        if not asks:
+            raise refused(text, "it asks for no aggregate")
+        limit = tree.args.get("limit")
+        if limit is not None and not keys:
+            raise refused(text, "LIMIT without GROUP BY has no meaning")
+        return cls(
+            tree,
+            name,
+            tuple(keys),
+            tuple(asks),
+            _order(tree, keys, asks, text),
+            None if limit is None else int(constant_of(limit.expression)),
+        )
+
+    @property
+    def where(self) -> str | None:
+        """The condition on rows."""
+        found = self.tree.args.get("where")
+        return None if found is None else text_of(found.this)
+
+    def listed(self) -> Any:
+        """The groups that the condition names, if it does for every key; else None."""
+        found: dict[str, list[Any]] = {}
+        where = self.tree.args.get("where")
+        conjuncts = [] if where is None else _conjuncts(where.this)
+        for each in conjuncts:
+            match each:
+                case ast.In(this=ast.Column() as column) if each.expressions:
+                    values = each.expressions
+                case ast.EQ(this=ast.Column() as column, expression=ast.Literal() as value):
+                    values = [value]
+                case _:
+                    continue
+            if all(isinstance(value, ast.Literal) for value in values):
+                found.setdefault(column.name, list(dict.fromkeys(map(constant_of, values))))
+        if set(self.keys) - set(found):
+            return None
+        return {key: found[key] for key in self.keys}
+
+    def arranged(self, table: Table) -> Table:
+        """The answers in the order that the query asks for, and no more than it wants."""
+        groups = table.groups()
+        if groups == [None]:
+            return table
+        for by, largest_first in self.order:
+
+            def place(group: Any, by: int | str = by) -> Any:
+                if isinstance(by, str):
+                    return getattr(table[by][group], "value", 0)
+                return group[by] if isinstance(group, tuple) else group
+
+            groups.sort(key=place, reverse=largest_first)
+        answers = {
+            name: Groups({group: answer[group] for group in groups[: self.limit]}, answer.names)
+            for name, answer in table.answers.items()
+        }
+        return attrs.evolve(table, answers=answers)
+
+
+def _order(
+    tree: ast.Select, keys: list[str], asks: list[Ask], text: str
+) -> tuple[tuple[int | str, bool], ...]:
+    """What ORDER BY names: keys, or answers by their alias or their text; the last first."""
+    order = tree.args.get("order")
+    titles = [ask.title for ask in asks]
+    found: list[tuple[int | str, bool]] = []
+    for ordered in [] if order is None else order.expressions:
+        node, by = ordered.this, None
+        if isinstance(node, ast.Column) and node.name in titles:
+            by = node.name
+        else:
+            node = _resolved(node, tree, text)
+            aliases = {text_of(item.unalias()): item.alias for item in tree.expressions}
+            title = aliases.get(text_of(node)) or text_of(node)
+            by = title if title in titles else None
+            with contextlib.suppress(ArgumentError):
+                by = keys.index(_key(node, text)) if _key(node, text) in keys else by
+        if by is None:
+            raise refused(text, "it is ordered by what it does not select")
+        found.append((by, bool(ordered.args.get("desc"))))
+    return tuple(reversed(found))
+
+
+def _file(parsed: _Query, tables: Mapping[str, Any]) -> str:
+    if "." in parsed.table and not tables:
+        return parsed.table
+    raise ArgumentError(
+        "query",
+        f"FROM one of {', '.join(tables)}" if tables else "FROM a file in quotes, or a table given",
+        got=parsed.table,
+        hint=f"Give {parsed.table}=… as an argument, or FROM 'file.parquet'.",
+    )
+
+
+def _resolved(node: ast.Expression, tree: ast.Select, text: str) -> ast.Expression:
+    """What a place in the list, GROUP BY 1, or an alias stands for."""
+    if isinstance(node, ast.Literal) and not node.is_string:
+        place = int(node.name)
+        if not 1 <= place <= len(tree.expressions):
+            raise refused(text, f"there is no column {place}")
+        return tree.expressions[place - 1].unalias()
+    for item in tree.expressions:
+        if isinstance(node, ast.Column) and item.alias and item.alias == node.name:
+            return item.unalias()
+    return node
+
+
+def _key(node: ast.Expression, text: str) -> str:
+    """A column of groups, as `by` takes it."""
+    match node:
+        case ast.Column():
+            return node.name
+        case (
+            ast.TimestampTrunc(this=ast.Column() as column)
+            | ast.DateTrunc(this=ast.Column() as column)
+        ):
+            return f"{column.name}:{node.unit.name.lower()}"
+        case ast.Year() | ast.Month() | ast.Day() | ast.Lower() | ast.Upper():
+            return text_of(node)
+    raise refused(
+        text,
+        f"groups of {text_of(node)} are not known",
+        "Group by columns, date_trunc('month', column), month(column) or lower(column).",
+    )
+
+
+def _conjuncts(node: ast.Expression) -> Iterator[ast.Expression]:
+    node = node.unnest()
+    if isinstance(node, ast.And):
+        yield from _conjuncts(node.this)
+        yield from _conjuncts(node.expression)
+    else:
+        yield node

@@ -1,0 +1,163 @@
+"""Questions written as texts, in the syntax of SQL: "median(salary)", "count(*)"."""
+
+from typing import Any
+
+import sqlglot
+from sqlglot import expressions as ast
+
+from prudent._validate import ArgumentError
+from prudent.release.questions.asks import Ask
+
+_AGGREGATES: dict[type[ast.Expression], str] = {
+    ast.Avg: "mean",
+    ast.Max: "maximum",
+    ast.Median: "median",
+    ast.Min: "minimum",
+    ast.Mode: "mode",
+    ast.StddevPop: "deviation",
+    ast.Sum: "sum",
+    ast.VariancePop: "variance",
+}
+_PAIRS: dict[type[ast.Expression], str] = {ast.Corr: "correlation", ast.CovarPop: "covariance"}
+_QUANTILES = (ast.Quantile, ast.ApproxQuantile, ast.PercentileCont, ast.PercentileDisc)
+NEAREST: dict[type[ast.Expression], str] = {
+    ast.Having: "Leave HAVING out, and choose among the answers.",
+    ast.Join: "Join the tables beforehand, in a view or an ibis table, with one row per person.",
+    ast.Subquery: "Ask of a table or a view; a condition is written in WHERE.",
+    ast.With: "Ask of a table or a view; a condition is written in WHERE.",
+    ast.Window: "Ask by group: SELECT key, avg(x) … GROUP BY key.",
+    ast.Star: "Name the statistics: SELECT count(*), avg(x) …",
+    ast.Distinct: "Ask for count(DISTINCT x), or for the groups: SELECT x, count(*) … GROUP BY x.",
+    ast.Variance: "Ask for var_pop(x): the divisor is the number of records.",
+    ast.Stddev: "Ask for stddev_pop(x): the divisor is the number of records.",
+    ast.StddevSamp: "Ask for stddev_pop(x): the divisor is the number of records.",
+    ast.CovarSamp: "Ask for covar_pop(x, y): the divisor is the number of records.",
+    ast.Column: "Single values are private: ask for median(x), or GROUP BY x.",
+}
+_ALLOWED = (
+    "count, sum, avg, median, quantile, min, max, mode, var_pop, stddev_pop, corr, covar_pop, "
+    "sum(x) / sum(y), each perhaps with FILTER (WHERE …)"
+)
+
+
+def parse_question(text: str) -> Ask:
+    """Return the question that one aggregate asks: "median(salary)", "count(*)".
+
+    Raises:
+        ArgumentError: if it is none that can be answered.
+    """
+    try:
+        node = sqlglot.parse_one(str(text), dialect="duckdb")
+    except Exception:  # also of the tokenizer
+        raise refused(text, "it cannot be parsed") from None
+    return ask_of(node, str(text))
+
+
+def refused(text: str, why: str, hint: str = "") -> ArgumentError:
+    """The error of a question that has no private answer, with the nearest one that has."""
+    return ArgumentError(
+        "query",
+        "SELECT of aggregates FROM one table",
+        got=text,
+        why=why,
+        hint=hint or f"Aggregates that can be asked: {_ALLOWED}.",
+    )
+
+
+def ask_of(node: ast.Expression, text: str, name: str | None = None) -> Ask:
+    """The question that an aggregate asks."""
+    title = text_of(node) if name is None else name
+    options: dict[str, Any] = {"name": title}
+    if isinstance(node, ast.Filter):
+        options["where"] = _where(node, text)
+        node = node.this
+    if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
+        (ordered,) = node.expression.expressions
+        return _of(ordered.this, "quantile", options | {"p": constant_of(node.this.this)})
+    if isinstance(node, _QUANTILES):
+        p = node.args.get("quantile") or node.args.get("expression")
+        if p is not None:
+            return _of(node.this, "quantile", options | {"p": constant_of(p)})
+    if isinstance(node, ast.CountIf):
+        return Ask("count", None, where=text_of(node.this), **options)
+    if isinstance(node, ast.Count):
+        return _count(node, options)
+    if type(node) in _PAIRS:
+        return _pair(node.this, node.expression, _PAIRS[type(node)], options)
+    if isinstance(node, ast.Div) and isinstance(node.this, ast.Sum):
+        below = node.expression
+        if isinstance(below, ast.Sum):
+            return _quotient(node.this.this, below.this, options)
+    if type(node) in _AGGREGATES and not node.expressions:
+        return _of(node.this, _AGGREGATES[type(node)], options)
+    raise refused(
+        text, f"{text_of(node)} is no private question", NEAREST.get(type(node.unalias()), "")
+    )
+
+
+def _count(node: ast.Count, options: dict[str, Any]) -> Ask:
+    match node.this:
+        case ast.Star():
+            return Ask("count", None, **options)
+        case ast.Distinct(expressions=[value]):
+            return Ask("count_distinct", text_of(value), **options)
+    return Ask("count", text_of(node.this), **options)
+
+
+def _of(value: ast.Expression, statistic: str, options: dict[str, Any]) -> Ask:
+    value, bounds = _bounds(value)
+    return Ask(
+        statistic, text_of(value), **options, **({} if bounds is None else {"bounds": bounds})
+    )
+
+
+def _pair(
+    first: ast.Expression, second: ast.Expression, statistic: str, options: dict[str, Any]
+) -> Ask:
+    (first, bounds), (second, others) = _bounds(first), _bounds(second)
+    given = {"bounds": bounds, "other_bounds": others}
+    known = {name: each for name, each in given.items() if each is not None}
+    return Ask(statistic, text_of(first), other=text_of(second), **options, **known)
+
+
+def _quotient(above: ast.Expression, below: ast.Expression, options: dict[str, Any]) -> Ask:
+    weight = text_of(_bounds(below)[0])
+    if isinstance(above, ast.Mul):
+        factors = [above.this, above.expression]
+        for value, other in (factors, factors[::-1]):
+            if text_of(_bounds(other)[0]) == weight:
+                return _pair(value, below, "weighted_mean", options)
+    return _pair(above, below, "ratio", options)
+
+
+def _bounds(value: ast.Expression) -> tuple[ast.Expression, tuple[Any, Any] | None]:
+    """A value, and the bounds of clip(value, low, high) around it."""
+    value = value.unnest()
+    if isinstance(value, ast.Anonymous) and value.name.lower() in ("clip", "clamp"):
+        inside, low, high = value.expressions
+        return inside, (constant_of(low), constant_of(high))
+    return value, None
+
+
+def _where(node: ast.Filter, text: str) -> str:
+    """The condition of FILTER, together with that of the query."""
+    tree = node.find_ancestor(ast.Select)
+    whole = None if tree is None else tree.args.get("where")
+    own = text_of(node.expression.this)
+    return own if whole is None else f"({text_of(whole.this)}) AND ({own})"
+
+
+def constant_of(node: ast.Expression) -> Any:
+    """A public number or text."""
+    if isinstance(node, ast.Neg):
+        return -constant_of(node.this)
+    if not isinstance(node, ast.Literal):
+        raise refused(text_of(node), "a constant is expected there")
+    if node.is_string:
+        return node.name
+    return int(node.name) if node.name.isdigit() else float(node.name)
+
+
+def text_of(node: ast.Expression) -> str:
+    """A value of one row as `column` takes it: a name as it is, an expression as its text."""
+    return node.name if isinstance(node, ast.Column) else node.sql(dialect="duckdb")

@@ -1,0 +1,316 @@
+"""What the estimators answer: near those that are not private, on odd tables, in pipelines."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+import prudent
+from prudent import ArgumentError, PldAccountant, estimators
+from prudent.audit.releases.additive import Silent
+from prudent.estimators import TooFewRecordsError
+from prudent.estimators.engine import Engine
+from prudent.release.noise import ReproducibleNoise
+from tests.estimators.models.fitting import ALL, SUPERVISED, data
+
+
+def seeded(seed: int = 1) -> ReproducibleNoise:
+    return ReproducibleNoise(seed)
+
+
+def fit(name: str, count: int = 6000, epsilon: float = 2.0, **given: Any) -> tuple[Any, Any, Any]:
+    x, y = data(name, count)
+    return ALL[name](epsilon=epsilon, noise=seeded(), **given).fit(x, y), x, y
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "GaussianNB"])
+def test_labels_are_predicted(name: str) -> None:
+    model, x, y = fit(name)
+    assert model.score(x, y) > 0.9
+    assert model.predict_proba(x).sum(axis=1) == pytest.approx(1.0)
+    assert np.exp(model.predict_log_proba(x[:5])) == pytest.approx(model.predict_proba(x[:5]))
+
+
+def test_several_labels_of_any_kind() -> None:
+    x, _ = data("LogisticRegression", 6000)
+    y = np.array(["low", "middle", "high"])[np.digitize(x[:, 0], [-0.4, 0.4])]
+    model = estimators.LogisticRegression(
+        2.0, classes=["low", "middle", "high"], noise=seeded()
+    ).fit(x, y)
+    assert model.score(x, y) > 0.7
+    assert model.coef_.shape == (3, 3)
+    assert set(model.predict(x)) == {"low", "middle", "high"}
+
+
+def test_slopes_of_two_labels_are_those_of_the_second_against_the_first() -> None:
+    model, x, _ = fit("LogisticRegression")
+    assert model.coef_.shape == (1, 3)
+    inside = np.abs(x[:, 0]) < 1
+    scores = x[inside] @ model.coef_[0] + model.intercept_[0]
+    assert model.decision_function(x[inside]) == pytest.approx(scores, abs=0.05)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["GradientBoostingClassifier", "GradientBoostingRegressor"])
+def test_trees_follow_what_a_line_cannot(name: str) -> None:
+    x, _ = data(name, 6000)
+    bent = np.abs(x[:, 0]) + (x[:, 1] > 500)
+    y = bent if name.endswith("Regressor") else (bent > 1.2).astype(int)
+    model = getattr(estimators, name)(2.0, n_estimators=12, noise=seeded()).fit(x, y)
+    assert model.score(x, y) > (0.6 if name.endswith("Regressor") else 0.85)
+
+
+def test_components_are_those_of_the_largest_variance() -> None:
+    draw = np.random.default_rng(0)
+    x = (
+        draw.normal(size=(6000, 4))
+        * [3.0, 1.0, 0.3, 0.1]
+        @ np.linalg.qr(draw.normal(size=(4, 4)))[0]
+    )
+    model = estimators.PCA(2, 1.0, noise=seeded()).fit(x + 100)
+    captured = model.transform(x + 100).var(axis=0)
+    assert captured.sum() > 0.95 * x.var(axis=0).sum()
+    assert model.explained_variance_ratio_[0] > 0.7
+    assert model.inverse_transform(model.transform(x[:9])).shape == (9, 4)
+
+
+def test_clusters_are_found() -> None:
+    draw = np.random.default_rng(0)
+    centres = np.array([[0, 0], [50, 0], [0, 9], [50, 9]])
+    x = centres[draw.integers(4, size=6000)] + draw.normal(size=(6000, 2)) * [3, 0.5]
+    model = estimators.KMeans(4, 1.0, noise=seeded()).fit(x)
+    nearest = np.abs(model.cluster_centers_[:, None] - centres).max(axis=2).argmin(axis=0)
+    assert sorted(nearest) == [0, 1, 2, 3]
+    assert np.abs(model.cluster_centers_[nearest] - centres).max() < 3
+    assert model.cluster_sizes_.sum() == pytest.approx(6000, abs=600)
+    assert (model.predict(centres) == nearest).all()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["StandardScaler", "RobustScaler", "QuantileTransformer"])
+def test_scalers_are_near_the_exact_ones_and_go_back(name: str) -> None:
+    from sklearn import preprocessing
+
+    model, x, _ = fit(name)
+    given = {"n_quantiles": 100} if name == "QuantileTransformer" else {}
+    exact = getattr(preprocessing, name)(**given).fit_transform(x)
+    found = model.transform(x)
+    assert np.abs(found - exact).mean() < 0.1
+    inside = (np.abs(found - np.median(found, axis=0)) < 0.4 * np.ptp(found, axis=0)).all(axis=1)
+    assert model.inverse_transform(found[inside]) == pytest.approx(x[inside], rel=0.02, abs=0.02)
+    gaps = np.where(np.arange(3) == 1, np.nan, x[:2])
+    assert np.isnan(model.transform(gaps)[:, 1]).all()
+
+
+def test_a_normal_output_and_a_named_one() -> None:
+    x, _ = data("QuantileTransformer")
+    model = estimators.QuantileTransformer(2.0, output_distribution="normal", noise=seeded())
+    found = model.set_output(transform="pandas").fit_transform(x)
+    assert list(found.columns) == ["x0", "x1", "x2"]
+    assert found.to_numpy().std() == pytest.approx(1.0, abs=0.3)
+
+
+# ---- the price ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_that_is_paid_for_is_used_and_nothing_else(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Engine] = []
+    opened = Engine.__init__
+
+    def watched(self: Engine, *given: Any) -> None:
+        asked.append(self)
+        opened(self, *given)
+
+    monkeypatch.setattr(Engine, "__init__", watched)
+    fit(name, 600, 10.0)
+    (engine,) = asked
+    assert dict(engine._used) == {part: each.times for part, each in engine.prices.parts.items()}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.usefixtures("exact_prices")
+def test_the_event_costs_what_was_asked_for(name: str) -> None:
+    model, _, _ = fit(name, 2000, 1.0)
+    accountant = PldAccountant()
+    accountant.compose(model.event_)
+    assert 0.99 < accountant.get_epsilon(1e-6) <= 1.0
+    assert (model.epsilon_, model.delta_) == (1.0, 1e-6)
+
+
+@pytest.mark.thorough
+def test_every_fold_is_charged(tmp_path: Path) -> None:
+    x, y = data("GaussianNB", 3000)
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=9.0, delta=1e-4) as ledger:
+        model = estimators.GaussianNB(2.0, ledger=ledger, noise=seeded())
+        scores = cross_val_score(make_pipeline(model), x, y, cv=3)
+        assert len(ledger.history()) == 3
+        with pytest.raises(prudent.release.OverBudgetError):
+            model.set_params(epsilon=12.0).fit(x, y)
+    assert min(scores) > 0.85
+    assert clone(model).ledger is ledger
+
+
+def test_privacy_itself_certifies_a_model() -> None:
+    model, x, y = fit("GaussianNB", 3000)
+    share = float(model.score(x, y))
+    certificate = model.certifier_.certificate(accuracy=share, records=1)
+    assert 0.1 < certificate.at_least < share
+    with pytest.raises(NotFittedError):
+        _ = estimators.GaussianNB().certifier_
+
+
+def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
+    import pandas as pd
+
+    x, y = data("GaussianNB", 3000)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=np.where(y == 1, "yes", "no"))
+    frame.loc[7, "label"] = "odd"
+    frame.to_parquet(tmp_path / "x.parquet")
+    model = estimators.GaussianNB(3.0, classes=["no", "yes"], noise=seeded())
+    found = model.fit(tmp_path / "x.parquet", "label").predict(frame)
+    assert (found == frame.label).mean() > 0.9
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+
+
+# ---- odd tables -----------------------------------------------------------------------------
+
+
+def odd_tables() -> dict[str, Any]:
+    import pandas as pd
+
+    draw = np.random.default_rng(0)
+    normal = draw.normal(size=(400, 2))
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(draw.integers(999, size=400), "D")
+    return {
+        "constant": np.full((400, 2), 7.0),
+        "collinear": normal[:, [0, 0]],
+        "all null": np.full((400, 2), np.nan),
+        "one column null": np.where([True, False], np.nan, normal),
+        "huge": normal * 1e300,
+        "tiny": normal * 1e-300,
+        "integers": draw.integers(-(2**60), 2**60, size=(400, 2)),
+        "truths": normal > 0,
+        "infinite": np.where(normal > 0, np.inf, -np.inf),
+        "some infinite": np.where(normal > 1, np.inf, normal),
+        "dates": pd.DataFrame({"a": days, "b": normal[:, 0]}),
+        "objects": np.where(normal > 1, "odd", normal.astype(object)),
+        "none": np.empty((0, 2)),
+        "one": normal[:1],
+        "ten": normal[:10],
+    }
+
+
+def outcome(name: str, x: Any, epsilon: float = 30.0) -> str:
+    """Fit an odd table, ask the model about it, and return the kind of outcome."""
+    given = {"n_components": 1} if name == "PCA" else {}
+    model = clone(ALL[name](epsilon=epsilon, noise=seeded())).set_params(**given)
+    y = None if name not in SUPERVISED else np.arange(len(x)) % 2
+    try:
+        model.fit(x, y)
+    except TooFewRecordsError as error:
+        return "refused" if "too few" in str(error) else "odd"
+    odd = np.array([[0.0, 1.0], [np.nan, -1e300], [np.inf, 5.0]])
+    asked = odd if isinstance(x, np.ndarray) else x.head(3)
+    found = model.predict(asked) if hasattr(model, "predict") else model.transform(asked)
+    assert len(found) == 3
+    if hasattr(model, "predict"):
+        assert np.isfinite(found).all()
+    return "fitted"
+
+
+FEW = {"all null", "one column null", "none", "one"}
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "QuantileTransformer"])
+@pytest.mark.parametrize("table", ["constant", "huge", "infinite", "none", "one", "ten"])
+def test_an_odd_table_is_answered_or_refused_in_one_line(name: str, table: str) -> None:
+    found = outcome(name, odd_tables()[table])
+    assert found == ("refused" if table in FEW else "fitted") or table == "ten"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("table", odd_tables())
+def test_any_odd_table_is_answered_or_refused_in_one_line(name: str, table: str) -> None:
+    x = odd_tables()[table]
+    found = outcome(name, x)
+    assert found == ("refused" if table in FEW else "fitted") or table == "ten"
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("LogisticRegression", {"classes": [1]}),
+        ("LogisticRegression", {"classes": [1, 1]}),
+        ("GaussianNB", {"classes": "ab"}),
+        ("GaussianNB", {"classes": [[1], [2]]}),
+        ("PCA", {"n_components": 4}),
+        ("KMeans", {"n_clusters": 0}),
+        ("RobustScaler", {"quantile_range": (75, 25)}),
+        ("QuantileTransformer", {"levels": 0}),
+        ("QuantileTransformer", {"output_distribution": "odd"}),
+        ("GradientBoostingClassifier", {"n_estimators": 0}),
+        ("GradientBoostingRegressor", {"learning_rate": 2.0}),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_charged(name: str, given: Any) -> None:
+    x, y = data(name, 50)
+    model = getattr(estimators, name)(ledger=object(), **given)
+    with pytest.raises(ArgumentError) as caught:
+        model.fit(x, y)
+    assert caught.value.argument in given
+
+
+# ---- scikit-learn's own checks ----------------------------------------------------------------
+
+ABSENT = "a record that is no number counts as absent: one odd record must not stop a fit"
+FEW_RECORDS = "how many records there are is private: few lead to a refusal after a noisy count"
+LABELS = "labels are public knowledge, given as classes; those found in the data are private"
+FIT = "a private fit to so few records is not as near to them as the check asks for"
+EXCLUDED = {
+    "check_dtype_object": ABSENT,
+    "check_fit2d_1sample": FEW_RECORDS,
+}
+CLASSIFIERS = {
+    "check_classifiers_classes": LABELS,
+    "check_classifiers_train": LABELS,
+    "check_classifiers_regression_target": LABELS,
+    "check_classifier_data_not_an_array": FEW_RECORDS,
+}
+EXCLUDED_FOR = {
+    "LogisticRegression": CLASSIFIERS,
+    "GaussianNB": CLASSIFIERS,
+    "GradientBoostingClassifier": CLASSIFIERS
+    | {
+        "check_n_features_in_after_fitting": FEW_RECORDS,
+        "check_estimators_dtypes": FEW_RECORDS,
+    },
+    "GradientBoostingRegressor": {
+        "check_regressors_train": FIT,
+        "check_supervised_y_no_nan": ABSENT,
+    },
+    "KMeans": {"check_clustering": "labels of the records are not kept: predict tells them"},
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ALL)
+def test_scikit_learn_checks_pass_but_for_what_privacy_forces(name: str) -> None:
+    excluded = EXCLUDED | EXCLUDED_FOR.get(name, {})
+    found = check_estimator(
+        ALL[name](epsilon=50.0, noise=Silent()),
+        expected_failed_checks=excluded,
+        on_skip=None,
+    )
+    assert sum(each["status"] == "passed" for each in found) > 30

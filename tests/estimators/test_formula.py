@@ -1,0 +1,123 @@
+"""Models of mixed columns: what a formula makes of each, and what that costs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from prudent.accounting import ApproximateDpEvent
+from prudent.estimators import LinearRegression, QuantileRegressor
+from prudent.estimators.formula import Column, Formula
+from prudent.release.noise import ReproducibleNoise
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    size = 3000
+    found = pd.DataFrame(
+        {
+            "age": generator.integers(20, 65, size),
+            "region": generator.choice(["n", "s", "w", "rare"], size, p=[0.5, 0.3, 0.199, 0.001]),
+            "sex": generator.choice(["f", "m", "x"], size, p=[0.5, 0.4, 0.1]),
+            "odd name": generator.random(size) < 0.5,
+            "hours": np.where(generator.random(size) < 0.2, np.nan, generator.normal(40, 5, size)),
+        }
+    )
+    pay = found.age + 5.0 * (found.region == "s") - 3.0 * (found.sex == "m") + 4 * found["odd name"]
+    pay = pay + found.hours.fillna(50.0)
+    return found.assign(pay=pay + generator.normal(size=size))
+
+
+def quiet() -> LinearRegression:
+    return LinearRegression(epsilon=20.0, noise=ReproducibleNoise(1))
+
+
+FORMULA = "pay ~ age + C(region) + C(sex, f, m) + missing(hours) + `odd name`"
+
+
+def test_every_kind_of_term_becomes_its_features(frame: pd.DataFrame, tmp_path: Path) -> None:
+    fitted = quiet().fit(frame, FORMULA)
+    found = dict(zip(fitted.terms_, fitted.coef_, strict=True))
+    assert list(found) == [
+        *("age", "region[s]", "region[w]", "region[other]", "sex[m]"),
+        *("hours", "missing(hours)", "odd name"),
+    ]
+    expected = {"age": 1, "region[s]": 5, "region[w]": 0, "sex[m]": -3, "odd name": 4, "hours": 1}
+    assert found == pytest.approx({**found, **expected}, abs=0.5)
+    assert found["missing(hours)"] == pytest.approx(10, abs=1.5)
+    assert fitted.n_records_ == pytest.approx((frame.sex != "x").sum(), abs=40)
+    assert fitted.feature_names_in_.tolist() == ["age", "region", "sex", "hours", "odd name"]
+    known = frame[frame.sex != "x"]
+    assert fitted.score(known, known.pay) > 0.9
+    frame.to_parquet(tmp_path / "t.parquet")
+    again = quiet().fit(tmp_path / "t.parquet", FORMULA)
+    assert again.coef_.tolist() == fitted.coef_.tolist()
+
+
+def test_private_levels_are_part_of_the_price(frame: pd.DataFrame) -> None:
+    events = quiet().fit(frame, "pay ~ age + C(region) + C(sex)").event_.events
+    chosen = [each for each in events if isinstance(each, ApproximateDpEvent)]
+    assert [each.epsilon for each in chosen] == [1.0, 1.0]  # a tenth of ε, for both
+    public = quiet().fit(frame, "pay ~ age + C(region, n, s)").event_.events
+    assert not any(isinstance(each, ApproximateDpEvent) for each in public)
+
+
+def test_a_level_of_few_records_is_not_named(frame: pd.DataFrame) -> None:
+    model = LinearRegression(epsilon=3.0, noise=ReproducibleNoise(1))
+    fitted = model.fit(frame, "pay ~ age + C(region)")
+    assert "region[rare]" not in fitted.terms_
+
+
+def test_categories_alone_spend_nothing_on_scales(frame: pd.DataFrame) -> None:
+    fitted = quiet().fit(frame, "pay ~ C(sex, f, m)")
+    assert fitted.coef_ == pytest.approx([-3], abs=2)
+
+
+def test_bounds_replace_quantiles(frame: pd.DataFrame) -> None:
+    model = QuantileRegressor(epsilon=20.0, bounds={"age": (18, 70)}, noise=ReproducibleNoise(1))
+    fitted = model.fit(frame, "pay ~ age + missing(hours)")
+    assert fitted.coef_[0] == pytest.approx(1, abs=0.3)
+    bounded = LinearRegression(epsilon=20.0, bounds={0: (18, 70)}, noise=ReproducibleNoise(1))
+    assert bounded.fit(frame[["age"]], frame.pay).coef_[0] == pytest.approx(1, abs=0.3)
+
+
+def test_a_formula_is_read() -> None:
+    found = Formula.parse(" `a b` ~ x.1+C( y )+C(z, 1 ,b c)+missing(w) ")
+    assert found.target == "a b"
+    assert found.columns == (
+        Column("x.1"),
+        Column("y", "category"),
+        Column("z", "category", ("1", "b c")),
+        Column("w", "missing"),
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("~ x", "y ~", "y ~ x +", "y ~ x*z", "y ~ C()", "y ~ C(x, a, a)", "y ~ missing(x, a)"),
+        *("y ~ x + x", "y z ~ x", "y ~ log(x)", "y ~ C(x, )"),
+    ],
+)
+def test_what_is_no_formula_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="formula"):
+        Formula.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("pay ~ nope", "nope"),
+        ("nope ~ age", "nope"),
+        ("pay ~ pay", "pay"),
+        ("pay ~ sex", r"C\(sex"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(frame: Any, formula: str, message: str) -> None:
+    import polars
+
+    with pytest.raises(ValueError, match=message):
+        quiet().fit(polars.from_pandas(frame), formula)

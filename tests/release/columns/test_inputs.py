@@ -1,0 +1,71 @@
+"""Tables and columns of other libraries are read as they are."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import duckdb
+import ibis
+import pyarrow as pa
+
+import prudent
+from prudent.release.failures import SourceError
+from tests.release.recording import Silence
+
+TABLE = pa.table({"x": np.arange(100.0), 'odd "name"': np.arange(100.0), "city": ["a", "b"] * 50})
+GIVEN: Any = {"bounds": (0, 100), "epsilon": 1.0, "noise": Silence()}
+
+
+def narwhals(data: Any) -> Any:
+    return pytest.importorskip("narwhals").from_native(data)
+
+
+TABLES = {
+    "relation": lambda: duckdb.connect().from_arrow(TABLE),
+    "filtered relation": lambda: duckdb.connect().from_arrow(TABLE).filter("x >= 0"),
+    "narwhals": lambda: narwhals(TABLE),
+    "narwhals of pandas": lambda: narwhals(TABLE.to_pandas()),
+    "record batch": lambda: TABLE.combine_chunks().to_batches()[0],
+}
+COLUMNS = {
+    "arrow": lambda: TABLE["x"],
+    "arrow array": lambda: TABLE["x"].combine_chunks(),
+    "narwhals": lambda: narwhals(TABLE.to_pandas())["x"],
+    "ibis": lambda: ibis.memtable(TABLE).x,
+    "ibis expression": lambda: (ibis.memtable(TABLE).x * 2 / 2).name("twice"),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables(name: str) -> None:
+    for column in ("x", 'odd "name"'):
+        assert prudent.mean(TABLES[name](), column, **GIVEN).value == pytest.approx(49.5)
+    found = prudent.count(TABLES[name](), by="city", groups=["a"], epsilon=1.0, noise=Silence())
+    assert found["a"].value == 50
+    assert prudent.count(TABLES[name](), epsilon=1.0, noise=Silence()).value == 100
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns(name: str) -> None:
+    assert prudent.mean(COLUMNS[name](), **GIVEN).value == pytest.approx(49.5)
+
+
+def test_what_is_no_table_is_named_by_its_type() -> None:
+    with pytest.raises(SourceError, match=r"an Arrow table, an ibis table .* got object"):
+        prudent.mean(object(), "x", **GIVEN)
+
+
+def test_a_missing_epsilon_says_just_that() -> None:
+    with pytest.raises(TypeError, match=r"^mean\(\) missing 1 required .* 'epsilon'$"):
+        prudent.mean(TABLE, "x")  # type: ignore[call-overload]
+
+
+def test_every_statistic_is_a_name_of_the_package() -> None:
+    from prudent.release import statistics
+
+    hidden = {"certify_quantile", "trimmed_sum"}  # for authors of certificates and of training
+    assert set(statistics.__all__) - hidden <= set(prudent.__all__)

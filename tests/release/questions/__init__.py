@@ -1,0 +1,1 @@
+"""Several questions of one table."""

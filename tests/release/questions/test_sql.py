@@ -1,0 +1,157 @@
+"""SQL is parsed into the same questions, never executed, and refused free of charge."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa
+import pyarrow.parquet
+
+import prudent
+from prudent.cli import main
+from tests.release.recording import Book, Silence
+
+X = np.arange(400.0)
+TABLE = pa.table(
+    {
+        "x": X,
+        "y": 400 - X,
+        "w": X % 3,
+        "city": ["oslo", "bergen", "oslo", "paris"] * 100,
+        "day": np.datetime64("2024-01-01") + (np.arange(400) % 60).astype("m8[D]"),
+        "order": ["a"] * 400,
+    }
+)
+
+
+def ask(query: str, **given: Any) -> Any:
+    return prudent.sql(query, people=TABLE, **{"epsilon": 1.0, "noise": Silence(), **given})
+
+
+@pytest.mark.thorough
+def test_every_aggregate_is_the_statistic_that_it_names() -> None:
+    found = ask(
+        "SELECT count(*) AS n, count(DISTINCT city) AS cities, avg(clip(x, 0, 400)) AS mean, "
+        "sum(clip(x, 0, 400)) AS total, avg(x > 99) AS share, sum(x * w) / sum(w) AS weighted, "
+        "sum(x) / sum(y) AS ratio, corr(clip(x, 0, 400), clip(y, 0, 400)) AS r, "
+        "var_pop(clip(x, 0, 400)) AS v, stddev_pop(clip(x, 0, 400)) AS s, "
+        "count(*) FILTER (WHERE x < 10) AS few, countif(x < 5) AS fewer, "
+        "quantile(x, 0.9) AS q, percentile_disc(0.25) WITHIN GROUP (ORDER BY x) AS p, "
+        "median(x) AS m, min(x) AS low, max(x) AS high FROM people",
+        epsilon=50.0,
+    )
+    assert found["n"].value == 400
+    assert found["cities"].value == 3
+    assert found["mean"].value == pytest.approx(X.mean())
+    assert found["total"].value == pytest.approx(X.sum())
+    assert found["share"].value == pytest.approx(0.75)
+    assert found["r"].value == pytest.approx(-1, abs=1e-4)
+    assert found["v"].value == pytest.approx(X.var(), rel=1e-4)
+    assert found["s"].value == pytest.approx(X.std(), rel=1e-4)
+    assert (found["few"].value, found["fewer"].value) == (10, 5)
+    assert found.columns["weighted"] == ("x", "weighted_mean")
+    assert found.columns["ratio"] == ("x", "ratio")
+    assert found.columns["p"] == ("x", "quantile")
+
+
+def test_groups_that_the_query_names_are_public() -> None:
+    book = Book()
+    query = (
+        "SELECT city, count(*) n FROM people WHERE city IN ('oslo', 'bergen', 'rome') AND x >= 100 "
+        "GROUP BY city ORDER BY n DESC, city LIMIT 2"
+    )
+    found = ask(query, ledger=book)
+    assert {group: each.value for group, each in found["n"].items()} == {"oslo": 150, "bergen": 75}
+    assert len(book.charges) == 1
+    frame = found.to_frame(wide=True)
+    assert frame.to_dict("list") == {"city": ["oslo", "bergen"], "n": [150, 75]}
+
+
+@pytest.mark.thorough
+def test_other_groups_are_given_or_private() -> None:
+    query = "SELECT date_trunc('month', day) AS month, count(*) FROM people GROUP BY 1"
+    found = ask(query, groups=["2024-01..2024-03"])
+    assert [each.value for each in found["COUNT(*)"].values()] == [217, 183, 0]
+    found = ask(query, epsilon=9.0, delta=1e-6)
+    assert len(found["COUNT(*)"]) == 2
+    with pytest.raises(ValueError, match="those with enough records are found privately"):
+        ask(query)
+
+
+REFUSED = {
+    "SELECT x FROM people": "Single values are private",
+    "SELECT * FROM people": "Name the statistics",
+    "SELECT avg(x), x FROM people": "Single values are private",
+    "SELECT DISTINCT city FROM people": "count\\(DISTINCT x\\)",
+    "SELECT avg(x) FROM people JOIN others USING (x)": "Join the tables beforehand",
+    "SELECT avg(x) FROM people, others": "Join the tables beforehand",
+    "SELECT avg(x) FROM (SELECT * FROM people)": "Ask of a table or a view",
+    "WITH t AS (SELECT 1) SELECT avg(x) FROM t": "Ask of a table or a view",
+    "SELECT avg(x) FROM people WHERE x > (SELECT avg(x) FROM people)": "Ask of a table",
+    "SELECT avg(x) OVER () FROM people": "Ask by group",
+    "SELECT city, count(*) FROM people GROUP BY city HAVING count(*) > 3": "Leave HAVING out",
+    "SELECT stddev(x) FROM people": "stddev_pop",
+    "SELECT variance(x) FROM people": "var_pop",
+    "SELECT string_agg(city, ',') FROM people": "Aggregates that can be asked",
+    "SELECT list(x) FROM people": "Aggregates that can be asked",
+    "SELECT avg(max(x)) FROM people": "it uses max",
+    "SELECT avg(random()) FROM people": "it uses",
+    "SELECT count(*) FROM people WHERE rowid < 3": "Expected where",
+    "SELECT count(*) FROM people WHERE read_text('/etc/passwd') = 'a'": "Expected where",
+    "SELECT count(*) FROM read_csv('/etc/passwd')": "no single table after FROM",
+    "SELECT count(*) FROM people; DROP TABLE people": "no single SELECT",
+    "SELECT count(*) FROM people UNION SELECT 1": "no single SELECT",
+    "SELECT count(*) FROM people TABLESAMPLE 1": "no single table after FROM",
+    "SELECT count(*) FROM people ORDER BY x": "ordered by what it does not select",
+    "SELECT count(*) FROM people LIMIT 1": "LIMIT without GROUP BY",
+    "SELECT city, count(*) FROM people GROUP BY ROLLUP (city)": "Group by columns",
+    "SELECT count(*) FROM people GROUP BY 7": "there is no column 7",
+    "SELECT count(*) FROM strangers": "FROM one of people",
+    "DELETE FROM people": "no single SELECT",
+    "COPY people TO 'x.csv'": "no single SELECT",
+    "SELECT": "no single table",
+    "not sql at all (": "cannot be parsed",
+}
+
+
+@pytest.mark.parametrize("query", REFUSED)
+def test_what_has_no_private_answer_is_refused_free_of_charge(query: str) -> None:
+    book = Book()
+    with pytest.raises(ValueError, match=REFUSED[query]):
+        ask(query, delta=1e-6, ledger=book)
+    assert book.charges == []
+
+
+def test_names_with_blanks_and_reserved_words_are_names() -> None:
+    table = TABLE.rename_columns(["x", "y z", "w", "city", "day", "order"])
+    found: Any = prudent.sql(
+        'SELECT avg(clip("y z", 0, 400)) AS a, count("order") FROM people WHERE "y z" > 200',
+        people=table,
+        epsilon=1.0,
+        noise=Silence(),
+    )
+    assert found["a"].value == pytest.approx(np.arange(201.0, 401).mean())
+
+
+def test_a_query_on_the_command_line(tmp_path, capsys) -> None:
+    import json
+
+    pa.parquet.write_table(TABLE, tmp_path / "people.parquet")
+    query = f"SELECT median(x), count(*) FROM '{tmp_path}/people.parquet' WHERE city = 'oslo'"
+    assert main(["sql", query, "--epsilon", "5", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["answers"]) == {"MEDIAN(x)", "COUNT(*)"}
+    assert main(["sql", query, "--epsilon", "5", "--dry-run"]) == 0
+    assert "count by laplace: ε = 1" in capsys.readouterr().out
+    assert main(["sql", "SELECT x FROM 'people.parquet'", "--epsilon", "5"]) == 2
+    assert "Single values are private" in capsys.readouterr().err
+    table = ["release", "table", str(tmp_path / "people.parquet"), "--epsilon", "9", "--json"]
+    both = ["--by", "city,w", "--groups", "oslo,paris;0,1"]
+    assert main([*table, "--columns", "median(x),quantile(y, 0.9)", *both]) == 0
+    groups = json.loads(capsys.readouterr().out)["answers"]["QUANTILE(y, 0.9)"]["groups"]
+    assert list(groups) == ["oslo, 0", "oslo, 1", "paris, 0", "paris, 1"]

@@ -1,0 +1,115 @@
+"""Several questions of one table: one opening, one charge, one table of answers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa
+
+import prudent
+from prudent._validate import ArgumentError
+from prudent.accounting import epsilon_of
+from prudent.release import Ask
+from prudent.release.noise import ReproducibleNoise
+from tests.release.recording import Book
+
+VALUES = np.random.default_rng(3).normal(50, 10, 800)
+TABLE = pa.table(
+    {
+        "x": VALUES,
+        "n": np.arange(800) % 7,
+        "yes": VALUES > 50,
+        "city": ["oslo", "bergen"] * 400,
+        "who": np.arange(800) // 2,
+    }
+)
+
+
+def test_all_questions_are_charged_once() -> None:
+    book = Book()
+    found: Any = prudent.table(
+        TABLE,
+        [Ask("mean", "x", bounds=(0, 100)), "median(n)", "count(*)", Ask("proportion", "yes")],
+        epsilon=4.0,
+        ledger=book,
+        noise=ReproducibleNoise(1),
+    )
+    ((event, label, _),) = book.charges
+    assert label == "table of x, n, yes"
+    assert epsilon_of(event, delta=0.0) <= 4.0 + 1e-9
+    assert found.event == event
+    assert found["mean(x)"].value == pytest.approx(50, abs=2)
+    assert found["COUNT(*)"].value == pytest.approx(800, abs=30)
+    parts = [found[name].epsilon for name in found.answers]
+    assert sum(parts) == pytest.approx(4.0)
+    assert found["COUNT(*)"].epsilon < found["mean(x)"].epsilon
+
+
+@pytest.mark.thorough
+def test_answers_are_one_frame() -> None:
+    given: Any = {"epsilon": 20.0, "noise": ReproducibleNoise(2)}
+    questions = {"x": ["median", "mean"], "n": "mean"}
+    found: Any = prudent.table(TABLE, questions, by="city", groups=["oslo", "bergen"], **given)
+    frame = found.to_frame()
+    assert list(frame.columns) == ["city", "column", "statistic", "value", "low", "high", "status"]
+    assert len(frame) == 6
+    wide = found.to_frame(wide=True)
+    assert list(wide.columns) == ["city", "median(x)", "mean(x)", "mean(n)"]
+    assert "<th>city</th>" in found._repr_html_()
+    assert found.plain()["answers"]["mean(n)"]["groups"]["oslo"]["status"] == "released"
+
+
+def test_private_groups_are_chosen_once() -> None:
+    book = Book()
+    found: Any = prudent.table(
+        TABLE,
+        ["avg(x)", "count(*)"],
+        by=["city", "yes"],
+        groups="private",
+        epsilon=9.0,
+        delta=1e-6,
+        ledger=book,
+        noise=ReproducibleNoise(5),
+    )
+    assert list(found["AVG(x)"]) == list(found["COUNT(*)"])
+    assert len(book.charges) == 1
+    assert epsilon_of(book.charges[0][0], delta=1e-6) <= 9.0 + 1e-6
+
+
+@pytest.mark.thorough
+def test_a_description_of_every_column() -> None:
+    found: Any = prudent.describe(TABLE, epsilon=40.0, unit=None, noise=ReproducibleNoise(3))
+    assert found["describe(x)"].median.value == pytest.approx(50, abs=3)
+    assert {"describe(n)", "proportion(yes)", "count(city)", "count_distinct(city)"} <= set(
+        found.answers
+    )
+    statistics = set(found.to_frame().statistic)
+    assert {"deviation", "0.5-quantile", "count_distinct"} <= statistics
+    preview: Any = prudent.describe(TABLE, epsilon=40.0, dry_run=True)
+    assert sum(part.epsilon for part in preview.parts) == pytest.approx(40.0)
+    assert "description by exponential" in str(preview)
+
+
+@pytest.mark.parametrize(
+    ("questions", "message"),
+    [
+        ({"x": "nonsense"}, "Expected statistic one of"),
+        ({}, "one or more different ones"),
+        (["median(x)", "MEDIAN(x)"], "one or more different ones"),
+        ([Ask("quantile", "x")], "Expected options of a quantile"),
+        ([Ask("mean", "x", edges=[1, 2])], "Expected options of a mean"),
+        ([3], "an Ask, or a text"),
+        (["x"], "Single values are private"),
+        ({"city": "mean"}, "of numbers"),
+    ],
+)
+def test_what_is_no_question_costs_nothing(questions: Any, message: str) -> None:
+    book = Book()
+    with pytest.raises(ArgumentError, match=message):
+        prudent.table(TABLE, questions, epsilon=1.0, ledger=book)
+    assert book.charges == []

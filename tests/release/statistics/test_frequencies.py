@@ -1,0 +1,109 @@
+"""Categories: the most frequent ones, and how many different ones there are."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+import prudent
+from prudent._validate import ArgumentError
+from prudent.release.columns.kinds.sets import matched
+from tests.release.recording import Book, Silence
+
+CITIES = ["oslo"] * 50 + ["bergen"] * 30 + ["tromsø"] * 20 + [None]
+TABLE = pa.table({"city": CITIES, "who": [place % 10 for place in range(101)]})
+
+
+def brute_force(held: dict[int, set[int]], most: int) -> int:
+    """The largest number of values that can be given out, by trying every choice."""
+    choices = [
+        [set(some) for size in range(most + 1) for some in itertools.combinations(own, size)]
+        for own in held.values()
+    ]
+    return max((len(set().union(*some)) for some in itertools.product(*choices)), default=0)
+
+
+holdings = st.dictionaries(
+    st.integers(0, 4), st.sets(st.integers(0, 5), min_size=1, max_size=4), max_size=4
+)
+
+
+@given(holdings, st.integers(1, 3))
+def test_a_matching_is_as_large_as_can_be(held: dict[int, set[int]], most: int) -> None:
+    pairs = [(unit, value) for unit, own in held.items() for value in own]
+    found = matched([unit for unit, _ in pairs], [value for _, value in pairs], most)
+    assert found == brute_force(held, most)
+    for gone in held:
+        left = [(unit, value) for unit, value in pairs if unit != gone]
+        less = matched([unit for unit, _ in left], [value for _, value in left], most)
+        assert found - most <= less <= found
+
+
+def test_different_values_are_counted_once() -> None:
+    given: Any = {"epsilon": 1.0, "noise": Silence()}
+    assert prudent.count_distinct(TABLE, "city", **given).value == 3
+    assert prudent.count_distinct(CITIES, **given).value == 3
+    assert prudent.count_distinct(TABLE, "who", **given).value == 10
+    found = prudent.count_distinct(TABLE, "city", by="who", groups=[0, 1], **given)
+    assert [each.value for each in found.values()] == [3, 3]
+
+
+def test_one_person_changes_the_number_by_so_many_values() -> None:
+    """A person with a thousand values of their own adds two, where two of each count."""
+    held = {"who": ["a"] * 1000 + ["b"] * 3, "what": [*range(1000), 1000, 1001, 1002]}
+    noise = Silence()
+    found = prudent.count_distinct(
+        pa.table(held), "what", unit="who", per_unit=2, epsilon=1.0, noise=noise
+    )
+    assert found.value == 4
+    assert noise.drawn[0][1] == pytest.approx(2.0)  # the scale of the noise is for two values
+    assert "at most 2 of its different values" in found.notes[0]
+    with pytest.raises(ArgumentError, match="how many values of one person"):
+        prudent.count_distinct(pa.table(held), "what", unit="who", epsilon=1.0)
+
+
+def test_a_person_counts_in_one_group() -> None:
+    held = pa.table({"who": [1, 1, 1], "g": ["a", "a", "b"], "what": [1, 2, 3]})
+    found = prudent.count_distinct(
+        held, "what", unit="who", per_unit=5, by="g", groups=["a", "b"], epsilon=1, noise=Silence()
+    )
+    assert [each.value for each in found.values()] == [2, 0]
+
+
+def test_the_most_frequent_come_first() -> None:
+    listed = ["bergen", "oslo", "nowhere", "tromsø"]
+    found = prudent.top_k(TABLE, "city", 2, categories=listed, epsilon=1.0, noise=Silence())
+    assert {name: each.value for name, each in found.items()} == {"oslo": 50, "bergen": 30}
+    assert list(found) == ["oslo", "bergen"]
+    book = Book()
+    found = prudent.top_k(TABLE, "city", 9, epsilon=5.0, delta=1e-6, ledger=book, noise=Silence())
+    assert list(found) == ["oslo", "bergen", "tromsø"]
+    assert len(book.charges) == 1
+    with pytest.raises(ArgumentError, match="delta"):
+        prudent.top_k(TABLE, "city", epsilon=1.0)
+
+
+def test_a_histogram_of_categories_is_a_count_by_group() -> None:
+    given: Any = {"epsilon": 1.0, "noise": Silence()}
+    found: Any = prudent.histogram(TABLE, "city", categories=["oslo", "paris"], **given)
+    assert {name: each.value for name, each in found.items()} == {"oslo": 50, "paris": 0}
+    found = prudent.histogram(TABLE, "city", categories=["oslo"], by="who", groups=[0, 1], **given)
+    assert {name: each.value for name, each in found.items()} == {(0, "oslo"): 5, (1, "oslo"): 5}
+
+
+def test_rows_are_counted_without_a_column() -> None:
+    given: Any = {"epsilon": 1.0, "noise": Silence()}
+    assert prudent.count(TABLE, **given).value == 101
+    assert prudent.count(TABLE, "city", **given).value == 100
+    assert prudent.count(TABLE, where="who = 3", **given).value == 10
+    persons = prudent.count(TABLE, unit="who", **given)
+    assert persons.value == 10
+    assert persons.notes[0] == "Each who counts with one record."

@@ -1,0 +1,62 @@
+"""Quantiles in a tail, without bounds: near the scale of the data, at the price that is charged."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import PldAccountant
+from prudent.release.columns.column import ArrayColumn
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.statistics import quantile, quantiles
+from tests.release.statistics.test_moments import Several
+
+INCOMES = np.round(np.random.default_rng(3).lognormal(9.3, 0.6, 300))
+
+
+def typical_error(values: Any, p: float, epsilon: float) -> float:
+    truth = np.sort(values)[int(np.ceil(p * len(values))) - 1]
+    found = [
+        quantile(values, p=p, epsilon=epsilon, noise=ReproducibleNoise(seed)).value
+        for seed in range(11)
+    ]
+    return float(np.median(np.abs(np.array(found, float) - truth)))
+
+
+def test_octaves_without_records_do_not_attract_the_tail_of_a_small_table() -> None:
+    assert typical_error(INCOMES, 0.9, 0.3) < 10_000  # half a million without a scale
+    assert typical_error(INCOMES.astype(np.int64), 0.9, 0.3) < 10_000
+    assert typical_error(-INCOMES, 0.1, 0.3) < 10_000
+    heights = np.random.default_rng(5).normal(170.0, 10.0, 1_000)
+    assert typical_error(heights, 0.99, 1.0) < 60
+
+
+@pytest.mark.parametrize("column", [ArrayColumn, Several])
+def test_the_scale_is_paid_for(column: Any) -> None:
+    for preview in (
+        quantile(column(INCOMES), p="0.9", epsilon=0.9, dry_run=True),
+        quantiles(column(INCOMES), ps=["0.1", "0.5"], epsilon=0.9, dry_run=True),
+    ):
+        spent = PldAccountant().compose(preview.event).get_epsilon(0.0)
+        assert preview.epsilon == 0.9
+        assert 0.9 * (1 - 1e-9) <= spent <= 0.9 * (1 + 1e-9)
+
+
+def test_only_a_tail_without_bounds_needs_a_scale() -> None:
+    def first(**given: Any) -> float:
+        event: Any = quantile(INCOMES, epsilon=1.0, dry_run=True, **given).event
+        return float(event.events[0].epsilon)
+
+    assert first(p="0.9") == 0.2
+    assert first(p="0.75") == pytest.approx(0.9)
+    assert first(p="0.9", bounds=(0, 1e5)) == pytest.approx(0.9)
+
+
+def test_an_interval_that_reaches_an_end_is_none() -> None:
+    values = np.full(3_000, 100.0)
+    values[:100] = np.inf  # beyond every scale: the upper end of the interval cannot hold
+    for seed in range(5):
+        found = quantile(values, p="0.99", epsilon=1.0, noise=ReproducibleNoise(seed))
+        assert found.usual_interval is None

@@ -1,0 +1,87 @@
+"""A private search over settings of an estimator: its price, its best, and what it charges."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import prudent
+from prudent import ArgumentError, DiscreteLaplaceTest
+from prudent.accounting.events import WorstOfDpEvent
+from prudent.estimators import GaussianNB, GradientBoostingClassifier, GradientBoostingRegressor
+from prudent.release.noise import ReproducibleNoise
+from prudent.tune import Geometric, Poisson, price, search
+from tests.estimators.models.fitting import data
+
+FEW = Poisson(2)
+
+
+def parts(name: str, count: int = 1200) -> dict[str, Any]:
+    x, y = data(name, count)
+    return {"data": (x[200:], y[200:]), "held_out": (x[:200], y[:200])}
+
+
+@pytest.mark.thorough
+def test_the_best_setting_is_released_with_its_fitted_model(tmp_path: Path) -> None:
+    model = GaussianNB(3.0, noise=ReproducibleNoise(1), ledger=object())
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4) as ledger:
+        best = search(
+            model,
+            {"classes": [[0, 1], [5, 6]]},  # no record has the latter
+            trials=Geometric(6),
+            delta=1e-5,
+            score_noise=DiscreteLaplaceTest(2.0),
+            ledger=ledger,
+            **parts("GaussianNB"),
+        )
+        assert len(ledger.history()) == 1
+    if best.setting == {"classes": [0, 1]}:
+        assert best.score > 150
+        assert best.value.score(*parts("GaussianNB")["held_out"]) > 0.8
+    assert best.epsilon > best.candidate_epsilon > 3.0
+
+
+@pytest.mark.thorough
+def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
+    models = [GradientBoostingClassifier(1.0, n_estimators=count) for count in (2, 4)]
+    events = [each.event_for(3) for each in models]
+    best = search(
+        models[0],
+        {"n_estimators": [2, 4]},
+        trials=FEW,
+        delta=1e-5,
+        score_noise=DiscreteLaplaceTest(5.0),
+        disjoint=True,
+        **parts("GradientBoostingClassifier", 300),
+    )
+    whole = WorstOfDpEvent([WorstOfDpEvent(events), DiscreteLaplaceTest(5.0)])
+    assert best.epsilon == price(whole, FEW, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("argument", "given"),
+    [
+        ("score_noise", {"score_noise": 3.0}),
+        ("tolerance", {"tolerance": -1.0}),
+        ("grid", {"grid": {"n_estimators": []}}),
+    ],
+)
+def test_arguments_are_checked(argument: str, given: dict[str, Any]) -> None:
+    usual = {"grid": {"n_estimators": [2]}, "trials": FEW, "delta": 1e-5, "score_noise": None}
+    with pytest.raises(ArgumentError, match=argument):
+        search(GradientBoostingRegressor(), **{**usual, **parts("Regressor", 250), **given})
+
+
+def test_numbers_are_right_within_a_tolerance() -> None:
+    from prudent.tune.estimating import _Fit
+
+    class Model:
+        def predict(self, rows: Any) -> Any:
+            if rows[0, 0] > 5:
+                raise ValueError
+            return rows[:, 0]
+
+    x = np.array([[1.0], [2.0], [3.0], [9.0]])
+    score = _Fit(None, (None, None), (x, np.array([1.0, 2.4, 4.0, 9.0])), None, 0.5)
+    assert score._right(Model()) == 2
