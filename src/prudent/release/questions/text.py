@@ -69,7 +69,7 @@ def ask_of(node: ast.Expression, text: str, name: str | None = None) -> Ask:
     title = text_of(node) if name is None else name
     options: dict[str, Any] = {"name": title}
     if isinstance(node, ast.Filter):
-        options["where"] = _where(node, text)
+        options["where"] = _together(node, text_of(node.expression.this))
         node = node.this
     if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
         (ordered,) = node.expression.expressions
@@ -79,7 +79,11 @@ def ask_of(node: ast.Expression, text: str, name: str | None = None) -> Ask:
         if p is not None:
             return _of(node.this, "quantile", options | {"p": constant_of(p)})
     if isinstance(node, ast.CountIf):
-        return Ask("count", None, where=text_of(node.this), **options)
+        own = options.pop("where", None)
+        where = _together(node, text_of(node.this))
+        return Ask(
+            "count", None, where=where if own is None else f"({own}) AND ({where})", **options
+        )
     if isinstance(node, ast.Count):
         return _count(node, options)
     if type(node) in _PAIRS:
@@ -139,11 +143,10 @@ def _bounds(value: ast.Expression) -> tuple[ast.Expression, tuple[Any, Any] | No
     return value, None
 
 
-def _where(node: ast.Filter, text: str) -> str:
-    """The condition of FILTER, together with that of the query."""
+def _together(node: ast.Expression, own: str) -> str:
+    """A condition of one aggregate, together with that of the query."""
     tree = node.find_ancestor(ast.Select)
     whole = None if tree is None else tree.args.get("where")
-    own = text_of(node.expression.this)
     return own if whole is None else f"({text_of(whole.this)}) AND ({own})"
 
 
