@@ -244,8 +244,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """Public locations and scales of columns, by place, from the bounds that were given."""
         found = {}
         for column, bounds in dict(getattr(self, "bounds", None) or {}).items():
-            place = column if isinstance(column, int) else None
-            if place is None:
+            if isinstance(column, int):
+                place = int(_validate.between(0, len(names) - 1, bounds=column))
+            else:
                 place = list(names).index(_validate.one_of(names, bounds=column))
             low, high = check_bounds(bounds)
             found[place] = ((low + high) / 2, (high - low) / 4)

@@ -275,6 +275,7 @@ def array_of(data: Any) -> npt.NDArray[Any]:
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
     if not array.shape[1]:
+        # In scikit-learn's words, without the number of records, which is private.
         raise ValueError(
             "Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
         )

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
-from prudent.release.columns.sets import matched
+from prudent.release.columns.kinds.sets import matched
 
 
 def given(pairs: list[tuple[int, int]], most: int) -> int:

@@ -39,7 +39,7 @@ from prudent.release.noise import Noise
 from prudent.release.outcome import Groups
 from prudent.release.questions.asks import Ask
 from prudent.release.questions.tables import Table, answered
-from prudent.release.questions.text import NEAREST, ask_of, constant_of, refused, text_of
+from prudent.release.questions.text import NEAREST, Node, ask_of, constant_of, refused, text_of
 from prudent.release.request import GroupNames, Request
 
 _OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
@@ -140,7 +140,7 @@ class _Query:
         limit: How many groups to keep; None for all.
     """
 
-    tree: ast.Select
+    tree: Node
     table: str
     keys: tuple[str, ...]
     asks: tuple[Ask, ...]
@@ -151,7 +151,9 @@ class _Query:
     def parse(cls, text: str) -> "_Query":
         _validate.instance(str, "a query in SQL", query=text)
         try:
-            trees = [tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None]
+            trees: list[Node] = [
+                tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None
+            ]
         except Exception:  # also of the tokenizer
             raise refused(text, "it cannot be parsed") from None
         if len(trees) != 1 or not isinstance(trees[0], ast.Select):
@@ -165,7 +167,7 @@ class _Query:
         if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
             raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
         source = tree.args.get("from_") or tree.args.get("from")
-        named = None if source is None else source.this
+        named: Node = None if source is None else source.this
         plain = isinstance(named, ast.Table) and isinstance(named.this, ast.Identifier)
         if not plain or {key for key, value in named.args.items() if value} - _OF_A_TABLE:
             raise refused(text, "it has no single table after FROM")
@@ -244,14 +246,15 @@ class _Query:
 
 
 def _order(
-    tree: ast.Select, keys: list[str], asks: list[Ask], text: str
+    tree: Node, keys: list[str], asks: list[Ask], text: str
 ) -> tuple[tuple[int | str, bool], ...]:
     """What ORDER BY names: keys, or answers by their alias or their text; the last first."""
     order = tree.args.get("order")
     titles = [ask.title for ask in asks]
     found: list[tuple[int | str, bool]] = []
     for ordered in [] if order is None else order.expressions:
-        node, by = ordered.this, None
+        node = ordered.this
+        by: int | str | None = None
         if isinstance(node, ast.Column) and node.name in titles:
             by = node.name
         else:
@@ -278,7 +281,7 @@ def _file(parsed: _Query, tables: Mapping[str, Any]) -> str:
     )
 
 
-def _resolved(node: ast.Expression, tree: ast.Select, text: str) -> ast.Expression:
+def _resolved(node: Node, tree: Node, text: str) -> Node:
     """What a place in the list, GROUP BY 1, or an alias stands for."""
     if isinstance(node, ast.Literal) and not node.is_string:
         place = int(node.name)
@@ -291,7 +294,7 @@ def _resolved(node: ast.Expression, tree: ast.Select, text: str) -> ast.Expressi
     return node
 
 
-def _key(node: ast.Expression, text: str) -> str:
+def _key(node: Node, text: str) -> str:
     """A column of groups, as `by` takes it."""
     match node:
         case ast.Column():
@@ -300,7 +303,7 @@ def _key(node: ast.Expression, text: str) -> str:
             ast.TimestampTrunc(this=ast.Column() as column)
             | ast.DateTrunc(this=ast.Column() as column)
         ):
-            return f"{column.name}:{node.unit.name.lower()}"
+            return f"{column.name}:{node.args['unit'].name.lower()}"
         case ast.Year() | ast.Month() | ast.Day() | ast.Lower() | ast.Upper():
             return text_of(node)
     raise refused(
@@ -310,7 +313,7 @@ def _key(node: ast.Expression, text: str) -> str:
     )
 
 
-def _conjuncts(node: ast.Expression) -> Iterator[ast.Expression]:
+def _conjuncts(node: Node) -> Iterator[Node]:
     node = node.unnest()
     if isinstance(node, ast.And):
         yield from _conjuncts(node.this)

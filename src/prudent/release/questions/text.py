@@ -1,6 +1,6 @@
 """Questions written as texts, in the syntax of SQL: "median(salary)", "count(*)"."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlglot
 from sqlglot import expressions as ast
@@ -8,7 +8,9 @@ from sqlglot import expressions as ast
 from prudent._validate import ArgumentError
 from prudent.release.questions.asks import Ask
 
-_AGGREGATES: dict[type[ast.Expression], str] = {
+Node: TypeAlias = Any  # of a parsed query; its classes have other bases in other versions
+
+_AGGREGATES: dict[Any, str] = {
     ast.Avg: "mean",
     ast.Max: "maximum",
     ast.Median: "median",
@@ -18,9 +20,9 @@ _AGGREGATES: dict[type[ast.Expression], str] = {
     ast.Sum: "sum",
     ast.VariancePop: "variance",
 }
-_PAIRS: dict[type[ast.Expression], str] = {ast.Corr: "correlation", ast.CovarPop: "covariance"}
+_PAIRS: dict[Any, str] = {ast.Corr: "correlation", ast.CovarPop: "covariance"}
 _QUANTILES = (ast.Quantile, ast.ApproxQuantile, ast.PercentileCont, ast.PercentileDisc)
-NEAREST: dict[type[ast.Expression], str] = {
+NEAREST: dict[Any, str] = {
     ast.Having: "Leave HAVING out, and choose among the answers.",
     ast.Join: "Join the tables beforehand, in a view or an ibis table, with one row per person.",
     ast.Subquery: "Ask of a table or a view; a condition is written in WHERE.",
@@ -64,12 +66,12 @@ def refused(text: str, why: str, hint: str = "") -> ArgumentError:
     )
 
 
-def ask_of(node: ast.Expression, text: str, name: str | None = None) -> Ask:
+def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
     """The question that an aggregate asks."""
     title = text_of(node) if name is None else name
     options: dict[str, Any] = {"name": title}
     if isinstance(node, ast.Filter):
-        options["where"] = _where(node, text)
+        options["where"] = _together(node, text_of(node.expression.this))
         node = node.this
     if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
         (ordered,) = node.expression.expressions
@@ -79,7 +81,11 @@ def ask_of(node: ast.Expression, text: str, name: str | None = None) -> Ask:
         if p is not None:
             return _of(node.this, "quantile", options | {"p": constant_of(p)})
     if isinstance(node, ast.CountIf):
-        return Ask("count", None, where=text_of(node.this), **options)
+        own = options.pop("where", None)
+        where = _together(node, text_of(node.this))
+        return Ask(
+            "count", None, where=where if own is None else f"({own}) AND ({where})", **options
+        )
     if isinstance(node, ast.Count):
         return _count(node, options)
     if type(node) in _PAIRS:
@@ -95,7 +101,7 @@ def ask_of(node: ast.Expression, text: str, name: str | None = None) -> Ask:
     )
 
 
-def _count(node: ast.Count, options: dict[str, Any]) -> Ask:
+def _count(node: Node, options: dict[str, Any]) -> Ask:
     match node.this:
         case ast.Star():
             return Ask("count", None, **options)
@@ -104,23 +110,20 @@ def _count(node: ast.Count, options: dict[str, Any]) -> Ask:
     return Ask("count", text_of(node.this), **options)
 
 
-def _of(value: ast.Expression, statistic: str, options: dict[str, Any]) -> Ask:
+def _of(value: Node, statistic: str, options: dict[str, Any]) -> Ask:
     value, bounds = _bounds(value)
-    return Ask(
-        statistic, text_of(value), **options, **({} if bounds is None else {"bounds": bounds})
-    )
+    known: dict[str, Any] = {} if bounds is None else {"bounds": bounds}
+    return Ask(statistic, text_of(value), **options, **known)
 
 
-def _pair(
-    first: ast.Expression, second: ast.Expression, statistic: str, options: dict[str, Any]
-) -> Ask:
+def _pair(first: Node, second: Node, statistic: str, options: dict[str, Any]) -> Ask:
     (first, bounds), (second, others) = _bounds(first), _bounds(second)
     given = {"bounds": bounds, "other_bounds": others}
-    known = {name: each for name, each in given.items() if each is not None}
+    known: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
     return Ask(statistic, text_of(first), other=text_of(second), **options, **known)
 
 
-def _quotient(above: ast.Expression, below: ast.Expression, options: dict[str, Any]) -> Ask:
+def _quotient(above: Node, below: Node, options: dict[str, Any]) -> Ask:
     weight = text_of(_bounds(below)[0])
     if isinstance(above, ast.Mul):
         factors = [above.this, above.expression]
@@ -130,7 +133,7 @@ def _quotient(above: ast.Expression, below: ast.Expression, options: dict[str, A
     return _pair(above, below, "ratio", options)
 
 
-def _bounds(value: ast.Expression) -> tuple[ast.Expression, tuple[Any, Any] | None]:
+def _bounds(value: Node) -> tuple[Node, tuple[Any, Any] | None]:
     """A value, and the bounds of clip(value, low, high) around it."""
     value = value.unnest()
     if isinstance(value, ast.Anonymous) and value.name.lower() in ("clip", "clamp"):
@@ -139,15 +142,14 @@ def _bounds(value: ast.Expression) -> tuple[ast.Expression, tuple[Any, Any] | No
     return value, None
 
 
-def _where(node: ast.Filter, text: str) -> str:
-    """The condition of FILTER, together with that of the query."""
+def _together(node: Node, own: str) -> str:
+    """A condition of one aggregate, together with that of the query."""
     tree = node.find_ancestor(ast.Select)
     whole = None if tree is None else tree.args.get("where")
-    own = text_of(node.expression.this)
     return own if whole is None else f"({text_of(whole.this)}) AND ({own})"
 
 
-def constant_of(node: ast.Expression) -> Any:
+def constant_of(node: Node) -> Any:
     """A public number or text."""
     if isinstance(node, ast.Neg):
         return -constant_of(node.this)
@@ -158,6 +160,6 @@ def constant_of(node: ast.Expression) -> Any:
     return int(node.name) if node.name.isdigit() else float(node.name)
 
 
-def text_of(node: ast.Expression) -> str:
+def text_of(node: Node) -> str:
     """A value of one row as `column` takes it: a name as it is, an expression as its text."""
     return node.name if isinstance(node, ast.Column) else node.sql(dialect="duckdb")

@@ -206,9 +206,9 @@ class Extreme(Statistic):
         share = 1 - Fraction(depth, max(1, counted))
         p = max(Fraction(1, 2), min(_EXTREME, Fraction(math.floor(share * 10**6), 10**6)))
         chosen = self._at(p)
-        quantile = attrs.evolve(
-            parts.quantile, mechanism=attrs.evolve(parts.quantile.mechanism, p=chosen.p)
-        )
+        choosing = parts.quantile.mechanism
+        placed = attrs.evolve(choosing, chosen=attrs.evolve(choosing.chosen, p=chosen.p))
+        quantile = attrs.evolve(parts.quantile, mechanism=placed)
         found = chosen.answer(quantile, records, noise)
         assert isinstance(found, Released)
         side = "below" if self.lowest else "above"
