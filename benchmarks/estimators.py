@@ -157,13 +157,13 @@ def keep(found: Iterable[Row]) -> None:
         write({**read(), **{row.key: row for row in found}}.values())
 
 
-def summary(rows: Iterable[Row]) -> str:
+def summary(rows: Iterable[Row], kinds: Iterable[str] = ("held out", "development")) -> str:
     """For each method and ε: tables with R² > 0, with 0.9 of least squares, of how many."""
     rows = [row for row in rows if row.large]
     methods = sorted({row.method for row in rows}, key=lambda name: (name != "ours", name))
     lines = ["| tables | method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " |"]
     lines.append("|---|---|" + "---|" * len(EPSILONS))
-    for kind in ("held out", "development"):
+    for kind in kinds:
         for method in methods:
             cells = []
             for epsilon in EPSILONS:
@@ -180,7 +180,7 @@ def page(rows: Iterable[Row]) -> str:
     kept = {row.key: row for row in rows}
     peers = sorted({row.method for row in kept.values()} - {"ours", *NOT_PRIVATE})
     lines = [
-        summary(kept.values()),
+        summary(kept.values(), ["held out"]),
         "",
         "| held-out table | n | d | least squares | ours, ε = 0.3 | 1 | 3 | best peer, ε = 1 |",
         "|---|---:|---:|---:|---:|---:|---:|---|",
@@ -191,7 +191,7 @@ def page(rows: Iterable[Row]) -> str:
         cells = [_shown(kept[row.table, "ours", epsilon].r2) for epsilon in EPSILONS]
         others = [kept[key] for peer in peers if (key := (row.table, peer, 1.0)) in kept]
         best = max(others, key=lambda other: other.r2)
-        peer = f"{_shown(best.r2)} {best.method}" if best.r2 > 0 else "none above 0"
+        peer = f"{_shown(best.r2)} {best.method.split(',')[0]}" if best.r2 > 0 else "none above 0"
         lines.append(
             f"| {row.table} | {row.records:,} | {row.features} | {_shown(row.least_squares)} | "
             + " | ".join([*cells, peer])
