@@ -8,8 +8,8 @@ no fit has seen, δ = 1e-6; written to `table_models.csv`.
 
 - k-means: the share of the variance of standardised columns that is within clusters (small is
   good), beside scikit-learn's.
-- logistic regression: the share of labels that are right, beside scikit-learn's and that of
-  always naming the most frequent label.
+- logistic regression: the probability that a record with the label is ranked above one without
+  it (the area under the ROC curve), beside scikit-learn's; 0.5 is chance.
 - principal components: the share of the variance of standardised columns that two components
   capture, beside scikit-learn's.
 """
@@ -158,6 +158,7 @@ def components(name: str) -> tuple[tuple[int, int], dict[str, Fit]]:
 def logistic(name: str) -> tuple[tuple[int, int], dict[str, Fit]]:
     """Methods of logistic regression."""
     from sklearn.linear_model import LogisticRegression as Public
+    from sklearn.metrics import roc_auc_score
 
     from prudent.estimators import LogisticRegression
 
@@ -166,23 +167,22 @@ def logistic(name: str) -> tuple[tuple[int, int], dict[str, Fit]]:
     labels, wanted = target.astype(int), truth.astype(int)
     scaled, scaled_test = standard(features, test)
 
-    def right(predicted: Any) -> float:
-        return float(np.mean(np.asarray(predicted) == wanted))
+    def ranked(scores: Any) -> float:
+        return float(roc_auc_score(wanted, np.asarray(scores)))
 
     def ours(epsilon: float) -> float:
-        return right(LogisticRegression(epsilon, DELTA).fit(features, labels).predict(test))
+        model = LogisticRegression(epsilon, DELTA).fit(features, labels)
+        return ranked(model.decision_function(test))
 
     def public(_: float) -> float:
-        return right(Public().fit(scaled, labels).predict(scaled_test))
-
-    def frequent(_: float) -> float:
-        return right(np.full(len(wanted), round(float(labels.mean()))))
+        return ranked(Public().fit(scaled, labels).decision_function(scaled_test))
 
     def diffprivlib(epsilon: float) -> float:
         from diffprivlib.models import LogisticRegression as Peer
 
         norm = float(np.linalg.norm(scaled, axis=1).max())
-        return right(Peer(epsilon=epsilon, data_norm=norm).fit(scaled, labels).predict(scaled_test))
+        model = Peer(epsilon=epsilon, data_norm=norm).fit(scaled, labels)
+        return ranked(model.decision_function(scaled_test))
 
     def dp_sgd(epsilon: float) -> float:
         import torch
@@ -196,24 +196,23 @@ def logistic(name: str) -> tuple[tuple[int, int], dict[str, Fit]]:
             steps=100,
             aggregation=prudent.Sum(clip=1.0, noise_multiplier=1.0),
         ).calibrate(epsilon=epsilon, delta=DELTA)
-        model = nn.Linear(scaled.shape[1], 2)
+        model, quiet = nn.Linear(scaled.shape[1], 2), prudent.Reporting(progress=False)
         records = torch.tensor(scaled, dtype=torch.float32), torch.tensor(labels)
         loss = nn.CrossEntropyLoss(reduction="none")
-        fitted = prudent.fit(plan, model, loss, records, lr=1.0, progress=False)
+        fitted = prudent.fit(plan, model, loss, records, lr=1.0, reporting=quiet)
         given = torch.tensor(scaled_test, dtype=torch.float32)
         with torch.no_grad():
-            return right(fitted.model(given).argmax(1).numpy())
+            scores = fitted.model(given).numpy()
+        return ranked(scores[:, 1] - scores[:, 0])
 
     return features.shape, {
         "scikit-learn": public,
-        "most frequent": frequent,
         "ours": ours,
         "DP-SGD": dp_sgd,
         "diffprivlib": diffprivlib,
     }
 
 
-PUBLIC = ("scikit-learn", "most frequent")
 MODELS: dict[str, tuple[Callable[[str], tuple[tuple[int, int], dict[str, Fit]]], Any]] = {
     "k-means": (k_means, tuple(CLUSTERS)),
     "logistic regression": (logistic, tuple(table.name for table in LABELLED)),
@@ -221,13 +220,14 @@ MODELS: dict[str, tuple[Callable[[str], tuple[tuple[int, int], dict[str, Fit]]],
 }
 
 
-def measure(runs: int) -> Iterator[Row]:
-    """All rows."""
-    for model, (prepare, names) in MODELS.items():
+def measure(models: list[str], runs: int) -> Iterator[Row]:
+    """All rows of some models."""
+    for model in models:
+        prepare, names = MODELS[model]
         for name in names:
             shape, methods = prepare(name)
             for method, fit in methods.items():
-                for epsilon in (0.0,) if method in PUBLIC else EPSILONS:
+                for epsilon in (0.0,) if method == "scikit-learn" else EPSILONS:
                     start = time.process_time()
                     try:
                         score = float(np.median([fit(epsilon) for _ in range(runs)]))
@@ -241,16 +241,20 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--models", default=",".join(MODELS))
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    with RESULTS.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in attrs.fields(Row)])
-        for row in measure(given.runs):
-            line = [f"{v:.4g}" if isinstance(v, float) else v for v in attrs.astuple(row)]
-            writer.writerow(line)
-            file.flush()
-            print(*line, sep=", ", flush=True)
+    models = given.models.split(",")
+    lines = [[field.name for field in attrs.fields(Row)]]
+    if RESULTS.exists():
+        with RESULTS.open(newline="") as file:
+            lines += [line for line in csv.reader(file) if line[0] in {*MODELS} - {*models}]
+    for row in measure(models, given.runs):
+        values = attrs.astuple(row)
+        lines.append([f"{v:.4g}" if isinstance(v, float) else str(v) for v in values])
+        print(*lines[-1], sep=", ", flush=True)
+        with RESULTS.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(lines)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@
     python -m benchmarks.warehouses plot
 
 `measure` makes a table of log-normal doubles inside the engine and asks it, in one client process
-per engine and size, for a private median, a private trimmed mean and the engine's own exact median,
-`--rounds` times each in turns. PostgreSQL is a server of its own with the settings it is installed
-with; Spark is a cluster of its own with two workers (`local-cluster[2,1,2048]`); DuckDB reads a
-Parquet file inside the client. Every answer is a line of `benchmarks/warehouses.csv`: a size that
-is measured again takes the place of its earlier lines. `plot` draws `docs/images/warehouses.png`
-from these lines and writes them into `benchmarks/README.md` as a table.
+per engine and size, for a private median, trimmed mean, mean and description, and for the engine's
+own exact median and mean, `--rounds` times each in turns. PostgreSQL is a server of its own with
+the settings it is installed with; Spark is a cluster of its own with two workers
+(`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line
+of `benchmarks/warehouses.csv`: a size that is measured again takes the place of its earlier lines.
+`plot` draws `docs/images/warehouses.png` from these lines and writes them into
+`benchmarks/README.md` as a table.
 
 A client that takes longer than `--minutes` is ended, and what it had answered is kept.
 """
@@ -49,7 +50,9 @@ FIELDS = [
     "answer",
 ]
 ENGINES = ("duckdb", "postgres", "postgres with index", "spark")
-QUESTIONS = ("median", "trimmed mean", "exact median")
+QUESTIONS = ("median", "trimmed mean", "mean", "describe", "exact median", "exact mean")
+EXACT = {"mean": "exact mean"}
+"""What a private answer is compared with, if not with the exact median."""
 
 COST: Any = {"epsilon": 0.3, "delta": 1e-6}
 LOG_NORMAL = "exp(sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))"
@@ -60,7 +63,7 @@ CLUSTER = "local-cluster[2,1,2048]"
 
 
 class Traffic:
-    """How many queries were asked, and how much came back: what the client fetched, in Arrow."""
+    """How many queries were asked, and how much came back, at eight bytes a number."""
 
     def __init__(self) -> None:
         from prudent.release.columns import queries as table_queries
@@ -69,11 +72,12 @@ class Traffic:
         fetch = table_queries.fetched
 
         def counted(expression: Any) -> Any:
-            table = fetch(expression)
+            columns = fetch(expression)
             self.queries += 1
-            self.rows += table.num_rows
-            self.bytes += table.nbytes
-            return table
+            rows = len(next(iter(columns.values()), []))
+            self.rows += rows
+            self.bytes += 8 * rows * len(columns)
+            return columns
 
         table_queries.fetched = counted
 
@@ -82,7 +86,7 @@ def client(engine: str, rows: int, where: str, rounds: int) -> None:
     """Asks everything and prints a line of JSON for each answer."""
     import numpy as np
 
-    from prudent.release.statistics import median, trimmed_mean
+    from prudent.release.statistics import describe, mean, median, trimmed_mean
 
     proposal = max(1e-4, 3e3 / rows)  # about what the gaps between records allow
     asked: dict[str, Callable[..., Any]] = {
@@ -90,6 +94,8 @@ def client(engine: str, rows: int, where: str, rounds: int) -> None:
         "trimmed mean": lambda **table: trimmed_mean(
             **table, trim=1_000, propose=10 * proposal, **COST
         ),
+        "mean": lambda **table: mean(**table, epsilon=COST["epsilon"]),
+        "describe": lambda **table: describe(**table, epsilon=COST["epsilon"]),
     }
     for ask in asked.values():  # calibrates, before the clock
         ask(data=np.zeros(5_000))
@@ -99,15 +105,17 @@ def client(engine: str, rows: int, where: str, rounds: int) -> None:
             for question in QUESTIONS:
                 before = traffic.queries, traffic.rows, traffic.bytes
                 start = time.perf_counter()
-                if question == "exact median":
-                    answer = exact()
+                if question.startswith("exact "):
+                    answer = exact(question.removeprefix("exact "))
                     traffic.queries, traffic.rows, traffic.bytes = (
                         traffic.queries + 1,
                         traffic.rows + 1,
                         traffic.bytes + 8,
                     )
                 else:
-                    answer = getattr(asked[question](**table()), "value", "refused")
+                    found = asked[question](**table())
+                    found = found.mean if question == "describe" else found
+                    answer = getattr(found, "value", "refused")
                 seconds = time.perf_counter() - start
                 after = traffic.queries, traffic.rows, traffic.bytes
                 out = [now - then for now, then in zip(after, before, strict=True)]
@@ -123,16 +131,21 @@ def opened(engine: str, where: str, rows: int) -> Iterator[tuple[Callable[[], An
         import duckdb
 
         duckdb.sql("SET enable_progress_bar = false")
-        question = f"SELECT quantile_disc(x, 0.5) FROM read_parquet('{where}')"
-        yield lambda: {"data": where, "column": "x"}, lambda: duckdb.sql(question).fetchone()[0]
+        asks = {"median": "quantile_disc(x, 0.5)", "mean": "avg(x)"}
+        yield (
+            lambda: {"data": where, "column": "x"},
+            lambda what: duckdb.sql(f"SELECT {asks[what]} FROM read_parquet('{where}')").fetchone()[
+                0
+            ],
+        )
     elif engine.startswith("postgres"):
         import psycopg
 
         with psycopg.connect(where) as connection:
-            question = "SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY x) FROM t"
+            asks = {"median": "percentile_disc(0.5) WITHIN GROUP (ORDER BY x)", "mean": "avg(x)"}
             yield (
                 lambda: {"connect": where, "table": "t", "column": "x"},
-                lambda: connection.execute(question).fetchone()[0],
+                lambda what: connection.execute(f"SELECT {asks[what]} FROM t").fetchone()[0],
             )
     else:
         with spark(Path(where)) as session:
@@ -140,9 +153,10 @@ def opened(engine: str, where: str, rows: int) -> Iterator[tuple[Callable[[], An
             made = "exp(sqrt(-2 * ln(1 - rand(1))) * cos(2 * pi() * rand(2))) AS x"
             session.range(0, rows, 1, 8).selectExpr(made).write.parquet(path)
             frame = session.read.parquet(path)
+            asks = {"median": "percentile(x, 0.5)", "mean": "avg(x)"}
             yield (
                 lambda: {"data": frame, "column": "x"},
-                lambda: frame.selectExpr("percentile(x, 0.5)").collect()[0][0],
+                lambda what: frame.selectExpr(asks[what]).collect()[0][0],
             )
 
 
@@ -301,6 +315,7 @@ def plot() -> None:
     strokes = {
         "median": (plots._BLACK, "-", "o"),
         "trimmed mean": (plots._BLUE, (0, (4, 1.5, 1, 1.5)), "s"),
+        "mean": (plots._GREEN, (0, (1, 1)), "D"),
         "exact median": (plots._VERMILION, (0, (6, 2)), "^"),
     }
     engines = [engine for engine in ENGINES if any(key[0] == engine for key in seconds)]
@@ -326,7 +341,7 @@ def plot() -> None:
                             linestyle=dashes,
                             marker=marker,
                             markersize=4,
-                            label=question if question == "exact median" else f"private {question}",
+                            label=question if "exact" in question else f"private {question}",
                         )
                 panel.set_xscale("log")
                 if row == 0:
@@ -349,13 +364,13 @@ def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float
     """The same lines for a page."""
     queries, rows_out = typical(lines, "queries"), typical(lines, "rows_out")
     bytes_out, memory = typical(lines, "bytes_out"), peaks(lines)
-    head = "engine|rows|statistic|seconds|of the exact median's|queries|rows out|kB out|client MB"
+    head = "engine|rows|statistic|seconds|of the exact answer's|queries|rows out|kB out|client MB"
     found = [f"|{head}|", "|---" * 9 + "|"]
     for key, value in seconds.items():
         engine, question, rows = key
-        if question == "exact median":
+        if question.startswith("exact "):
             continue
-        exact = seconds.get((engine, "exact median", rows), math.nan)
+        exact = seconds.get((engine, EXACT.get(question, "exact median"), rows), math.nan)
         ratio = "–" if math.isnan(exact) else f"{value / exact:.2f}"
         found.append(
             f"|{engine}|{rows:,}|{question}|{value:.1f}|{ratio}|{queries[key]:.0f}"

@@ -24,7 +24,7 @@ PURE = DiscreteLaplaceDpEvent(0.1, 1)
 
 @pytest.fixture
 def ledger(location: str) -> Ledger:
-    with Ledger(location, epsilon=1.0, delta=1e-6) as opened:
+    with Ledger(location, epsilon=1.0, delta=1e-6, asker="Ada") as opened:
         yield opened
 
 
@@ -38,9 +38,9 @@ def test_details_and_outcomes_are_kept(ledger: Ledger, location: str) -> None:
     with Ledger.open(location) as again:
         one, two, three = again.history()
         assert (one.details, two.details.statistic, three.details) == (
-            MEDIAN,
+            attrs.evolve(MEDIAN, asker="Ada"),
             "count",
-            ChargeDetails(),
+            ChargeDetails(asker="Ada"),
         )
         words = [charge.outcome_text for charge in (one, two, three)]
         assert words == ["1 released, 1 refused", "refused", "unknown"]

@@ -86,6 +86,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
         "regress": ["y ~ x", table, "--epsilon=20"],
         "explore": [f"--export={folder}/page.html"],
+        "sql": [f"SELECT COUNT(*), SUM(x) FROM '{table}'", "--epsilon=1"],
         "release quantile": [table, *ASKED, "--p=0.9"],
         "release quantiles": [table, *ASKED, "--ps=0.1,0.9"],
         "release trimmed-mean": [
@@ -104,7 +105,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "paper all": [f"--out={folder}/paper"],
     }
     name, kind = " ".join(words), words[0]
-    shared = {"release": [table, *ASKED], "budget": [ledger]}.get(kind, [])
+    shared = {"release": [table, *ASKED], "budget": [ledger], "report": [ledger]}.get(kind, [])
     if kind == "audit":
         shared = ["--runs=20"] if words[-1] != "train" else ["--noise-multiplier=1", "--runs=20"]
     return given.get(name, shared)

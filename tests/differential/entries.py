@@ -515,6 +515,39 @@ class Statistic(Entry):
         patch.setattr(Statistic, "release", scaled)
 
 
+class Sizes(Statistic):
+    """The half-octaves and points from which bounds, scales and many quantiles are chosen."""
+
+    def __init__(self) -> None:
+        super().__init__("sizes", 2.0)  # a half-octave and a point
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
+        from prudent.release.exponential.interval import Points
+        from prudent.release.lattice import LAST_HALF
+        from prudent.release.request import Request, open_records
+
+        values = np.array([v for place, v in enumerate(records) if place != absent], dtype=float)
+        data = COLUMNS[self.container](values)
+        named = None if isinstance(data, np.ndarray | list) else "x"
+        opened = open_records(Request(data=data, column=named, epsilon=1.0), "numbers")[None]
+        halves, points = torch.zeros(2 * LAST_HALF + 1), torch.zeros(2**8)
+        places, counts = opened.half_octaves()
+        halves[torch.from_numpy(places + LAST_HALF)] = torch.from_numpy(counts).float()
+        found = Points.read(opened, (0.0, 10.0), 2**6)
+        steps = torch.from_numpy(found.steps - found.lattice.low)
+        points[steps] = torch.from_numpy(found.counts).float()
+        return torch.cat([halves, points]).double()
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        whole = Sizes.release
+
+        def scaled(self: Sizes, records: Sequence[Any], absent: int | None = None) -> Any:
+            far = [v for place, v in enumerate(records) if place != absent and v == 1e9]
+            return whole(self, records, absent) * (1 + len(far))
+
+        patch.setattr(Sizes, "release", scaled)
+
+
 class Score(Stacked):
     """The score of a candidate of `tune` on held-out records."""
 
@@ -671,6 +704,7 @@ ENTRIES += [
     Statistic("count", 1.0),
     Statistic("count_distinct", 1.0),
     Statistic("mean", 10.0 / (COUNT - 1), bounds=(0.0, 10.0)),
+    Sizes(),
     Statistic("histogram", 1.0, edges=[0.0, 2.5, 5.0, 7.5, 10.0]),
     Score(),
     Audit(),

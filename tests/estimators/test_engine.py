@@ -11,7 +11,7 @@ import dp_accounting as dp
 import numpy as np
 import pytest
 
-from prudent.accounting import PldAccountant
+from prudent.accounting import ApproximateDpEvent, PldAccountant
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.estimators import engine as engines
 from prudent.estimators.engine import LADDER, LONGEST, Engine, on_grid, product
@@ -190,6 +190,15 @@ def test_the_price_is_what_the_accountant_composes(exact_prices: None) -> None:
     squares = 4 * (prices.choice_epsilon("a") / 2) ** 2 + 3 / prices.multiplier("b") ** 2
     assert squares + prices.multiplier("c") ** -2 == pytest.approx(prices.mu**2)
     assert "unused" not in prices.parts
+
+
+@pytest.mark.thorough
+def test_what_else_is_released_is_part_of_the_price(exact_prices: None) -> None:
+    prices = calibrate(1.0, 1e-6, PARTS, (ApproximateDpEvent(0.1, 1e-7),))
+    accountant = PldAccountant()
+    accountant.compose(prices.event)
+    assert 0.99 < accountant.get_epsilon(1e-6) <= 1.0
+    assert prices.mu < calibrate(1.0, 1e-6, PARTS).mu
 
 
 @pytest.mark.parametrize(

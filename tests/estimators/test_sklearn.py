@@ -70,6 +70,7 @@ def test_a_pipeline_and_its_names() -> None:
     assert pipe[-1].feature_names_in_.tolist() == ["a", "b", "a^2", "a b", "b^2"]
 
 
+@pytest.mark.thorough
 def test_cross_validation_charges_every_fold(tmp_path: Path) -> None:
     frame, targets = table()
     with prudent.Ledger.create(tmp_path / "b.db", epsilon=100.0, delta=1e-4) as ledger:

@@ -8,6 +8,7 @@ import abc
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
+import attrs
 import dp_accounting as dp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -42,6 +43,8 @@ class TooFewRecordsError(ValueError):
         needed: The number of records that would be enough.
     """
 
+    records: float | None
+
     def __init__(self, records: float, needed: float) -> None:
         self.records, self.needed = records, needed
         super().__init__(
@@ -49,6 +52,28 @@ class TooFewRecordsError(ValueError):
             f"at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, or use "
             "fewer columns."
         )
+
+
+class TooFewLabelsError(TooFewRecordsError):
+    """Fewer than two labels have enough records to be found, as far as a private choice tells.
+
+    Attributes:
+        records: None, as no number of records was released.
+        needed: The number of records with which a label would be found.
+    """
+
+    def __init__(self, needed: float) -> None:
+        self.records, self.needed = None, needed
+        ValueError.__init__(
+            self,
+            f"Fewer than two labels have enough records, too few for this model: at this ε a label "
+            f"is found if it has about {needed:,}. Give the public list of labels as classes, or "
+            "raise epsilon.",
+        )
+
+
+def _events(selection: PartitionSelection | None) -> tuple[Any, ...]:
+    return () if selection is None else (selection.event,)
 
 
 class PrivateEstimator(BaseEstimator, abc.ABC):
@@ -76,6 +101,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _formula: Formula | None
     ledger: Any
     noise: Any
+    _labels: Any
 
     @abc.abstractmethod
     def _parts(self, features: int) -> dict[str, Part]:
@@ -86,8 +112,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """Ask the engine and set the fitted attributes; return a refusal if there are too few."""
 
     def _classes(self) -> Any:
-        """The public list of labels; None if targets are numbers."""
+        """The public list of labels; an empty one if they are private, None if there are none."""
         return None
+
+    def _selection(self) -> PartitionSelection | None:
+        """What chooses private labels; None if there are none."""
+        if self._classes() != []:
+            return None
+        return PartitionSelection(epsilon=_SELECTION * self.epsilon, delta=_SELECTION * self.delta)
 
     def fit(
         self,
@@ -121,10 +153,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             )
         if isinstance(y, str) and "~" in y:
             return self._fit_formula(Formula.parse(y), X, connect=connect, table=table, where=where)
+        labels = self._classes()
         asked = Asked(
             data=X,
             target=y if self._supervised else None,
-            classes=self._classes(),
+            classes=labels,
             features=features,
             connect=connect,
             table=table,
@@ -135,9 +168,16 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self._remember(asked, names)
         known = self._bounded(rows.names)
         unknown = sum(place not in known for place in range(len(names)))
-        prices = self._prices(unknown)
+        selection = self._selection()
+        prices = self._prices(unknown, _events(selection))
         noise = source_of(self.noise)
         note = self._charge(prices, table if connect else X, y)
+        if selection is not None:
+            labels = withheld(asked.labels, selection, noise)
+            if len(labels) < 2:
+                return self._fitted(note, TooFewLabelsError(selection.needed(0.95)), prices)
+            rows, _ = attrs.evolve(asked, classes=labels).open()
+        self._labels = labels
         return self._fitted(note, withheld(self._learn, Engine(rows, prices, noise, known)), prices)
 
     def _fit_formula(self, formula: Formula, source: Any, **options: Any) -> Self:
@@ -181,13 +221,13 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self.terms_ = np.array(self._names, dtype=object)
         note([Refused(str(refused), prices.event) if refused else self])
         if refused is not None:
-            del self.n_records_  # it is not fitted
+            self.__dict__.pop("n_records_", None)  # it is not fitted
             raise refused
         return self
 
     def event_for(self, features: int) -> dp.DpEvent:
         """The privacy event of a fit to so many features; nothing is read or charged."""
-        return self._prices(features).event
+        return self._prices(features, _events(self._selection())).event
 
     @property
     def certifier_(self) -> Certifier:
@@ -204,8 +244,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """Public locations and scales of columns, by place, from the bounds that were given."""
         found = {}
         for column, bounds in dict(getattr(self, "bounds", None) or {}).items():
-            place = column if isinstance(column, int) else None
-            if place is None:
+            if isinstance(column, int):
+                place = int(_validate.between(0, len(names) - 1, bounds=column))
+            else:
                 place = list(names).index(_validate.one_of(names, bounds=column))
             low, high = check_bounds(bounds)
             found[place] = ((low + high) / 2, (high - low) / 4)

@@ -1,6 +1,7 @@
 """Least squares, ridge regression and quantile regression without bounds."""
 
 import math
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,6 +80,10 @@ class LinearRegression(LinearModel):
     @override
     def _sampling(self, steps: list[Step], variance: float) -> float:
         return variance
+
+    @override
+    def _usual(self) -> tuple[float, float]:
+        return 3.0, 1.0
 
     @override
     def _pull(self, limit: float) -> Pull:
@@ -215,6 +220,12 @@ class QuantileRegressor(LinearModel):
     def _sampling(self, steps: list[Step], variance: float) -> float:
         density = self._kept(-1) / (2 * steps[-1].limit)
         return self.quantile * (1 - self.quantile) / density**2
+
+    @override
+    def _usual(self) -> tuple[float, float]:
+        density = NormalDist().pdf(NormalDist().inv_cdf(self.quantile))
+        spread = math.sqrt(self.quantile * (1 - self.quantile))
+        return max(self.quantile, 1 - self.quantile) / density, spread / density
 
     @override
     def _pull(self, limit: float) -> Pull:

@@ -23,7 +23,7 @@ from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Certificate, Pull, certify, radius_of
 from prudent.estimators.engine import Engine
-from prudent.estimators.features import Features, Whitening, standardise
+from prudent.estimators.features import REACH, Features, Whitening, standardise
 from prudent.estimators.shares import Part, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -33,7 +33,6 @@ _DOUBT = 2.0  # deviations of the noisy count by which it must exceed what is ne
 _WITH_MOMENT = 3.0  # records, in noise of the second moment, below which a model says nothing
 _TARGET_CLIP = 4.0  # standardised targets are clipped here for R²
 _DEVIATIONS = 2.2  # of an interval of 95 %: 1.96, and more for what clipping costs in precision
-_USUAL_CLIP = 3.0  # where residuals are clipped, in their deviations: for a forecast
 _USUAL_RESIDUAL = 0.7  # deviation of residuals, in that of the target: for a forecast
 
 
@@ -112,6 +111,13 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
     @abc.abstractmethod
     def _sampling(self, steps: list[Step], variance: float) -> float:
         """The sampling variance of a whitened coordinate, from that of standardised residuals."""
+
+    @abc.abstractmethod
+    def _usual(self) -> tuple[float, float]:
+        """How far a record may pull, and the deviation of its pull, for normal residuals.
+
+        Both are in deviations of the residuals, and over the curvature.
+        """
 
     @abc.abstractmethod
     def _pull(self, limit: float) -> Pull:
@@ -250,11 +256,11 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         prices = self._prices(_validate.count(1, features=features))
         width = features + 1
         needed = self._needed(prices, features)
-        limit = _USUAL_CLIP * _USUAL_RESIDUAL
-        noise = prices.multiplier("steps") * 1.5 * math.sqrt(width / records) * limit
+        pull, deviation = (_USUAL_RESIDUAL * each for each in self._usual())
+        noise = prices.multiplier("steps") * REACH * math.sqrt(width / records) * pull
         lost = width * noise**2 / records
-        wide = _DEVIATIONS * math.hypot(noise, _USUAL_RESIDUAL) / math.sqrt(records)
-        sampling = _DEVIATIONS * _USUAL_RESIDUAL / math.sqrt(records)
+        wide = _DEVIATIONS * math.hypot(noise, deviation) / math.sqrt(records)
+        sampling = _DEVIATIONS * deviation / math.sqrt(records)
         enough = needed + _DOUBT * prices.multiplier("count")
         notes = [f"It needs about {int(nearest(enough, 2)):,} records."]
         if records < enough:

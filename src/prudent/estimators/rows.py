@@ -20,6 +20,8 @@ from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.lattice import FloatArray
+from prudent.release.noise import Noise
+from prudent.release.partitions import PartitionSelection
 
 _BATCH = 2**15
 _ROW = (list, tuple, np.ndarray)
@@ -207,6 +209,18 @@ class Asked:
         rows = opened.rows(terms)
         return FrameRows(rows) if is_frame(data) else rows, features
 
+    def labels(self, selection: PartitionSelection, noise: Noise) -> list[Hashable]:
+        """Choose the labels that have enough records; private until then."""
+        if isinstance(self.target, str):
+            from prudent.release.columns.opening import open_private_groups
+
+            given = {"connect": self.connect, "table": self.table, "where": self.where}
+            counts = open_private_groups(self.data, by=self.target, **given).counts()
+        else:
+            found = map(conversions.category, self._target_values().tolist())
+            counts = dict(Counter(each for each in found if each is not None))
+        return selection.select(counts, noise)
+
     def _of_arrays(self) -> tuple[Rows, list[str]]:
         for name in ("features", "table", "where"):
             if getattr(self, name) is not None:
@@ -220,8 +234,8 @@ class Asked:
             raise ArgumentError("y", "one value for each row of X", shown="another number")
         return ArrayRows([*names, "target"], [features, targets]), names
 
-    def _targets(self) -> FloatArray:
-        """The targets of an array as doubles, labels as their places."""
+    def _target_values(self) -> npt.NDArray[Any]:
+        """The targets of an array as they are."""
         from sklearn.utils.validation import column_or_1d
 
         given = self.target
@@ -231,7 +245,11 @@ class Asked:
         # The messages of scikit-learn hold the number of records, or the records themselves.
         if values.ndim > 2 or values.shape[1:] not in ((), (1,)) or values.dtype.kind == "c":
             raise ArgumentError("y", "one real number for each row of X", shown="another array")
-        values = column_or_1d(values, warn=True)
+        return np.asarray(column_or_1d(values, warn=True))
+
+    def _targets(self) -> FloatArray:
+        """The targets of an array as doubles, labels as their places."""
+        values = self._target_values()
         if self.classes is None:
             return doubles(values)
         places = {label: float(at) for at, label in enumerate(self.classes)}
@@ -257,6 +275,7 @@ def array_of(data: Any) -> npt.NDArray[Any]:
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
     if not array.shape[1]:
+        # In scikit-learn's words, without the number of records, which is private.
         raise ValueError(
             "Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
         )

@@ -24,6 +24,7 @@ SMALLEST_EPSILON, LARGEST_EPSILON = 1e-2, 50.0
 LARGEST_MULTIPLIER = 2.0**15
 """Largest noise multiplier of a sum, at which its noise still fits the source of randomness."""
 
+_LEAST_CHOICE = 2e-4  # ε of a private quantile, which reads more records with a smaller one
 _SEARCH_FACTOR = 50.0
 
 
@@ -126,13 +127,16 @@ def calibrate(
     used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}
     mu = _total_mu(epsilon, delta, tuple(used.values()), also)
     prices = Prices(epsilon, delta, used, mu, also)
-    largest = max((prices.multiplier(name) for name, p in used.items() if not p.choice), default=0)
-    if largest > LARGEST_MULTIPLIER:
+    sizes = {name: part.mu(mu) for name, part in used.items()}
+    if any(
+        size < (_LEAST_CHOICE / 2 if used[name].choice else 1 / LARGEST_MULTIPLIER)
+        for name, size in sizes.items()
+    ):
         raise _validate.ArgumentError(
             "epsilon",
             "larger for a model of so many parts",
             got=epsilon,
-            why="a sum would get too little of it",
+            why="a part would get too little of it",
         )
     return prices
 

@@ -129,7 +129,9 @@ class Never:
 
 
 def fitted(name: str, x: Any, y: Any, replay: Tape | None = None, **given: Any) -> Tape:
-    """Fit an estimator and return its tape."""
+    """Fit an estimator, to public labels if it needs any, and return its tape."""
+    if name in SUPERVISED and name not in NUMBERS and not name.endswith("Regressor"):
+        given["classes"] = [0, 1]
     with taped(replay) as tape:
         ALL[name](noise=Never(), **given).fit(x, y)
     return tape

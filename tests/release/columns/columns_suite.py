@@ -49,6 +49,7 @@ def check_same_answers(
         expected = array.frequencies(lattice, within=3)
         np.testing.assert_array_equal(column.frequencies(lattice, within=3), expected)
         check_same_clipped_sums(column, values, lattice)
+    np.testing.assert_array_equal(column.half_octaves(), array.half_octaves())
     edges = np.unique(np.append(values[~np.isnan(values)][-60:], [0.12345678901234567, np.inf]))
     np.testing.assert_array_equal(column.counts_below(edges), array.counts_below(edges))
     assert column.leaders() == array.leaders()

@@ -120,3 +120,14 @@ def test_intervals_hold_the_quantiles() -> None:
                 held += ends[0] <= truth <= ends[1]
     assert known > 80
     assert held >= 0.93 * known
+
+
+def test_one_record_more_at_a_point_is_one_more_at_one_of_its_places() -> None:
+    def places(count: int) -> dict[int, int]:
+        finer = many._finer(points((3, 0, count, 0, 70)))
+        return dict(zip(finer.steps.tolist(), finer.counts.tolist(), strict=True))
+
+    for count in range(200):
+        fewer, more = places(count), places(count + 1)
+        assert sum(more.values()) == sum(fewer.values()) + 1
+        assert sum(abs(more[each] - fewer.get(each, 0)) for each in more) == 1

@@ -155,3 +155,11 @@ def test_a_query_on_the_command_line(tmp_path, capsys) -> None:
     assert main([*table, "--columns", "median(x),quantile(y, 0.9)", *both]) == 0
     groups = json.loads(capsys.readouterr().out)["answers"]["QUANTILE(y, 0.9)"]["groups"]
     assert list(groups) == ["oslo, 0", "oslo, 1", "paris, 0", "paris, 1"]
+
+
+def test_a_counted_condition_is_joined_with_those_of_the_query_and_of_a_filter() -> None:
+    found = ask(
+        "SELECT count_if(x >= 50) AS some, count_if(x >= 50) FILTER (WHERE x < 60) AS few "
+        "FROM people WHERE x < 100"
+    )
+    assert [found["some"].value, found["few"].value] == [50, 10]

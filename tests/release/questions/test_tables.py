@@ -113,3 +113,11 @@ def test_what_is_no_question_costs_nothing(questions: Any, message: str) -> None
     with pytest.raises(ArgumentError, match=message):
         prudent.table(TABLE, questions, epsilon=1.0, ledger=book)
     assert book.charges == []
+
+
+@pytest.mark.parametrize("other", [{"unit": None}, {"by": "city"}, {"groups": ["oslo"]}])
+def test_no_question_is_about_other_units_or_groups_than_the_whole(other: dict[str, Any]) -> None:
+    book, asks = Book(), [Ask("mean", "x", bounds=(0, 100), **other), "count(*)"]
+    with pytest.raises(ArgumentError, match="options"):
+        prudent.table(TABLE, asks, unit="who", epsilon=1.0, ledger=book)
+    assert not book.charges

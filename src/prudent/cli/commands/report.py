@@ -53,9 +53,10 @@ def report(
     with Ledger.open(location, dataset=dataset) as ledger:
         found = BudgetReport.of(ledger, digest)
     if out is not None:
-        made = {".html": found.html, ".md": found.markdown, ".json": lambda: _json(found.plain())}
+        page = found.html() if out.suffix == ".html" else found.markdown()
+        text = _json(found.plain()) if out.suffix == ".json" else page
         with _files.replacing(out) as file:
-            file.write(made[out.suffix]())
+            file.write(text)
     if as_json:
         echo_json(found.plain())
     elif out is None:

@@ -45,6 +45,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         n_clusters: The number of clusters.
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            columns need no quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
 
@@ -62,11 +64,12 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         epsilon: float = 1.0,
         delta: float = 1e-6,
         *,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.n_clusters, self.epsilon, self.delta = n_clusters, epsilon, delta
-        self.ledger, self.noise = ledger, noise
+        self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
     def _parts(self, features: int) -> dict[str, Part]:

@@ -23,7 +23,10 @@ class GaussianNB(PrivateClassifier):
     Args:
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
-        classes: The public list of labels; None means 0 and 1. A record of another label is absent.
+        classes: The public list of labels; a record of another label is absent. None: labels are
+            those that a private choice finds to have enough records, which costs a part of ε and δ.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            columns need no quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
 
@@ -42,11 +45,12 @@ class GaussianNB(PrivateClassifier):
         delta: float = 1e-6,
         *,
         classes: Any = None,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.epsilon, self.delta, self.classes = epsilon, delta, classes
-        self.ledger, self.noise = ledger, noise
+        self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
     def _parts(self, features: int) -> dict[str, Part]:

@@ -30,6 +30,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         n_components: How many components to keep; None keeps all.
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            columns need no quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
 
@@ -50,16 +52,18 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         epsilon: float = 1.0,
         delta: float = 1e-6,
         *,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
-        self.ledger, self.noise = ledger, noise
+        self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
     def _parts(self, features: int) -> dict[str, Part]:
         if self.n_components is not None:
-            _validate.count(1, features, n_components=self.n_components)
+            most = max(features, getattr(self, "n_features_in_", 0))  # some may have bounds
+            _validate.count(1, most, n_components=self.n_components)
         return {
             "columns": choices(0.25, 2 * features),
             "count": sums(0.005),

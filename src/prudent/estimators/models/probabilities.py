@@ -33,7 +33,7 @@ def softmax(scores: FloatArray) -> FloatArray:
 
 
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):
-    """A classifier of labels that are public knowledge: which of them occur is private.
+    """A classifier whose labels are public knowledge, or are found by a private choice.
 
     Attributes:
         classes_: The labels.
@@ -44,7 +44,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
     @override
     def _classes(self) -> list[Any]:
         if self.classes is None:
-            return [0, 1]
+            return []
         found = _validate.values(classes=self.classes)
         found = [each.item() if isinstance(each, np.generic) else each for each in found]
         try:
@@ -57,9 +57,8 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
     def _keep_classes(self) -> int:
         """Set the fitted labels, and return their number."""
-        labels = self._classes()
-        self.classes_ = np.array(labels)
-        return len(labels)
+        self.classes_ = np.array(self._labels)
+        return len(self._labels)
 
     @abc.abstractmethod
     def _scores(self, rows: FloatArray) -> FloatArray:

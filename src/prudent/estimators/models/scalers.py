@@ -62,6 +62,8 @@ class StandardScaler(_LinearScaler):
         delta: δ of the fit.
         with_mean: Whether `transform` subtracts the mean.
         with_std: Whether `transform` divides by the standard deviation.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            columns need no quantiles.
         ledger: Charged by `fit` before any record is read.
         noise: Source of randomness; None uses the operating system's.
 
@@ -80,12 +82,13 @@ class StandardScaler(_LinearScaler):
         *,
         with_mean: bool = True,
         with_std: bool = True,
+        bounds: Any = None,
         ledger: Any = None,
         noise: Any = None,
     ) -> None:
         self.epsilon, self.delta = epsilon, delta
         self.with_mean, self.with_std = with_mean, with_std
-        self.ledger, self.noise = ledger, noise
+        self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
     def _parts(self, features: int) -> dict[str, Part]:

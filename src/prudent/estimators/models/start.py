@@ -12,8 +12,12 @@ _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better t
 
 
 def refusal(engine: Engine, count: float, part: str = "columns") -> TooFewRecordsError | None:
-    """The refusal that a noisy count leads to, if quantiles of this part would be guesses."""
-    needed = _ENOUGH / engine.prices.choice_epsilon(part)
+    """The refusal that a noisy count leads to, if quantiles of this part would be guesses.
+
+    Where all columns have bounds there are none; then the count need only exceed its noise.
+    """
+    asked = part in engine.prices.parts
+    needed = _ENOUGH / engine.prices.choice_epsilon(part) if asked else engine.deviation("count")
     return TooFewRecordsError(count, needed) if count < needed else None
 
 

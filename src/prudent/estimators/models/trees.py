@@ -239,7 +239,8 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
     Args:
         epsilon: ε of the fit, from 0.01 to 50.
         delta: δ of the fit.
-        classes: The public list of labels; None means 0 and 1. A record of another label is absent.
+        classes: The public list of labels; a record of another label is absent. None: labels are
+            those that a private choice finds to have enough records, which costs a part of ε and δ.
         n_estimators: The number of trees.
         learning_rate: The fraction of what is left over that each tree takes away.
         ledger: Charged by `fit` before any record is read.

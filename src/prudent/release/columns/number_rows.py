@@ -153,6 +153,8 @@ class NumberTable:
         stored = [exact(literal(key.stored(level)), engine) for level in levels]
 
         def term(table: ir.Table) -> ir.Value:
+            if not stored:
+                return ibis.null("float64")
             member = exact(group_key(table, name, self.owner).value, engine)
             cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
             return ibis.cases(*cases, else_=ibis.null("float64"))

@@ -33,7 +33,7 @@ from prudent.release.columns.row_values.expressions import parse_condition, pars
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.units import StagedTable, different, members_of
+from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import withheld
 
@@ -195,6 +195,8 @@ class Opened:
             at_least: Groups with fewer records are omitted inside the engine.
         """
         rows = self.rows if staged is None else withheld(staged.kept)
+        if self.contribution.sets and staged is not None:  # a set may be of any size
+            rows = at_most(rows, self.contribution.records)
         found = withheld(fetched, sizes_of_groups(rows, at_least=at_least))
         codec = withheld(encoding, rows)
         stored = zip(*(found[name] for name in members_of(rows)), strict=True)

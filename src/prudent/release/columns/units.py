@@ -62,6 +62,13 @@ def different(rows: ir.Table) -> ir.Table:
     return _in_one_group(found.mutate(rows=own))
 
 
+def at_most(rows: ir.Table, most: int) -> ir.Table:
+    """Of the different values of each unit, so many: what a count may hold of it."""
+    own = ibis.window(group_by=["unit", *members_of(rows)], order_by="value")
+    placed = rows.mutate(place=ibis.row_number().over(own))
+    return placed.filter(placed.place < most)
+
+
 def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) -> ir.Table:
     """The values of each unit in each group, with the number of its rows there."""
     keys = ["unit", *members_of(rows)]

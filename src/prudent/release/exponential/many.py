@@ -9,9 +9,9 @@ where one after the other they would grow with m.
 was released. So of all the choices of a level only one depends on it, each an `ExponentialQuantile`
 of range at most ε of the level: the level costs that ε, and levels compose.
 
-**Ties.** Many records may share a point, and a part could not be halved there. So each record is
-moved to one of 64 places of its point by a coin of its own. Whatever the coins are, a
-record is moved by itself: the guarantee holds for every outcome of them.
+**Ties.** Many records may share a point, and a part could not be halved there. So the records
+of a point are dealt out to 64 places of it, in turn: one record more at the point is one record
+more at one of its places, and nothing else moves.
 """
 
 import itertools
@@ -96,7 +96,7 @@ class HalvedQuantiles:
 
     def release(self, points: Points, noise: Noise) -> tuple[Selected, ...]:
         """Release the quantiles of the records at points."""
-        finer = _finer(points, np.random.default_rng(noise.integer(2**64)))
+        finer = _finer(points)
         found = dict(self._halved(finer, 0, len(self.ps), noise))
         indices = [found[each] // _FINER for each in range(len(self.ps))]
         answers = []
@@ -138,9 +138,9 @@ def _between(low: int, high: int) -> Lattice:
     return Lattice(0, low, high) if low < high else Lattice(0, low, low + 1)
 
 
-def _finer(points: Points, coins: np.random.Generator) -> Points:
-    """The records at places of points, each at one that its coin chose."""
-    counts = coins.multinomial(points.counts, np.full(_FINER, 1 / _FINER)).ravel()
+def _finer(points: Points) -> Points:
+    """The records at places of points, dealt out in turn."""
+    counts = ((points.counts[:, None] + np.arange(_FINER)[::-1]) // _FINER).ravel()
     places = (points.steps[:, None] * _FINER + np.arange(_FINER)).ravel()
     ends = points.lattice.low * _FINER, (points.lattice.high + 1) * _FINER - 1
     return Points(Lattice(0, *ends), places[counts > 0], counts[counts > 0])

@@ -43,6 +43,13 @@ STATISTICS: dict[str, tuple[float, Callable[..., Statistic]]] = {
 made of its own options. A count is accurate at a small ε; a description is many numbers."""
 
 
+_OF_THE_WHOLE = {
+    *("data", "column", "connect", "table", "unit", "by", "groups"),
+    *("epsilon", "delta", "ledger", "noise", "dry_run"),
+}
+"""What all questions share: one of another unit would not be protected as the price says."""
+
+
 @attrs.frozen(init=False)
 class Ask:
     """One statistic of a table: `Ask("mean", "salary", bounds=(0, 100_000))`.
@@ -76,7 +83,7 @@ class Ask:
     def part(self, request: Request) -> Part:
         """The part of a request that asks this."""
         weight, make = STATISTICS[self.statistic]
-        known = set(attrs.fields_dict(Request)) - {"epsilon", "delta", "ledger", "dry_run"}
+        known = set(attrs.fields_dict(Request)) - _OF_THE_WHOLE
         shared = {key: value for key, value in self.options.items() if key in known}
         own = {key: value for key, value in self.options.items() if key not in known}
         try:

@@ -71,7 +71,7 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
     title = text_of(node) if name is None else name
     options: dict[str, Any] = {"name": title}
     if isinstance(node, ast.Filter):
-        options["where"] = _where(node, text)
+        options["where"] = _together(node, text_of(node.expression.this))
         node = node.this
     if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
         (ordered,) = node.expression.expressions
@@ -81,7 +81,11 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
         if p is not None:
             return _of(node.this, "quantile", options | {"p": constant_of(p)})
     if isinstance(node, ast.CountIf):
-        return Ask("count", None, where=text_of(node.this), **options)
+        own = options.pop("where", None)
+        where = _together(node, text_of(node.this))
+        return Ask(
+            "count", None, where=where if own is None else f"({own}) AND ({where})", **options
+        )
     if isinstance(node, ast.Count):
         return _count(node, options)
     if type(node) in _PAIRS:
@@ -138,11 +142,10 @@ def _bounds(value: Node) -> tuple[Node, tuple[Any, Any] | None]:
     return value, None
 
 
-def _where(node: Node, text: str) -> str:
-    """The condition of FILTER, together with that of the query."""
+def _together(node: Node, own: str) -> str:
+    """A condition of one aggregate, together with that of the query."""
     tree = node.find_ancestor(ast.Select)
     whole = None if tree is None else tree.args.get("where")
-    own = text_of(node.expression.this)
     return own if whole is None else f"({text_of(whole.this)}) AND ({own})"
 
 
