@@ -36,7 +36,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "release weighted-mean": (*ASK, "--weights", "value"),
     "release proportion": (*ASK[:2], "value > 3", *ASK[3:]),
     "release top-k": (*ASK[:2], "kind", *ASK[3:], "--categories", "a,b"),
-    "release table": ("values.csv", "--columns", "value", "--epsilon", "1"),
+    "release table": ("values.csv", "--columns", "avg(value)", "--epsilon", "1"),
     "sql": ("SELECT MEDIAN(value) FROM 'values.csv'", "--epsilon", "1"),
     "report": ("new.db",),
     "release quantile": (*ASK, "--p", "0.9"),
