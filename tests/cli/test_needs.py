@@ -30,6 +30,15 @@ JOBS: dict[str, tuple[str, ...]] = {
     **{f"release {name}": ASK for name in ("median", "iqr", "count", "sum", "mean", "variance")},
     "regress": ("value ~ value2", "values.csv", "--epsilon", "1"),
     "release describe": ASK,
+    **{f"release {name}": ASK for name in ("deviation", "minimum", "maximum", "count-distinct")},
+    **{f"release {name}": (*ASK, "--other", "value") for name in ("ratio", "covariance")},
+    "release correlation": (*ASK, "--other", "value"),
+    "release weighted-mean": (*ASK, "--weights", "value"),
+    "release proportion": (*ASK[:2], "value > 3", *ASK[3:]),
+    "release top-k": (*ASK[:2], "kind", *ASK[3:], "--categories", "a,b"),
+    "release table": ("values.csv", "--columns", "avg(value)", "--epsilon", "1"),
+    "sql": ("SELECT MEDIAN(value) FROM 'values.csv'", "--epsilon", "1"),
+    "report": ("new.db",),
     "release quantile": (*ASK, "--p", "0.9"),
     "release quantiles": (*ASK, "--ps", "0.1,0.9"),
     "release histogram": (*ASK, "--edges", "0,100,400"),
@@ -164,6 +173,7 @@ def test_each_command_runs_with_its_own_extras_alone(folder: Path, extras: tuple
 
 
 STOPPED = {
+    "report",
     *("tune", "demo", "paper table", "paper frontier", "paper grid", "paper figure"),
     *("paper report", "paper all", "certify run", "certify make-features", "certify"),
     "audit train",

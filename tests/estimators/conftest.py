@@ -3,6 +3,9 @@
 import pytest
 
 from prudent.estimators import shares
+from tests.servers import postgres_url, spark_session
+
+__all__ = ["postgres_url", "spark_session"]
 
 
 @pytest.fixture(autouse=True)

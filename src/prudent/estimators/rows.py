@@ -18,7 +18,7 @@ from typing_extensions import override
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
-from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.column import ArrayColumn, Column, in_order
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
@@ -218,7 +218,11 @@ class Asked:
             counts = open_private_groups(self.data, by=self.target, **given).counts()
         else:
             found = map(conversions.category, self._target_values().tolist())
-            counts = dict(Counter(each for each in found if each is not None))
+            # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
+            # the record that comes first, so each type is chosen by itself.
+            keyed = Counter(in_order(each) for each in found if each is not None)
+            kept: list[Any] = [*selection.select(keyed, noise)]
+            return list(dict.fromkeys(label for _, label, _ in kept))
         return selection.select(counts, noise)
 
     def _of_arrays(self) -> tuple[Rows, list[str]]:

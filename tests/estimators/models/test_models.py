@@ -68,6 +68,15 @@ def test_labels_are_found_by_a_private_choice(tmp_path: Path) -> None:
     assert caught.value.needed > 20
 
 
+def test_one_record_does_not_decide_of_which_type_a_label_is() -> None:
+    x, y = data("GaussianNB", 3000)
+    plain = estimators.GaussianNB(2.0, noise=seeded()).fit(x, y.tolist())
+    first = [float(y[0]), *y[1:].tolist()]  # equal to the other labels, and of another type
+    found = estimators.GaussianNB(2.0, noise=seeded()).fit(x, first)
+    assert found.classes_.dtype == plain.classes_.dtype
+    assert list(map(type, found._labels)) == [int, int]
+
+
 def test_slopes_of_two_labels_are_those_of_the_second_against_the_first() -> None:
     model, x, _ = fit("LogisticRegression")
     assert model.coef_.shape == (1, 3)

@@ -12,6 +12,7 @@ import attrs
 import pytest
 from ibis.backends.sql import SQLBackend
 
+from prudent import release
 from prudent.release import explain, search_quantile, statistics
 from prudent.release.columns import dialects
 from prudent.release.noise import ReproducibleNoise
@@ -51,6 +52,21 @@ def _of_x(name: str, **options: Any) -> Ask:
     return ask
 
 
+def _table(table: Table, _: Kind) -> Any:
+    """Several questions about the odd column, as values and as texts."""
+    given = {name: each for name, each in table.of("c").items() if name != "column"}
+    questions = [release.Ask("count", "c"), "count(*)", "avg(c IS NULL)"]
+    return release.table(**given, questions=questions, noise=ReproducibleNoise(1), **PURE)
+
+
+def _sql(table: Table, _: Kind) -> Any:
+    """The same in SQL."""
+    given = table.of("c")
+    source = {name: given[name] for name in ("data", "connect") if name in given}
+    query = f"SELECT count(c), count(*) FROM {given.get('table', 't')} WHERE c IS NOT NULL"
+    return release.sql(query, **source, noise=ReproducibleNoise(1), **PURE)
+
+
 def _ends(kind: Kind) -> tuple[Any, Any]:
     return kind.ends
 
@@ -78,7 +94,7 @@ STATISTICS: dict[str, dict[str, Ask]] = {
         "by": _of_x("median", by="c", groups=lambda kind: [kind.value], **PURE),
         "by, unit": _of_x("median", by="c", unit="id", groups=lambda kind: [kind.value], **PURE),
         "by private": _of_x("median", by="c", groups="private", **PTR),
-        "by two": _of_x("median", by=["c", "id"], groups="private", **PTR),
+        "by two": _of_x("median", by=["c", "c IS NULL"], groups="private", **PTR),
         "by day": _of_x("median", by="c:day", groups=["2024-01-01"], **PURE),
         "by month private": _of_x("median", by="c:month", groups="private", **PTR),
         "by year, unit": _of_x("median", by="c:year", groups=["2024"], unit="id", **PURE),
@@ -193,6 +209,8 @@ STATISTICS: dict[str, dict[str, Ask]] = {
         "private": _of_c("top_k", **PTR),
         "listed": _of_c("top_k", categories=lambda kind: [kind.value], **PURE),
     },
+    "table": {"counts": _table},
+    "sql": {"counts": _sql},
     "certify_quantile": {
         "high": _of_c("certify_quantile", high=lambda kind: kind.ends[1], **PURE),
         "low": _of_c("certify_quantile", low=lambda kind: kind.ends[0], **PURE),

@@ -26,7 +26,7 @@ def typical_error(values: Any, p: float, epsilon: float) -> float:
 
 
 def test_octaves_without_records_do_not_attract_the_tail_of_a_small_table() -> None:
-    assert typical_error(INCOMES, 0.9, 0.3) < 10_000  # half a million without a scale
+    assert typical_error(INCOMES, 0.9, 0.3) < 10_000  # 1.3 million without a scale
     assert typical_error(INCOMES.astype(np.int64), 0.9, 0.3) < 10_000
     assert typical_error(-INCOMES, 0.1, 0.3) < 10_000
     heights = np.random.default_rng(5).normal(170.0, 10.0, 1_000)

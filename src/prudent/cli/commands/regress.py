@@ -223,8 +223,10 @@ def _plain(fitted: "LinearModel") -> dict[str, Any]:
 def _print(fitted: "LinearModel") -> None:
     from prudent.accounting import ADD_REMOVE
 
-    rows = [("(intercept)", fitted.intercept_, fitted.intercept_interval_)]
-    rows += zip(fitted.terms_, fitted.coef_, map(tuple, fitted.intervals_), strict=True)
+    rows: list[tuple[Any, Any, Any]] = [
+        ("(intercept)", fitted.intercept_, fitted.intercept_interval_),
+        *zip(fitted.terms_, fitted.coef_, fitted.intervals_, strict=True),
+    ]
     wide = max(len(str(term)) for term, _, _ in rows)
     for term, value, ends in rows:
         low, high = outward(*ends)

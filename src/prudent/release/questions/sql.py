@@ -23,6 +23,7 @@ and the message says what may be asked instead.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -88,7 +89,9 @@ def sql(
         ArgumentError: if the query asks what cannot be answered; nothing is charged then.
     """
     parsed = _Query.parse(query)
-    source = {"data": data}
+    source: dict[str, Any] = {"data": data}
+    if isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb")):
+        source["table"] = parsed.table
     if connect is not None:
         source = {"connect": connect, "table": parsed.table}
     elif data is None:

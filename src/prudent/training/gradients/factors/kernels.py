@@ -1,7 +1,6 @@
 """Triton kernels for what a step does to every layer, each in one pass over memory.
 
-Without them the same is done by torch's operations, each a launch and a pass of its own; a compiled
-step fuses those by itself. See `fuses`.
+Elsewhere torch's operations do it, a pass each, or a compiled step fuses them; see `fuses`.
 
 torch normalises images on a GPU only with channels first, while its convolutions are faster with
 channels last; copies between the two took a third of a step. So images are kept with their channels
