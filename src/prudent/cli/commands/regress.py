@@ -59,13 +59,13 @@ def regress(
     epsilon: Annotated[float, options.number("ε of the whole model, at least 0.01.")],
     delta: Annotated[float, options.number("δ of the whole model.")] = 1e-6,
     model: Annotated[
-        Model | None,
+        Model,
         typer.Option(
             metavar="NAME",
             help="linear: least squares; ridge: with a penalty; median: median regression, which "
-            "wild targets hardly move. \\[linear; median with --certify, since it withstands more]",
+            "wild targets hardly move and which often withstands more bad records in large tables.",
         ),
-    ] = None,
+    ] = Model.LINEAR,
     alpha: Annotated[float, options.number("The penalty of ridge.")] = 1.0,
     certify: Annotated[
         float | None,
@@ -124,9 +124,8 @@ def regress(
 
     $ prudent regress 'salary ~ age' salaries.parquet --epsilon 1 --certify 0.1
     """
-    chosen = model or (Model.LINEAR if certify is None else Model.MEDIAN)
     if dry_run:
-        fitted = _estimator(chosen, epsilon, delta, alpha, r2, certify, None)
+        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, None)
         _forecast(fitted, formula, records, as_json)
         return
     if records is not None:
@@ -137,7 +136,7 @@ def regress(
 
     asked = _Asked(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
     with budget(asked) as keeper, only_elapsed():
-        fitted = _estimator(chosen, epsilon, delta, alpha, r2, certify, keeper)
+        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, keeper)
         if "~" not in formula:
             raise ValueError("FORMULA: expected such as 'salary ~ age + hours', got no '~'.")
         refused = None
@@ -148,10 +147,10 @@ def regress(
     price = {"epsilon": fitted.epsilon_, "delta": fitted.delta_}
     if refused is not None:
         if as_json:
-            print_json({"status": "refused", "model": chosen.value, **price, "notes": [refused]})
+            print_json({"status": "refused", "model": model.value, **price, "notes": [refused]})
         tell(Fault(f"Refused. {refused}", status=REFUSED))
     elif as_json:
-        print_json({"status": "released", "model": chosen.value, **_plain(fitted), **price})
+        print_json({"status": "released", "model": model.value, **_plain(fitted), **price})
     else:
         _print(fitted)
     if ledger is None:
