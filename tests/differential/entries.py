@@ -677,7 +677,7 @@ class Regression(Entry):
                 ("quantile", lambda self, part, place, p: 4 * p - 2),
                 ("length", lambda self, part, lengths, p: 1.0),
             ):
-                fixed.enter_context(mock.patch.object(engines.Engine, name, answer))
+                fixed.enter_context(mock.patch.object(engines.SumEngine, name, answer))
             fixed.enter_context(
                 mock.patch.object(LinearRegression, "_needed", staticmethod(lambda *_: -1e9))
             )
@@ -689,12 +689,12 @@ class Regression(Entry):
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         from prudent.estimators import features
 
-        whole = features.Features.steps
+        whole = features.StandardFeatures.steps
 
         def wary(self: Any, rows: Any) -> Any:
             return whole(self, rows) * (np.abs(rows) < 1e8).all()
 
-        patch.setattr(features.Features, "steps", wary)
+        patch.setattr(features.StandardFeatures, "steps", wary)
 
 
 ENTRIES += [

@@ -14,9 +14,9 @@ import pytest
 from prudent.accounting import ApproximateDpEvent, PldAccountant
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.estimators import engine as engines
-from prudent.estimators.engine import LADDER, LONGEST, Engine, on_grid, product
+from prudent.estimators.engine import LADDER, LONGEST, SumEngine, on_grid, product
 from prudent.estimators.rows import ArrayRows
-from prudent.estimators.shares import Part, Prices, calibrate, choices, sums
+from prudent.estimators.shares import BudgetPart, Prices, calibrate, choices, sums
 from prudent.release.noise import Distribution, Noise, ReproducibleNoise
 
 
@@ -37,9 +37,9 @@ PRICES = Prices(1.0, 1e-6, {"sum": sums(0.5, 100), "choice": choices(0.5, 100)},
 ODD = [0.0, -0.0, 1.0, -1e-300, 1e300, -np.inf, np.inf, 3.7, 1e17]
 
 
-def engine_of(rows: np.ndarray, noise: Noise | None = None) -> Engine:
+def engine_of(rows: np.ndarray, noise: Noise | None = None) -> SumEngine:
     names = [f"x{place}" for place in range(rows.shape[1])]
-    return Engine(ArrayRows(names, [rows]), PRICES, Silent() if noise is None else noise)
+    return SumEngine(ArrayRows(names, [rows]), PRICES, Silent() if noise is None else noise)
 
 
 def clipped(rows: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def test_a_wrong_length_is_caught_by_the_neighbours(monkeypatch) -> None:
     """A fault that clips to twice the radius: the check of lengths and the test both notice."""
     rows = np.array([[3.0, 4.0], [0.5, 0.1]])
 
-    def ask(asked: Engine) -> np.ndarray:
+    def ask(asked: SumEngine) -> np.ndarray:
         return asked.total("sum", lambda part: part, 1.0)
 
     monkeypatch.setattr(engines, "lengths", lambda vectors: np.full(len(vectors), 0.5))
@@ -206,4 +206,4 @@ def test_what_else_is_released_is_part_of_the_price(exact_prices: None) -> None:
 )
 def test_prices_have_limits(epsilon: float, delta: float) -> None:
     with pytest.raises(ValueError, match="Expected"):
-        calibrate(epsilon, delta, {"a": Part(1.0)})
+        calibrate(epsilon, delta, {"a": BudgetPart(1.0)})

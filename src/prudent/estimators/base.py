@@ -18,10 +18,10 @@ from prudent import _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.accounting.robustness import Certifier
-from prudent.estimators.engine import Engine
+from prudent.estimators.engine import SumEngine
 from prudent.estimators.formula import Formula, FormulaRows
-from prudent.estimators.rows import Asked, array_of, is_frame, is_table, queries_of
-from prudent.estimators.shares import Part, Prices, calibrate
+from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
+from prudent.estimators.shares import BudgetPart, Prices, calibrate
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, check_bounds
@@ -104,11 +104,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _labels: Any
 
     @abc.abstractmethod
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         """How the budget is divided, for a number of features."""
 
     @abc.abstractmethod
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         """Ask the engine and set the fitted attributes; return a refusal if there are too few."""
 
     def _classes(self) -> Any:
@@ -154,7 +154,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         if isinstance(y, str) and "~" in y:
             return self._fit_formula(Formula.parse(y), X, connect=connect, table=table, where=where)
         labels = self._classes()
-        asked = Asked(
+        asked = ModelData(
             data=X,
             target=y if self._supervised else None,
             classes=labels,
@@ -178,7 +178,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 return self._fitted(note, TooFewLabelsError(selection.needed(0.95)), prices)
             rows, _ = attrs.evolve(asked, classes=labels).open()
         self._labels = labels
-        return self._fitted(note, withheld(self._learn, Engine(rows, prices, noise, known)), prices)
+        return self._fitted(
+            note, withheld(self._learn, SumEngine(rows, prices, noise, known)), prices
+        )
 
     def _fit_formula(self, formula: Formula, source: Any, **options: Any) -> Self:
         """Fit a model to mixed columns; levels of categories are found and charged with it."""
@@ -201,7 +203,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         def learn() -> TooFewRecordsError | None:
             rows.choose(selection, noise)
             known = dict(rows.known) | self._bounded(rows.names)
-            return self._learn(Engine(rows, prices, noise, known))
+            return self._learn(SumEngine(rows, prices, noise, known))
 
         refused = withheld(learn)
         self._formula, self._names = rows.formula, rows.formula.features
@@ -264,7 +266,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             event=prices.event,
         )
 
-    def _remember(self, asked: Asked, names: list[str]) -> None:
+    def _remember(self, asked: ModelData, names: list[str]) -> None:
         """Keep the number and the names of the features, as scikit-learn does."""
         self._names = names
         # Of a whole table some columns are features; a query may hold the others as well.

@@ -35,7 +35,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
-from prudent.estimators.engine import LONGEST, Engine, lengths
+from prudent.estimators.engine import LONGEST, SumEngine, lengths
 from prudent.estimators.features import Whitening
 from prudent.release.lattice import FloatArray
 
@@ -48,7 +48,7 @@ _BEYOND = math.sqrt(2 * math.log(3 / (1 - CONFIDENCE)))
 
 
 @attrs.frozen
-class Certificate:
+class SlopeCertificate:
     """A number of bad records that the slopes of a regression withstand.
 
     Attributes:
@@ -89,7 +89,7 @@ class Pull:
 
 
 def certify(
-    engine: Engine,
+    engine: SumEngine,
     whitening: Whitening,
     residuals: Callable[[FloatArray], tuple[FloatArray, FloatArray]],
     pull: Pull,
@@ -97,7 +97,7 @@ def certify(
     tolerance: float,
     penalty: FloatArray,
     count: float,
-) -> Certificate:
+) -> SlopeCertificate:
     """Release the gradient and the curvature at a released model, and what they certify.
 
     Args:
@@ -137,7 +137,7 @@ def certify(
     least -= reach**2 * (
         engine.deviation("curvature") * (math.sqrt(2 * width) + _BEYOND) + rounding
     )
-    return Certificate(withstood(least, size, radius, reach, pull), tolerance)
+    return SlopeCertificate(withstood(least, size, radius, reach, pull), tolerance)
 
 
 def radius_of(whitening: Whitening, tolerance: float) -> float:

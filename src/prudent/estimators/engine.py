@@ -115,7 +115,7 @@ def product(whole: FloatArray, matrix: FloatArray, bound: float) -> FloatArray:
     return np.asarray(np.ldexp(whole @ np.rint(np.ldexp(matrix, exponent)), -exponent))
 
 
-class Engine:
+class SumEngine:
     """Answers what a model asks of its rows, within what was paid for.
 
     Every answer that a method returns has its noise already, and may be published.
@@ -193,7 +193,7 @@ class Engine:
         mechanism = ExponentialQuantile(
             Fraction(1, 2), epsilon, CoarseMeasure(ends), interval_share=0.0
         )
-        part: Any = _Part(column, *ranks)
+        part: Any = _SumPart(column, *ranks)
         return min(max(mechanism.release(part, self._noise).value, ends[0]), ends[1])
 
     def generator(self) -> np.random.Generator:
@@ -293,7 +293,7 @@ class Engine:
 
 
 @attrs.frozen(eq=False, repr=False)
-class _Part:
+class _SumPart:
     """The records of a column after some rank, up to another; what a quantile asks of a column."""
 
     column: Column

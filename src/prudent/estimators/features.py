@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from prudent.estimators.engine import LONGEST, Engine, lengths, on_grid, product
+from prudent.estimators.engine import LONGEST, SumEngine, lengths, on_grid, product
 from prudent.release.lattice import FloatArray
 
 CLIP = 8.0
@@ -37,7 +37,7 @@ _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
 
 
 def standardise(
-    engine: Engine, part: str, places: Sequence[int], count: float
+    engine: SumEngine, part: str, places: Sequence[int], count: float
 ) -> tuple[FloatArray, FloatArray]:
     """Release a location and a scale of some columns; costs two choices of `part` for each.
 
@@ -60,7 +60,7 @@ def standardise(
 
 
 @attrs.frozen(eq=False)
-class Features:
+class StandardFeatures:
     """Standardised features of rows, in whole steps of 2**-13, with a constant first.
 
     Attributes:
@@ -118,7 +118,7 @@ class Whitening:
         reach: Whitened rows are clipped to this length.
     """
 
-    features: Features
+    features: StandardFeatures
     radius: float
     eigenvalues: FloatArray
     ridge: float
@@ -130,9 +130,9 @@ class Whitening:
     @classmethod
     def release(
         cls,
-        engine: Engine,
+        engine: SumEngine,
         part: str,
-        features: Features,
+        features: StandardFeatures,
         count: float,
         penalty: float | FloatArray = 0.0,
     ) -> "Whitening":

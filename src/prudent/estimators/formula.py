@@ -41,7 +41,7 @@ _TERM = re.compile(
 
 
 @attrs.frozen
-class Column:
+class FormulaColumn:
     """A term of a formula.
 
     Attributes:
@@ -107,7 +107,7 @@ class Formula:
     """
 
     target: str
-    columns: tuple[Column, ...]
+    columns: tuple[FormulaColumn, ...]
 
     @classmethod
     def parse(cls, text: str) -> "Formula":
@@ -134,7 +134,7 @@ class Formula:
                 levels = tuple(each.strip() for each in read["levels"].split(","))
                 if kind != "category" or len(set(levels)) < len(levels) or "" in levels:
                     raise ArgumentError("formula", "with distinct levels in C(…) only", got=text)
-            found.append(Column(name, kind, levels))
+            found.append(FormulaColumn(name, kind, levels))
         names = [each.name for each in found]
         if re.fullmatch(rf"\s*(?:{_NAME})\s*", target) is None or len(set(names)) < len(names):
             raise ArgumentError("formula", "of one target and distinct columns", got=text)

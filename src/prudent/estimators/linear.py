@@ -9,10 +9,10 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.certificate import Pull
-from prudent.estimators.engine import Engine
-from prudent.estimators.features import Features
-from prudent.estimators.linear_model import Fitting, LinearModel, Step
-from prudent.estimators.shares import Part, choices
+from prudent.estimators.engine import SumEngine
+from prudent.estimators.features import StandardFeatures
+from prudent.estimators.linear_model import Fitting, LinearModel, NewtonStep
+from prudent.estimators.shares import BudgetPart, choices
 from prudent.release.lattice import FloatArray
 
 ROUNDS = 3
@@ -74,11 +74,11 @@ class LinearRegression(LinearModel):
         return ROUNDS
 
     @override
-    def _start(self, engine: Engine, place: int, centre: float) -> float:
+    def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         return centre
 
     @override
-    def _sampling(self, steps: list[Step], variance: float) -> float:
+    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
         return variance
 
     @override
@@ -90,7 +90,7 @@ class LinearRegression(LinearModel):
         return Pull(limit, limit, 1.0, lambda errors: np.clip(errors, -limit, limit))
 
     @override
-    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
+    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> NewtonStep:
         engine, whitening = fitting.engine, fitting.whitening
         spread = engine.deviation("steps") * math.sqrt(len(found))
         clipped = max(
@@ -107,7 +107,7 @@ class LinearRegression(LinearModel):
             return whitening.rows(steps), np.clip(errors, -limit, limit)[:, None]
 
         move = engine.cross("steps", pairs, (whitening.reach, limit))[:, 0]
-        return Step(move, engine.deviation("steps") * whitening.reach * limit, limit)
+        return NewtonStep(move, engine.deviation("steps") * whitening.reach * limit, limit)
 
 
 class Ridge(LinearRegression):
@@ -150,7 +150,7 @@ class Ridge(LinearRegression):
         self.alpha = alpha
 
     @override
-    def _penalty(self, features: Features) -> FloatArray:
+    def _penalty(self, features: StandardFeatures) -> FloatArray:
         alpha = _validate.non_negative(alpha=self.alpha)
         return np.concatenate([[0.0], alpha / features.scales**2])
 
@@ -205,11 +205,11 @@ class QuantileRegressor(LinearModel):
         return len(self._smoothed)
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         return super()._parts(features) | {"target": choices(0.12, 3)}
 
     @override
-    def _start(self, engine: Engine, place: int, centre: float) -> float:
+    def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         return engine.quantile("target", place, self.quantile)
 
     def _kept(self, number: int) -> float:
@@ -217,7 +217,7 @@ class QuantileRegressor(LinearModel):
         return self._smoothed[number] * 4 * self.quantile * (1 - self.quantile)
 
     @override
-    def _sampling(self, steps: list[Step], variance: float) -> float:
+    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
         density = self._kept(-1) / (2 * steps[-1].limit)
         return self.quantile * (1 - self.quantile) / density**2
 
@@ -238,7 +238,7 @@ class QuantileRegressor(LinearModel):
         )
 
     @override
-    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
+    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> NewtonStep:
         engine, whitening, kept = fitting.engine, fitting.whitening, self._kept(number)
         limit = engine.length(
             "residuals", lambda rows: np.abs(fitting.residuals(rows, found)[1]), kept
@@ -252,4 +252,6 @@ class QuantileRegressor(LinearModel):
         # The second derivative of the smoothed loss is the density of residuals near zero.
         length = 2 * limit / kept
         move = engine.cross("steps", pairs, (whitening.reach, pull.bound))[:, 0] * length
-        return Step(move, engine.deviation("steps") * whitening.reach * pull.bound * length, limit)
+        return NewtonStep(
+            move, engine.deviation("steps") * whitening.reach * pull.bound * length, limit
+        )

@@ -21,10 +21,10 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
-from prudent.estimators.certificate import Certificate, Pull, certify, radius_of
-from prudent.estimators.engine import Engine
-from prudent.estimators.features import REACH, Features, Whitening, standardise
-from prudent.estimators.shares import Part, Prices, choices, sums
+from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
+from prudent.estimators.engine import SumEngine
+from prudent.estimators.features import REACH, StandardFeatures, Whitening, standardise
+from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
 
@@ -48,7 +48,7 @@ class Fitting:
         scale: The scale of the target.
     """
 
-    engine: Engine
+    engine: SumEngine
     count: float
     whitening: Whitening
     centre: float
@@ -63,7 +63,7 @@ class Fitting:
 
 
 @attrs.frozen(eq=False)
-class Step:
+class NewtonStep:
     """One noisy Newton step.
 
     Attributes:
@@ -101,15 +101,15 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         """The number of rounds."""
 
     @abc.abstractmethod
-    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> Step:
+    def _step(self, fitting: Fitting, found: FloatArray, number: int) -> NewtonStep:
         """Release the step of a round."""
 
     @abc.abstractmethod
-    def _start(self, engine: Engine, place: int, centre: float) -> float:
+    def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         """The location of the target from which the rounds start."""
 
     @abc.abstractmethod
-    def _sampling(self, steps: list[Step], variance: float) -> float:
+    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
         """The sampling variance of a whitened coordinate, from that of standardised residuals."""
 
     @abc.abstractmethod
@@ -123,11 +123,11 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
     def _pull(self, limit: float) -> Pull:
         """How a record pulls where residuals up to a limit pull in proportion."""
 
-    def _penalty(self, features: Features) -> FloatArray:
+    def _penalty(self, features: StandardFeatures) -> FloatArray:
         return np.zeros(features.width)
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.certify is not None:
             _validate.positive(certify=self.certify)
         return {
@@ -143,13 +143,13 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         width = len(engine.rows.names) - 1
         self.n_records_ = count = engine.count()
         needed = self._needed(engine.prices, width)
         if count - _DOUBT * engine.deviation("count") < needed:
             return TooFewRecordsError(count, needed + _DOUBT * engine.deviation("count"))
-        features = Features(*standardise(engine, "columns", range(width), count))
+        features = StandardFeatures(*standardise(engine, "columns", range(width), count))
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
         whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
@@ -170,7 +170,7 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
             self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
         return None
 
-    def _certificate(self, fitting: Fitting, found: FloatArray, limit: float) -> Certificate:
+    def _certificate(self, fitting: Fitting, found: FloatArray, limit: float) -> SlopeCertificate:
         """Release how many records the slopes withstand; residuals may grow along the way."""
         whitening = fitting.whitening
         tolerance = _validate.positive(certify=self.certify)
@@ -221,7 +221,7 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         return float(variance + 2 * limit**2 * noise / count)
 
     def _set_intervals(
-        self, fitting: Fitting, found: FloatArray, steps: list[Step], variance: float
+        self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep], variance: float
     ) -> None:
         """Intervals from the noise of all rounds, sampling, and what the rounds have not reached.
 

@@ -156,7 +156,7 @@ class FrameRows(ArrayRows):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
-class Asked:
+class ModelData:
     """What a model is fitted to.
 
     Attributes:

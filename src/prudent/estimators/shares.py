@@ -29,7 +29,7 @@ _SEARCH_FACTOR = 50.0
 
 
 @attrs.frozen
-class Part:
+class BudgetPart:
     """Releases of one kind, which share a fraction of μ² equally.
 
     Attributes:
@@ -60,14 +60,14 @@ class Part:
         return one if self.times == 1 else dp.SelfComposedDpEvent(one, self.times)
 
 
-def choices(share: float, times: int = 1) -> Part:
+def choices(share: float, times: int = 1) -> BudgetPart:
     """Choices by the exponential mechanism: private quantiles."""
-    return Part(share, times, choice=True)
+    return BudgetPart(share, times, choice=True)
 
 
-def sums(share: float, times: int = 1) -> Part:
+def sums(share: float, times: int = 1) -> BudgetPart:
     """Sums with Gaussian noise."""
-    return Part(share, times)
+    return BudgetPart(share, times)
 
 
 @attrs.frozen
@@ -88,7 +88,7 @@ class Prices:
 
     epsilon: float
     delta: float
-    parts: Mapping[str, Part]
+    parts: Mapping[str, BudgetPart]
     mu: float
     also: tuple[dp.DpEvent, ...] = ()
 
@@ -107,7 +107,7 @@ class Prices:
 
 
 def calibrate(
-    epsilon: float, delta: float, parts: Mapping[str, Part], also: tuple[dp.DpEvent, ...] = ()
+    epsilon: float, delta: float, parts: Mapping[str, BudgetPart], also: tuple[dp.DpEvent, ...] = ()
 ) -> Prices:
     """Return the prices of the parts, as large as (epsilon, delta) allows.
 
@@ -141,13 +141,15 @@ def calibrate(
     return prices
 
 
-def _event(parts: tuple[Part, ...], mu: float, also: tuple[dp.DpEvent, ...] = ()) -> dp.DpEvent:
+def _event(
+    parts: tuple[BudgetPart, ...], mu: float, also: tuple[dp.DpEvent, ...] = ()
+) -> dp.DpEvent:
     return dp.ComposedDpEvent([*(part.event(mu) for part in parts), *also])
 
 
 @functools.lru_cache(maxsize=256)
 def _total_mu(
-    epsilon: float, delta: float, parts: tuple[Part, ...], also: tuple[dp.DpEvent, ...]
+    epsilon: float, delta: float, parts: tuple[BudgetPart, ...], also: tuple[dp.DpEvent, ...]
 ) -> float:
     """The largest μ at which all parts together are (epsilon, delta)-DP, by the exact accountant.
 

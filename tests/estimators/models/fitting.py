@@ -81,7 +81,7 @@ def taped(replay: Tape | None = None) -> Iterator[Tape]:
     """Record what engines release; with a tape, answer as it was answered then."""
     tape = Tape()
     before = iter(() if replay is None else replay.answers)
-    spend, noisy, choose = engine.Engine._spend, engine.Engine._noisy, engine.choose
+    spend, noisy, choose = engine.SumEngine._spend, engine.SumEngine._noisy, engine.choose
     release = ExponentialQuantile.release
 
     def answered(found: Any) -> Any:
@@ -104,8 +104,8 @@ def taped(replay: Tape | None = None) -> Iterator[Tape]:
         return answered(release(self, column, source))
 
     with (
-        mock.patch.object(engine.Engine, "_spend", _spend),
-        mock.patch.object(engine.Engine, "_noisy", _noisy),
+        mock.patch.object(engine.SumEngine, "_spend", _spend),
+        mock.patch.object(engine.SumEngine, "_noisy", _noisy),
         mock.patch.object(engine, "choose", _choose),
         mock.patch.object(ExponentialQuantile, "release", _release),
     ):

@@ -16,7 +16,7 @@ from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
 from prudent.audit.releases.additive import Silent
 from prudent.estimators import TooFewRecordsError
-from prudent.estimators.engine import Engine
+from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
 from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
 
@@ -164,14 +164,14 @@ def test_columns_with_bounds_need_no_quantiles(name: str) -> None:
 def test_all_that_is_paid_for_is_used_and_nothing_else(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Engine] = []
-    opened = Engine.__init__
+    asked: list[SumEngine] = []
+    opened = SumEngine.__init__
 
-    def watched(self: Engine, *given: Any) -> None:
+    def watched(self: SumEngine, *given: Any) -> None:
         asked.append(self)
         opened(self, *given)
 
-    monkeypatch.setattr(Engine, "__init__", watched)
+    monkeypatch.setattr(SumEngine, "__init__", watched)
     fit(name, 600, 10.0)
     (engine,) = asked
     assert dict(engine._used) == {part: each.times for part, each in engine.prices.parts.items()}

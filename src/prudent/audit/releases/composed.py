@@ -120,7 +120,7 @@ def certified_classifier(epsilon: float, delta: float) -> Case:
 
 def regression(epsilon: float, delta: float) -> Case:
     """The noisy sums of a regression's step, for a record that is far beyond what is clipped."""
-    from prudent.estimators.engine import Engine
+    from prudent.estimators.engine import SumEngine
     from prudent.estimators.rows import ArrayRows
     from prudent.estimators.shares import calibrate as shared
     from prudent.estimators.shares import sums
@@ -134,7 +134,7 @@ def regression(epsilon: float, delta: float) -> Case:
         rows = ArrayRows(["x", "y"], [np.array(data)])
 
         def run() -> tuple[float, float]:
-            engine = Engine(rows, prices, noise)
+            engine = SumEngine(rows, prices, noise)
             return float(engine.cross("steps", pairs, (1.0, 1.0))[0, 0]), engine.count()
 
         return run

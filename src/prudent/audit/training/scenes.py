@@ -62,7 +62,7 @@ _SHORTER = 1 - 1e-6  # a norm that ranks below those of the other records, and m
 _RARE = math.log(1e-6)
 
 
-class LinearModel(nn.Module):
+class LinearScene(nn.Module):
     """A linear model whose output for a record is its inner product with the weights."""
 
     def __init__(self, size: int) -> None:
@@ -185,7 +185,7 @@ class Releases:
 def observe(plan: Plan, scene: Scene, *, present: bool, runs: int) -> Releases:
     """Take the steps of many runs on the records of a scene, with its canary or without."""
     records = scene.records(present=present)
-    model = LinearModel(records.shape[1])
+    model = LinearScene(records.shape[1])
     run = _prepared(plan, plan.steps * runs, model, records)
     seen: list[Tensor] = []
     for number in track(range(plan.steps * runs), "training runs", plan.steps * runs):

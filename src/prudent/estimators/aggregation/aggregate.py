@@ -28,7 +28,7 @@ import attrs
 
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
-from prudent.estimators.aggregation.asked import MOST_PARTS, Asked
+from prudent.estimators.aggregation.asked import MOST_PARTS, AggregateRequest
 from prudent.estimators.aggregation.medians import Medians
 from prudent.estimators.aggregation.parts import open_records
 from prudent.estimators.aggregation.votes import Votes
@@ -98,7 +98,7 @@ def aggregate(
     epsilon = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=epsilon)
     if delta is not None:
         delta = _validate.between(1e-18, 0.5, ends="[)", delta=delta)
-    asked = Asked(
+    asked = AggregateRequest(
         epsilon=epsilon,
         delta=delta,
         size=1 if size is None else _validate.count(1, _LARGEST_SIZE, size=size),

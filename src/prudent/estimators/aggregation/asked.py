@@ -15,7 +15,7 @@ MOST_PARTS = 10**6
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class AggregateRequest:
     """The arguments of `aggregate` that decide its price, checked.
 
     Attributes:
@@ -37,7 +37,9 @@ class Asked:
     confidence: float | None
 
 
-def preview_of(mechanism: str, asked: Asked, events: list[dp.DpEvent], parts: int) -> Preview:
+def preview_of(
+    mechanism: str, asked: AggregateRequest, events: list[dp.DpEvent], parts: int
+) -> Preview:
     """The price of an aggregation, from its events."""
     return Preview(
         statistic="aggregate",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from prudent.accounting.calibration import Search, solve
 from prudent.accounting.events import ExponentialMechanismDpEvent
-from prudent.estimators.aggregation.asked import MOST_PARTS, Asked, preview_of, selected
+from prudent.estimators.aggregation.asked import MOST_PARTS, AggregateRequest, preview_of, selected
 from prudent.release.certificates import CAP, Certificate, DistanceRelease
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.charging import Preview
@@ -33,14 +33,14 @@ FloatArray = npt.NDArray[np.float64]
 class Medians:
     """Numbers: the median of each, by the exponential mechanism."""
 
-    asked: Asked
+    asked: AggregateRequest
     quantile: ExponentialQuantile
     certifies: DistanceRelease | None
     parts: int
     preview: Preview
 
     @classmethod
-    def priced(cls, asked: Asked) -> "Medians":
+    def priced(cls, asked: AggregateRequest) -> "Medians":
         """Calibrate the release; nothing is read."""
         certifies, rest = None, asked.epsilon
         if asked.tolerance is not None:
@@ -113,7 +113,7 @@ def median_distance(values: FloatArray, low: float, high: float) -> int:
     return min(CAP, max(0, min(above_end, below_end))) if count else 0
 
 
-def _interval_share(asked: Asked) -> float:
+def _interval_share(asked: AggregateRequest) -> float:
     return 0.0 if asked.confidence is None else _INTERVAL_SHARE
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.estimators.aggregation.asked import MOST_PARTS, Asked, preview_of, selected
+from prudent.estimators.aggregation.asked import MOST_PARTS, AggregateRequest, preview_of, selected
 from prudent.release.certificates import CAP, Certificate
 from prudent.release.charging import Preview
 from prudent.release.noise import Distribution, Noise
@@ -26,7 +26,7 @@ _ENOUGH_VOTES = 30.0  # parts, divided by the scale of the noise
 class Votes:
     """Labels: the votes for each, with noise."""
 
-    asked: Asked
+    asked: AggregateRequest
     labels: tuple[Hashable, ...]
     places: dict[Hashable, int] = attrs.field(repr=False)
     noise: AdditiveMechanism
@@ -34,7 +34,7 @@ class Votes:
     preview: Preview
 
     @classmethod
-    def priced(cls, asked: Asked, labels: Sequence[Hashable]) -> "Votes":
+    def priced(cls, asked: AggregateRequest, labels: Sequence[Hashable]) -> "Votes":
         """Calibrate the release; nothing is read."""
         known = _validate.values(labels=labels)
         if len(known) < 2 or not all(isinstance(each, Hashable) for each in known):

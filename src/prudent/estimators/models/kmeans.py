@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
-from prudent.estimators.engine import Engine, Map
-from prudent.estimators.features import Features
+from prudent.estimators.engine import Map, SumEngine
+from prudent.estimators.features import StandardFeatures
 from prudent.estimators.models.start import one_hot, refusal, standardised
-from prudent.estimators.shares import Part, choices, sums
+from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 ROUNDS = 2
@@ -72,7 +72,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         _validate.count(1, n_clusters=self.n_clusters)
         return {
             "columns": choices(0.2, 2 * features),
@@ -82,7 +82,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:
             return refused
@@ -102,7 +102,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         self.cluster_centers_ = features.locations + centres * features.scales
         return None
 
-    def _start(self, engine: Engine, features: Features, radius: float) -> FloatArray:
+    def _start(self, engine: SumEngine, features: StandardFeatures, radius: float) -> FloatArray:
         """Centres from the noisy means of cells between public random hyperplanes."""
         width, draw = features.width - 1, engine.generator()
         noise = engine.deviation("cells") * radius
@@ -158,7 +158,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         return self._features.vectors(rows)[:, 1:]
 
 
-def _nearest(features: Features, centres: FloatArray) -> Map:
+def _nearest(features: StandardFeatures, centres: FloatArray) -> Map:
     """The place of the centre that is nearest to each row: |c|² - 2 z·c is least."""
     matrix = np.concatenate([(centres**2).sum(axis=1)[None, :], -2 * centres.T])
 
@@ -170,7 +170,7 @@ def _nearest(features: Features, centres: FloatArray) -> Map:
 
 
 def _cells(
-    engine: Engine, part: str, features: Features, places: Map, kinds: int, radius: float
+    engine: SumEngine, part: str, features: StandardFeatures, places: Map, kinds: int, radius: float
 ) -> FloatArray:
     """Release the number of rows in each cell, and the sum of their features."""
 

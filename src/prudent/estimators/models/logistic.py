@@ -14,11 +14,11 @@ import numpy as np
 from typing_extensions import override
 
 from prudent.estimators.base import TooFewRecordsError
-from prudent.estimators.engine import Engine
+from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import Whitening
 from prudent.estimators.models.probabilities import PrivateClassifier, softmax
 from prudent.estimators.models.start import one_hot, refusal, standardised
-from prudent.estimators.shares import Part, choices, sums
+from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 ROUNDS = 4
@@ -66,7 +66,7 @@ class LogisticRegression(PrivateClassifier):
         self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         return {
             "columns": choices(0.2, 2 * features),
             "count": sums(0.005),
@@ -75,7 +75,7 @@ class LogisticRegression(PrivateClassifier):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:
@@ -94,7 +94,7 @@ class LogisticRegression(PrivateClassifier):
         self.coef_, self.intercept_ = slopes.T, intercept
         return None
 
-    def _step(self, engine: Engine, whitening: Whitening, found: FloatArray) -> FloatArray:
+    def _step(self, engine: SumEngine, whitening: Whitening, found: FloatArray) -> FloatArray:
         """Release the gradient of the likelihood, in whitened coordinates."""
         features, kinds = whitening.features, found.shape[1]
 

@@ -10,8 +10,8 @@ import math
 import attrs
 import numpy as np
 
-from prudent.estimators.engine import Engine, Map
-from prudent.estimators.features import Features
+from prudent.estimators.engine import Map, SumEngine
+from prudent.estimators.features import StandardFeatures
 from prudent.estimators.models.start import one_hot
 from prudent.release.lattice import FloatArray
 
@@ -22,7 +22,7 @@ _LEAST_VARIANCE = 1e-2  # of a standardised column
 
 
 @attrs.frozen(eq=False)
-class Moments:
+class ClassMoments:
     """Released moments of standardised columns, one row for each group.
 
     Attributes:
@@ -37,8 +37,8 @@ class Moments:
 
     @classmethod
     def release(
-        cls, engine: Engine, part: str, features: Features, groups: Map, kinds: int
-    ) -> "Moments":
+        cls, engine: SumEngine, part: str, features: StandardFeatures, groups: Map, kinds: int
+    ) -> "ClassMoments":
         """Release the moments; `groups` returns the place of the group of each row."""
         width = features.width - 1
         radius = _REACH * math.sqrt(1 + width * (1 + 3 / _SQUARES**2))

@@ -6,11 +6,11 @@ import numpy as np
 from typing_extensions import override
 
 from prudent.estimators.base import TooFewRecordsError
-from prudent.estimators.engine import Engine
-from prudent.estimators.models.moments import Moments
+from prudent.estimators.engine import SumEngine
+from prudent.estimators.models.moments import ClassMoments
 from prudent.estimators.models.probabilities import PrivateClassifier
 from prudent.estimators.models.start import refusal, standardised
-from prudent.estimators.shares import Part, choices, sums
+from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 
@@ -53,7 +53,7 @@ class GaussianNB(PrivateClassifier):
         self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         return {
             "columns": choices(0.3, 2 * features),
             "count": sums(0.005),
@@ -61,13 +61,13 @@ class GaussianNB(PrivateClassifier):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:
             return refused
         features = standardised(engine, width, self.n_records_)
-        found = Moments.release(engine, "moments", features, lambda rows: rows[:, -1], kinds)
+        found = ClassMoments.release(engine, "moments", features, lambda rows: rows[:, -1], kinds)
         self._features, self._moments = features, found
         self.class_prior_ = found.counts / found.counts.sum()
         self.theta_ = features.locations + found.means * features.scales

@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
-from prudent.estimators.engine import Engine
+from prudent.estimators.engine import SumEngine
 from prudent.estimators.models.start import refusal, standardised
-from prudent.estimators.shares import Part, choices, sums
+from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 _REACH = 1.25  # the longest row, in root mean squares; a longer one counts with a smaller weight
@@ -60,7 +60,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.n_components is not None:
             most = max(features, getattr(self, "n_features_in_", 0))  # some may have bounds
             _validate.count(1, most, n_components=self.n_components)
@@ -71,7 +71,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         width = len(engine.rows.names)
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:

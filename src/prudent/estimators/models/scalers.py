@@ -10,10 +10,10 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
-from prudent.estimators.engine import Engine
-from prudent.estimators.models.moments import Moments
+from prudent.estimators.engine import SumEngine
+from prudent.estimators.models.moments import ClassMoments
 from prudent.estimators.models.start import refusal, standardised
-from prudent.estimators.shares import Part, choices, sums
+from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 _EDGE = 1e-7  # probabilities of the outermost values of a normal output
@@ -91,7 +91,7 @@ class StandardScaler(_LinearScaler):
         self.bounds, self.ledger, self.noise = bounds, ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         return {
             "columns": choices(0.4, 2 * features),
             "count": sums(0.005),
@@ -99,12 +99,14 @@ class StandardScaler(_LinearScaler):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:
             return refused
         features = standardised(engine, len(engine.rows.names), self.n_records_)
-        found = Moments.release(engine, "moments", features, lambda rows: np.zeros(len(rows)), 1)
+        found = ClassMoments.release(
+            engine, "moments", features, lambda rows: np.zeros(len(rows)), 1
+        )
         self.mean_ = features.locations + found.means[0] * features.scales
         self.var_ = found.variances[0] * features.scales**2
         self.scale_ = np.sqrt(self.var_) if self.with_std else None
@@ -160,12 +162,12 @@ class RobustScaler(_LinearScaler):
         return [0.5] * bool(self.with_centering) + [low / 100, high / 100] * bool(self.with_scaling)
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         asked = len(self._probabilities())
         return {"count": sums(0.01), "columns": choices(0.99, asked * features)}
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         self.n_records_ = engine.count()
         asked, width = self._probabilities(), len(engine.rows.names)
         self.center_ = self.scale_ = None
@@ -224,13 +226,13 @@ class QuantileTransformer(_Scaler):
         self.ledger, self.noise = ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         _validate.one_of(("uniform", "normal"), output_distribution=self.output_distribution)
         levels = _validate.count(1, 12, levels=self.levels)
         return {"count": sums(0.01), "columns": choices(0.99, levels * features)}
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:
             return refused

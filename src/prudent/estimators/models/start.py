@@ -4,14 +4,14 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent.estimators.base import TooFewRecordsError
-from prudent.estimators.engine import Engine
-from prudent.estimators.features import Features, standardise
+from prudent.estimators.engine import SumEngine
+from prudent.estimators.features import StandardFeatures, standardise
 from prudent.release.lattice import FloatArray
 
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 
 
-def refusal(engine: Engine, count: float, part: str = "columns") -> TooFewRecordsError | None:
+def refusal(engine: SumEngine, count: float, part: str = "columns") -> TooFewRecordsError | None:
     """The refusal that a noisy count leads to, if quantiles of this part would be guesses.
 
     Where all columns have bounds there are none; then the count need only exceed its noise.
@@ -21,9 +21,9 @@ def refusal(engine: Engine, count: float, part: str = "columns") -> TooFewRecord
     return TooFewRecordsError(count, needed) if count < needed else None
 
 
-def standardised(engine: Engine, columns: int, count: float) -> Features:
+def standardised(engine: SumEngine, columns: int, count: float) -> StandardFeatures:
     """Released locations and scales of the first columns, which the part `columns` pays for."""
-    return Features(*standardise(engine, "columns", range(columns), count))
+    return StandardFeatures(*standardise(engine, "columns", range(columns), count))
 
 
 def one_hot(places: FloatArray | npt.NDArray[np.int64], kinds: int) -> FloatArray:

@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
-from prudent.estimators.engine import Engine
+from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import standardise
 from prudent.estimators.models.probabilities import PrivateClassifier, softmax
 from prudent.estimators.models.start import one_hot, refusal
-from prudent.estimators.shares import Part, choices, sums
+from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 _LEVELS = 4  # a column is cut into 2**_LEVELS bins
@@ -128,13 +128,13 @@ class _Boosted(PrivateEstimator):
         _validate.between(0, 1, ends="(]", learning_rate=self.learning_rate)
         return _validate.count(1, 1000, n_estimators=self.n_estimators)
 
-    def _grown(self, engine: Engine, columns: int) -> Forest:
+    def _grown(self, engine: SumEngine, columns: int) -> Forest:
         """Public trees, after the cuts of the columns were released."""
         cuts = [engine.cuts("columns", place, _LEVELS) for place in range(columns)]
         return Forest(cuts, draw_trees(columns, self._check(), engine.generator()))
 
     def _leaves(
-        self, engine: Engine, forest: Forest, errors: Errors, length: float, factor: float = 1.0
+        self, engine: SumEngine, forest: Forest, errors: Errors, length: float, factor: float = 1.0
     ) -> None:
         """Release the values of the leaves of the next tree, from what is left over for each row.
 
@@ -188,7 +188,7 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
         self.ledger, self.noise = ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         return {
             "columns": choices(0.15, _LEVELS * features),
             "target": choices(0.05, 2),
@@ -198,7 +198,7 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         width = len(engine.rows.names) - 1
         count = self.n_records_ = engine.count()
         if (refused := refusal(engine, count, "target")) is not None:
@@ -268,7 +268,7 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
         self.ledger, self.noise = ledger, noise
 
     @override
-    def _parts(self, features: int) -> dict[str, Part]:
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
         return {
             "columns": choices(0.2, _LEVELS * features),
             "count": sums(0.005),
@@ -276,7 +276,7 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
         }
 
     @override
-    def _learn(self, engine: Engine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
         self.n_records_ = engine.count()
         if (refused := refusal(engine, self.n_records_)) is not None:

@@ -153,7 +153,7 @@ class Description:
 
 
 @attrs.frozen(kw_only=True, slots=False)
-class Plan:
+class DescriptionPlan:
     """How ε is divided among the parts of a description.
 
     Attributes:
@@ -171,7 +171,7 @@ class Plan:
     sums: AdditiveMechanism
 
     @classmethod
-    def of(cls, request: Request, records: Column, ps: Sequence[Any]) -> "Plan":
+    def of(cls, request: Request, records: Column, ps: Sequence[Any]) -> "DescriptionPlan":
         """Divide ε; the median is always among the quantiles."""
         units, measure = records.contribution.records, UniformMeasure(Lattice(0, 0, _POINTS))
         others = [p for p in (rational(p, "ps") for p in _validate.values(ps=ps)) if p != HALF]
@@ -214,7 +214,7 @@ class Summary(Statistic):
     def price(self, request: Request, records: Column) -> Priced:
         mechanism = additive(request)  # checks the options
         _validate.between(_SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=request.epsilon)
-        plan = Plan.of(request, records, self.ps)
+        plan = DescriptionPlan.of(request, records, self.ps)
         public = preview("description", mechanism, request, plan.event)
         names = f"exponential, {public.mechanism}"
         return Priced(preview=attrs.evolve(public, mechanism=names), mechanism=plan)
@@ -224,7 +224,7 @@ class Summary(Statistic):
         return _described(priced.mechanism, records, noise)
 
 
-def _described(plan: Plan, records: Column, noise: Noise) -> Description:
+def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Description:
     widest = plan.interval.widest(records, noise)
     points = plan.interval.read(records, widest)
     near = points.measure

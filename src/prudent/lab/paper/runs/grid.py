@@ -140,7 +140,7 @@ def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
     return readings
 
 
-class Records(NamedTuple):
+class GridRecords(NamedTuple):
     """The records of a run: what it has in common with other runs on the same ones.
 
     Attributes:
@@ -160,12 +160,12 @@ class Records(NamedTuple):
     size: int
 
 
-def _records(job: Job) -> Records:
+def _records(job: Job) -> GridRecords:
     mine = job.setting
     is_of_data = isinstance(corruption_of(job.corrupt), DataCorruption)
     corrupt, seed = (job.corrupt, job.seed) if is_of_data else ("none", 0)
     backbone = _validate.one_of(("", *BACKBONES), backbone=mine.get("backbone", ""))
-    return Records(
+    return GridRecords(
         mine["data"], corrupt, seed, bool(mine.get("centred")), backbone, mine.get("size", 0)
     )
 
@@ -177,7 +177,7 @@ def _corrupted(data: str, corrupt: str, seed: int) -> Dataset:
     return clean.corrupted(corruption, seed) if isinstance(corruption, DataCorruption) else clean
 
 
-def _featured(records: Records, device: torch.device) -> Dataset:
+def _featured(records: GridRecords, device: torch.device) -> Dataset:
     """The records on a device: as they are, or the features of a fixed network."""
     data = _corrupted(*records[:3])
     if records.backbone:
