@@ -9,7 +9,7 @@ import pytest
 
 from prudent.accounting import ApproximateDpEvent
 from prudent.estimators import LinearRegression, QuantileRegressor
-from prudent.estimators.formula import Column, Formula
+from prudent.estimators.formula import FormulaColumn, Formula
 from prudent.release.noise import ReproducibleNoise
 
 
@@ -92,10 +92,10 @@ def test_a_formula_is_read() -> None:
     found = Formula.parse(" `a b` ~ x.1+C( y )+C(z, 1 ,b c)+missing(w) ")
     assert found.target == "a b"
     assert found.columns == (
-        Column("x.1"),
-        Column("y", "category"),
-        Column("z", "category", ("1", "b c")),
-        Column("w", "missing"),
+        FormulaColumn("x.1"),
+        FormulaColumn("y", "category"),
+        FormulaColumn("z", "category", ("1", "b c")),
+        FormulaColumn("w", "missing"),
     )
 
 
