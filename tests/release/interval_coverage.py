@@ -4,7 +4,7 @@ An interval is read back from the printed line, with the bounds that it says val
 and compared with the statistic of the values clipped to these bounds. So is the printed share of
 values outside. Where there is no value at all every interval is wrong.
 
-    python -m tests.release.interval_coverage 100     # the table of docs/tables.md, 100 runs a cell
+    python -m tests.release.interval_coverage 100     # 100 runs a cell
 """
 
 import re
