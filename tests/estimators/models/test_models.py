@@ -61,7 +61,7 @@ def test_labels_are_found_by_a_private_choice(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "x.parquet")
     other = estimators.GaussianNB(2.0, noise=seeded()).fit(tmp_path / "x.parquet", "label")
     assert (other.predict(frame) == model.predict(x)).mean() > 0.99
-    assert model.event_ == model.event_for(3)
+    assert model.event_ == model.event_for(*model.columns_of(x, label))
     assert any(isinstance(each, ApproximateDpEvent) for each in model.event_.events)
     with pytest.raises(TooFewRecordsError, match="Fewer than two labels") as caught:
         estimators.GaussianNB(2.0, noise=seeded()).fit(x[:20], label[:20])
