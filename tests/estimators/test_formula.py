@@ -75,6 +75,15 @@ def test_a_level_of_few_records_is_not_named(frame: pd.DataFrame) -> None:
     assert "region[rare]" not in fitted.terms_
 
 
+def test_a_level_may_have_the_name_of_anything_else(frame: pd.DataFrame) -> None:
+    named = frame.replace({"region": {"w": "other"}}).assign(**{"region[s]": frame.age})
+    fitted = quiet().fit(named, "pay ~ `region[s]` + C(region)")
+    assert list(fitted.terms_) == [
+        *("region[s]", "region[other]", "region[s]", "region[any other]"),
+    ]
+    assert fitted.coef_[[0, 2]] == pytest.approx([1, 5], abs=1.5)
+
+
 def test_categories_alone_spend_nothing_on_scales(frame: pd.DataFrame) -> None:
     fitted = quiet().fit(frame, "pay ~ C(sex, f, m)")
     assert fitted.coef_ == pytest.approx([-3], abs=2)

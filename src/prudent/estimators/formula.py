@@ -63,8 +63,9 @@ class Column:
         if self.kind == "missing":
             return [self.name, f"missing({self.name})"]
         levels = list(self.levels or ())
+        other = f"any {OTHER}" if OTHER in levels else OTHER
         return [
-            f"{self.name}[{each}]" for each in levels[1:] + [OTHER] * (self.other and bool(levels))
+            f"{self.name}[{each}]" for each in levels[1:] + [other] * (self.other and bool(levels))
         ]
 
     def terms(self, table: Any) -> list[Any]:
@@ -169,15 +170,16 @@ class Formula:
 
     def rows(self, table: Any, *, target: bool = True) -> Any:
         """The `NumberRows` of all features and, if there is one, of the target."""
-        terms = {
-            name: term
-            for each in self.columns
-            for name, term in zip(each.features(), each.terms(table), strict=True)
-        }
-        gaps = [each.name for each in self.columns if each.kind == "missing"]
+        terms: list[Any] = []
+        gaps = []
+        for each in self.columns:
+            if each.kind == "missing":
+                gaps.append(f"x{len(terms)}")
+            terms += each.terms(table)
         if target:
-            terms[self.target] = table.number(self.target)
-        return table.rows(terms, gaps=gaps)
+            terms.append(table.number(self.target))
+        # By place: a level may make a feature of the name of a column.
+        return table.rows({f"x{place}": term for place, term in enumerate(terms)}, gaps=gaps)
 
     def queries(self, data: Any) -> FloatArray:
         """The features of rows that a model is asked about, in their order; NaN in gaps."""
@@ -241,12 +243,12 @@ class FormulaRows(Rows):
     @property
     def known(self) -> Mapping[int, tuple[float, float]]:
         """The location and the scale of the features of categories, by place: both are public."""
-        numbers = {each.name for each in self.formula.columns if each.kind != "category"}
-        return {
-            place: INDICATOR
-            for place, name in enumerate(self.formula.features)
-            if name not in numbers
-        }
+        indicators = [
+            each.kind == "category" or at > 0
+            for each in self.formula.columns
+            for at in range(len(each.features()))
+        ]
+        return {place: INDICATOR for place, known in enumerate(indicators) if known}
 
     @override
     def batches(self) -> Iterator[FloatArray]:
