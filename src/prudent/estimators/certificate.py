@@ -141,8 +141,12 @@ def certify(
 
 
 def radius_of(whitening: Whitening, tolerance: float) -> float:
-    """How far a model may move, in whitened coordinates, with no slope moving farther."""
-    return tolerance / float(lengths(whitening.root[1:]).max())
+    """How far a model may move, in whitened coordinates, with no slope moving farther.
+
+    Where no level of a category was found there is no slope; then it is about the intercept.
+    """
+    slopes = whitening.root[1:] if len(whitening.root) > 1 else whitening.root
+    return tolerance / float(lengths(slopes).max())
 
 
 def withstood(least: float, size: float, radius: float, reach: float, pull: Pull) -> int:

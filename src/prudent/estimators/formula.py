@@ -133,8 +133,10 @@ class Formula:
             levels = None
             if read["levels"] is not None:
                 levels = tuple(each.strip() for each in read["levels"].split(","))
-                if kind != "category" or len(set(levels)) < len(levels) or "" in levels:
-                    raise ArgumentError("formula", "with distinct levels in C(…) only", got=text)
+                if kind != "category" or not len(set(levels)) == len(levels) > 1 or "" in levels:
+                    raise ArgumentError(
+                        "formula", "with two or more distinct levels, in C(…) only", got=text
+                    )
             found.append(Column(name, kind, levels))
         names = [each.name for each in found]
         if re.fullmatch(rf"\s*(?:{_NAME})\s*", target) is None or len(set(names)) < len(names):
@@ -183,7 +185,10 @@ class Formula:
 
     def queries(self, data: Any) -> FloatArray:
         """The features of rows that a model is asked about, in their order; NaN in gaps."""
-        rows = self.rows(number_table(data), target=False)
+        opened = number_table(data)
+        if not self.features:  # no level of any category was found
+            return np.empty((int(opened.table.count().execute()), 0))
+        rows = self.rows(opened, target=False)
         empty = np.empty((0, len(self.features)))
         return np.concatenate([empty, *rows.batches(complete=False)])
 
@@ -203,7 +208,10 @@ class FormulaRows(Rows):
             )
             if each.kind != "category":
                 self._check_number(each.name)
+            elif each.levels:
+                self._table.place(each.name, each.levels)
         self._check_number(formula.target)
+        self._groups = {name: self._groups_of(name) for name in formula.private}
         self._rows: Any = None
 
     def _check_number(self, name: str) -> None:
@@ -217,6 +225,11 @@ class FormulaRows(Rows):
                 hint=f"Write C({name}) if it holds categories.",
             ) from None
 
+    def _groups_of(self, name: str) -> Any:
+        from prudent.release.columns.opening import open_private_groups
+
+        return open_private_groups(self._source, by=name, **self._options)
+
     def choose(self, selection: PartitionSelection | None, noise: Noise) -> None:
         """Release the levels of each private category, at the price of one selection each.
 
@@ -224,12 +237,9 @@ class FormulaRows(Rows):
             selection: Finds levels; None if there is no private category.
             noise: Source of randomness.
         """
-        from prudent.release.columns.opening import open_private_groups
-
         levels = {}
-        for name in self.formula.private if selection else ():
+        for name, groups in self._groups.items():
             assert selection is not None
-            groups = open_private_groups(self._source, by=name, **self._options)
             levels[name] = selection.select(groups.counts(), noise)
         self.formula = self.formula.with_levels(levels)
         rows = self.formula.rows(self._table)
