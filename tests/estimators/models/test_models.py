@@ -77,6 +77,15 @@ def test_one_record_does_not_decide_of_which_type_a_label_is() -> None:
     assert list(map(type, found._labels)) == [int, int]
 
 
+def test_a_column_that_has_no_labels_is_refused_before_a_charge() -> None:
+    import pandas as pd
+
+    x, y = data("GaussianNB", 300)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=y.astype(float))
+    with pytest.raises(ArgumentError, match="float64"):
+        estimators.GaussianNB(ledger=object()).fit(frame, "label")
+
+
 def test_slopes_of_two_labels_are_those_of_the_second_against_the_first() -> None:
     model, x, _ = fit("LogisticRegression")
     assert model.coef_.shape == (1, 3)
