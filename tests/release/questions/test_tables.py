@@ -121,3 +121,16 @@ def test_no_question_is_about_other_units_or_groups_than_the_whole(other: dict[s
     with pytest.raises(ArgumentError, match="options"):
         prudent.table(TABLE, asks, unit="who", epsilon=1.0, ledger=book)
     assert not book.charges
+
+
+@pytest.mark.parametrize("where", ["x < 100", lambda rows: rows.x < 100])
+def test_a_condition_of_a_question_joins_that_of_its_table(where: Any) -> None:
+    frame = pa.table({"x": np.arange(1000), "city": ["a", "b"] * 500})
+    texts = ["count(*) FILTER (WHERE x < 0)", "count(*) FILTER (WHERE x >= 50)", "count(*)"]
+    found = prudent.table(
+        frame, texts, where=where, by="city", groups="private", epsilon=50.0, delta=1e-6
+    )
+    # Groups are those of the table, also where the first question has no row of them.
+    assert [[each.value for each in answer.values()] for answer in found.answers.values()] == [
+        *([pytest.approx(number, abs=9)] * 2 for number in (0, 25, 50)),
+    ]

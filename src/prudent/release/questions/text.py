@@ -71,7 +71,7 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
     title = text_of(node) if name is None else name
     options: dict[str, Any] = {"name": title}
     if isinstance(node, ast.Filter):
-        options["where"] = _together(node, text_of(node.expression.this))
+        options["where"] = text_of(node.expression.this)
         node = node.this
     if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
         ordered, *others = node.expression.expressions
@@ -84,7 +84,7 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
             return _of(node.this, "quantile", options | {"p": constant_of(p)})
     if isinstance(node, ast.CountIf):
         own = options.pop("where", None)
-        where = _together(node, text_of(node.this))
+        where = text_of(node.this)
         return Ask(
             "count", None, where=where if own is None else f"({own}) AND ({where})", **options
         )
@@ -146,13 +146,6 @@ def _bounds(value: Node) -> tuple[Node, tuple[Any, Any] | None]:
         inside, low, high = value.expressions
         return inside, (constant_of(low), constant_of(high))
     return value, None
-
-
-def _together(node: Node, own: str) -> str:
-    """A condition of one aggregate, together with that of the query."""
-    tree = node.find_ancestor(ast.Select)
-    whole = None if tree is None else tree.args.get("where")
-    return own if whole is None else f"({text_of(whole.this)}) AND ({own})"
 
 
 def constant_of(node: Node) -> Any:
