@@ -134,3 +134,19 @@ def test_a_condition_of_a_question_joins_that_of_its_table(where: Any) -> None:
     assert [[each.value for each in answer.values()] for answer in found.answers.values()] == [
         *([pytest.approx(number, abs=9)] * 2 for number in (0, 25, 50)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "options"),
+    [
+        *(("maximum", {"propose": 1.0}), ("maximum", {"certify": 1.0}), ("mean", {"certify": 1.0})),
+        *(("count", {"certify": 1.0}), ("mean", {"other": "n"}), ("median", {"other": "n"})),
+    ],
+)
+def test_an_option_that_a_statistic_lacks_is_refused_free_of_charge(
+    statistic: str, options: dict[str, Any]
+) -> None:
+    book = Book()
+    with pytest.raises(ArgumentError, match=f"of a {statistic}"):
+        prudent.table(TABLE, [Ask(statistic, "x", **options)], epsilon=1.0, delta=1e-6, ledger=book)
+    assert book.charges == []

@@ -1,11 +1,12 @@
 """One question of a table, as a value."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
-from prudent import _validate
+from prudent import _validate, release
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import Condition, Part, Request, Statistic
 from prudent.release.statistics.always_tested import Mode
@@ -83,7 +84,10 @@ class Ask:
     def part(self, request: Request) -> Part:
         """The part of a request that asks this."""
         weight, make = STATISTICS[self.statistic]
-        known = set(attrs.fields_dict(Request)) - _OF_THE_WHOLE
+        named = {*inspect.signature(getattr(release, self.statistic)).parameters}
+        if self.statistic == "weighted_mean":
+            named |= {"other", "other_bounds"}  # the function has other names for them
+        known = attrs.fields_dict(Request).keys() & named - _OF_THE_WHOLE
         shared = {key: value for key, value in self.options.items() if key in known}
         own = {key: value for key, value in self.options.items() if key not in known}
         if shared.get("where") is not None and request.where is not None:
