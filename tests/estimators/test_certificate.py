@@ -9,7 +9,9 @@ import pytest
 from scipy.optimize import minimize
 
 from prudent.estimators import LinearRegression, QuantileRegressor
-from prudent.estimators.certificate import Pull, withstood
+from prudent.estimators.certificate import Pull, rounding, withstood
+from prudent.estimators.engine import LONGEST, on_grid
+from prudent.estimators.features import Features, Whitening
 from prudent.release.noise import ReproducibleNoise
 
 
@@ -100,3 +102,26 @@ def test_a_hopeless_certificate_is_zero_and_a_senseless_one_is_refused() -> None
     assert fitted.fit(features, targets).certificate_.records == 0
     with pytest.raises(ValueError, match="certify"):
         LinearRegression(certify=-1.0).fit(features, targets)
+
+
+def test_rounding_hides_no_more_than_is_allowed_for() -> None:
+    """Columns that are nearly alike: whitening lengthens what rounding has done to their rows."""
+    generator = np.random.default_rng(0)
+    rows = np.repeat(generator.normal(size=(20_000, 1)), 2, axis=1)
+    rows[:, 1] += generator.normal(size=20_000) / 200
+    features = Features(np.zeros(2), np.ones(2))
+    steps = features.steps(rows)
+    exact = features.vectors(rows)
+    values, vectors = np.linalg.eigh(exact.T @ exact)
+    root, reach = vectors / np.sqrt(values + 0.5), 1.5 * np.sqrt(3 / 20_000)
+    none = np.zeros(3)
+    whitening = Whitening(features, np.sqrt(3), values, 0.5, 0.0, none, root, reach)
+    weights = whitening.weights(steps)[:, None]
+    true = exact * weights @ root
+    released = on_grid(whitening.rows(steps), reach) * (reach / LONGEST)
+    size = np.maximum(1, np.linalg.norm(true, axis=1, keepdims=True) / reach)
+    hidden = released - true / size
+    pulls = np.sign(hidden[:, 0])  # the targets that agree with what rounding did
+    error = np.linalg.norm(hidden.T @ pulls) / reach
+    assert error <= 20_000 * rounding(whitening)
+    assert error > 20_000 * 5 * np.sqrt(3) / LONGEST  # half a step of clipped rows explains less

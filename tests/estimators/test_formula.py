@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from prudent import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.estimators import LinearRegression, QuantileRegressor
 from prudent.estimators.formula import FormulaColumn, Formula
@@ -75,6 +76,15 @@ def test_a_level_of_few_records_is_not_named(frame: pd.DataFrame) -> None:
     assert "region[rare]" not in fitted.terms_
 
 
+def test_a_level_may_have_the_name_of_anything_else(frame: pd.DataFrame) -> None:
+    named = frame.replace({"region": {"w": "other"}}).assign(**{"region[s]": frame.age})
+    fitted = quiet().fit(named, "pay ~ `region[s]` + C(region)")
+    assert list(fitted.terms_) == [
+        *("region[s]", "region[other]", "region[s]", "region[any other]"),
+    ]
+    assert fitted.coef_[[0, 2]] == pytest.approx([1, 5], abs=1.5)
+
+
 def test_categories_alone_spend_nothing_on_scales(frame: pd.DataFrame) -> None:
     fitted = quiet().fit(frame, "pay ~ C(sex, f, m)")
     assert fitted.coef_ == pytest.approx([-3], abs=2)
@@ -103,7 +113,7 @@ def test_a_formula_is_read() -> None:
     "text",
     [
         *("~ x", "y ~", "y ~ x +", "y ~ x*z", "y ~ C()", "y ~ C(x, a, a)", "y ~ missing(x, a)"),
-        *("y ~ x + x", "y z ~ x", "y ~ log(x)", "y ~ C(x, )"),
+        *("y ~ x + x", "y z ~ x", "y ~ log(x)", "y ~ C(x, )", "y ~ C(x, a)"),
     ],
 )
 def test_what_is_no_formula_is_refused(text: str) -> None:
@@ -125,3 +135,22 @@ def test_columns_that_do_not_fit_are_named(frame: Any, formula: str, message: st
 
     with pytest.raises(ValueError, match=message):
         quiet().fit(polars.from_pandas(frame), formula)
+
+
+@pytest.mark.parametrize(
+    "formula", ["pay ~ C(hours)", "pay ~ C(age, young, old)", "pay ~ C(`odd name`, yes, no)"]
+)
+def test_categories_of_another_type_are_refused_before_a_charge(frame: Any, formula: str) -> None:
+    class Untouched:
+        """A ledger that nothing may be charged to."""
+
+    with pytest.raises(ArgumentError, match=r"of type|texts"):
+        LinearRegression(ledger=Untouched()).fit(frame, formula)
+
+
+def test_a_category_of_which_no_level_is_found_leaves_the_intercept(frame: Any) -> None:
+    model = LinearRegression(epsilon=5.0, certify=0.5, noise=ReproducibleNoise(1))
+    fitted = model.fit(frame.assign(number=range(len(frame))), "pay ~ C(number)")
+    assert fitted.coef_.shape == (0,)
+    found = fitted.predict(frame.assign(number=1)[:3])
+    assert found == pytest.approx(np.full(3, frame.pay.mean()), rel=0.1)

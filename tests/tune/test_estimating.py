@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import prudent
 from prudent import ArgumentError, DiscreteLaplaceTest
@@ -45,7 +46,7 @@ def test_the_best_setting_is_released_with_its_fitted_model(tmp_path: Path) -> N
 @pytest.mark.thorough
 def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
     models = [GradientBoostingClassifier(1.0, n_estimators=count) for count in (2, 4)]
-    events = [each.event_for(3) for each in models]
+    events = [each.event_for(["x0", "x1", "x2", "target"], 3) for each in models]
     best = search(
         models[0],
         {"n_estimators": [2, 4]},
@@ -59,12 +60,34 @@ def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
     assert best.epsilon == price(whole, FEW, 1e-5)
 
 
+BOUNDED = GaussianNB(1.0, classes=[0, 1], bounds={0: (-3, 3), 2: (2, 4)})
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_search_is_priced_by_the_event_of_its_fits(as_list: bool) -> None:
+    """Also where bounds replace quantiles, and where the first row of a list is an odd one."""
+    given = parts("GaussianNB", 300)
+    x, y = given["data"]
+    rows = [[1.0, 2.0], *x[1:].tolist()] if as_list else x
+    best = search(
+        BOUNDED,
+        {"epsilon": [30.0]},
+        trials=FEW,
+        delta=1e-5,
+        score_noise=None,
+        **{**given, "data": (rows, y)},
+    )
+    fitted = clone(BOUNDED).set_params(epsilon=30.0).fit(rows, y)
+    assert best.event == FEW.event(fitted.event_)
+
+
 @pytest.mark.parametrize(
     ("argument", "given"),
     [
         ("score_noise", {"score_noise": 3.0}),
         ("tolerance", {"tolerance": -1.0}),
         ("grid", {"grid": {"n_estimators": []}}),
+        ("data", {"data": (None, "y ~ x + C(z)")}),  # the choice of levels would not be paid for
     ],
 )
 def test_arguments_are_checked(argument: str, given: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
-from prudent.accounting import describe
+from prudent.accounting import ApproximateDpEvent, describe
 from prudent.accounting.attack_bounds import AttackBounds
 from prudent.budget.balance import Balance, Offer
 from prudent.budget.charges import Charge, TamperedLedgerError
@@ -77,11 +77,19 @@ class BudgetReport:
     def attacks(self) -> AttackBounds | None:
         """What an attacker can learn of one record from all that was charged; None for nothing.
 
-        For neighbours that differ by several records there are no such bounds.
+        Where events may have been chosen after earlier answers, it is what the budget allows. For
+        neighbours that differ by several records there are no such bounds.
         """
         if not self.charges or self.balance.relation.distance > 1:
             return None
+        if self._chosen_after_answers:
+            # The composition of such events is proved for the whole budget, and for no less.
+            return AttackBounds.of(ApproximateDpEvent(self.balance.epsilon, self.balance.delta))
         return AttackBounds.of(dp.ComposedDpEvent([charge.event for charge in self.charges]))
+
+    @property
+    def _chosen_after_answers(self) -> bool:
+        return self.balance.adaptive and len(self.charges) > 1
 
     def protection(self) -> str:
         """The neighbouring relation, in plain words."""
@@ -173,7 +181,7 @@ class BudgetReport:
         lines += _markdown_table(header, [tuple(map(_cell, row)) for row in rows])
         for each in self.differences():
             lines += ["", f"- {_cell(each)}"]
-        lines += ["", "## What an attacker could learn", "", _ATTACK, ""]
+        lines += ["", "## What an attacker could learn", "", self._attack, ""]
         lines += _markdown_table(_CHANCES, self.chances()) if self.chances() else [self._no_attack]
         return "\n".join([*lines, "", "## Integrity", "", _cell(self.integrity), ""])
 
@@ -192,7 +200,7 @@ class BudgetReport:
         if self.differences():
             items = "".join(f"<li>{text(each)}</li>" for each in self.differences())
             parts.append(f"<h2>Why numbers differ</h2><ul>{items}</ul>")
-        parts.append(f"<h2>What an attacker could learn</h2><p>{text(_ATTACK)}</p>")
+        parts.append(f"<h2>What an attacker could learn</h2><p>{text(self._attack)}</p>")
         attacks = self.attacks
         if attacks is None:
             parts.append(f"<p>{text(self._no_attack)}</p>")
@@ -219,6 +227,12 @@ class BudgetReport:
         )
 
     @property
+    def _attack(self) -> str:
+        return _ATTACK.format(
+            "the whole budget" if self._chosen_after_answers else "what was asked"
+        )
+
+    @property
     def _no_attack(self) -> str:
         if not self.charges:
             return "Nothing has been released yet."
@@ -235,7 +249,8 @@ _CHANCES = "Sure before", "Sure after"
 _ATTACK = (
     "An attacker knows every other record, the code and all that is public, and sees every "
     "answer. They believe with some probability that a person's record is in the data, and claim "
-    "so only where they are wrong about one absent person in a hundred. So often is a claim right:"
+    "so only where they are wrong about one absent person in a hundred. So often is a claim right "
+    "after {}:"
 )
 
 

@@ -166,10 +166,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         rows, names = asked.open()
         self._formula = None
         self._remember(asked, names)
-        known = self._bounded(rows.names)
-        unknown = sum(place not in known for place in range(len(names)))
-        selection = self._selection()
-        prices = self._prices(unknown, _events(selection))
+        known, selection, prices = self._priced(rows.names, len(names))
         noise = source_of(self.noise)
         note = self._charge(prices, table if connect else X, y)
         if selection is not None:
@@ -227,9 +224,22 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             raise refused
         return self
 
-    def event_for(self, features: int) -> dp.DpEvent:
-        """The privacy event of a fit to so many features; nothing is read or charged."""
-        return self._prices(features, _events(self._selection())).event
+    def _priced(self, names: Sequence[str], features: int) -> tuple[Any, Any, Prices]:
+        """Public locations and scales, what chooses labels, and the prices of a fit."""
+        known, selection = self._bounded(names), self._selection()
+        unknown = sum(place not in known for place in range(features))
+        return known, selection, self._prices(unknown, _events(selection))
+
+    def columns_of(self, X: Any, y: Any) -> tuple[Sequence[str], int]:
+        """The names of the columns of a fit to an array or a frame, and its number of features."""
+        if isinstance(y, str):
+            raise ArgumentError("data", "features, and an array of targets", got=y)
+        rows, features = Asked(data=X, target=y if self._supervised else None).open()
+        return rows.names, len(features)
+
+    def event_for(self, names: Sequence[str], features: int) -> dp.DpEvent:
+        """The privacy event of a fit to these columns; nothing is read or charged."""
+        return self._priced(names, features)[2].event
 
     @property
     def certifier_(self) -> Certifier:

@@ -111,6 +111,7 @@ def certify(
     """
     radius = radius_of(whitening, tolerance)
     reach, width = whitening.reach, len(whitening.root)
+    hidden = rounding(whitening)
 
     def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
         steps, errors = residuals(rows)
@@ -119,30 +120,43 @@ def certify(
     def inner(rows: FloatArray) -> FloatArray:
         steps, errors = residuals(rows)
         whitened = whitening.rows(steps)
-        safe = np.abs(errors) + radius * lengths(whitened) <= pull.limit * (1 - 1e-6)
+        longest = lengths(whitened) * (1 + (math.sqrt(width) + 2) / LONGEST) + reach * hidden
+        safe = np.abs(errors) + radius * longest <= pull.limit * (1 - 1e-6)
         return np.asarray(np.where(safe[:, None], whitened, 0.0))
 
     gradient = engine.cross("gradient", pairs, (reach, pull.bound))[:, 0] - penalty
     moment = engine.second_moment("curvature", inner, reach)
     most = count + _BEYOND * engine.deviation("count")
-    # Rows, clipped rows and pulls are each rounded by half a step in every coordinate.
-    rounding = 5 * most * math.sqrt(width) / LONGEST
     size = float(np.linalg.norm(gradient))
     size += (
         reach
         * pull.bound
-        * (engine.deviation("gradient") * (math.sqrt(width) + _BEYOND) + rounding)
+        * (engine.deviation("gradient") * (math.sqrt(width) + _BEYOND) + most * hidden)
     )
     least = float(np.linalg.eigvalsh(moment)[0])
     least -= reach**2 * (
-        engine.deviation("curvature") * (math.sqrt(2 * width) + _BEYOND) + rounding
+        engine.deviation("curvature") * (math.sqrt(2 * width) + _BEYOND) + most * hidden
     )
     return SlopeCertificate(withstood(least, size, radius, reach, pull), tolerance)
 
 
+def rounding(whitening: Whitening) -> float:
+    """What rounding hides of one record at most, in the reach and the bound on its pull.
+
+    In every coordinate a row is rounded by half a step before it is whitened, which may lengthen
+    that error, and by half a step after it; a pull is off by two steps at most.
+    """
+    stretch = whitening.radius * float(np.linalg.norm(whitening.root, 2)) / whitening.reach
+    return (math.sqrt(len(whitening.root)) * (1 + stretch) + 2) / LONGEST
+
+
 def radius_of(whitening: Whitening, tolerance: float) -> float:
-    """How far a model may move, in whitened coordinates, with no slope moving farther."""
-    return tolerance / float(lengths(whitening.root[1:]).max())
+    """How far a model may move, in whitened coordinates, with no slope moving farther.
+
+    Where no level of a category was found there is no slope; then it is about the intercept.
+    """
+    slopes = whitening.root[1:] if len(whitening.root) > 1 else whitening.root
+    return tolerance / float(lengths(slopes).max())
 
 
 def withstood(least: float, size: float, radius: float, reach: float, pull: Pull) -> int:

@@ -63,8 +63,9 @@ class FormulaColumn:
         if self.kind == "missing":
             return [self.name, f"missing({self.name})"]
         levels = list(self.levels or ())
+        other = f"any {OTHER}" if OTHER in levels else OTHER
         return [
-            f"{self.name}[{each}]" for each in levels[1:] + [OTHER] * (self.other and bool(levels))
+            f"{self.name}[{each}]" for each in levels[1:] + [other] * (self.other and bool(levels))
         ]
 
     def terms(self, table: Any) -> list[Any]:
@@ -132,8 +133,10 @@ class Formula:
             levels = None
             if read["levels"] is not None:
                 levels = tuple(each.strip() for each in read["levels"].split(","))
-                if kind != "category" or len(set(levels)) < len(levels) or "" in levels:
-                    raise ArgumentError("formula", "with distinct levels in C(…) only", got=text)
+                if kind != "category" or not len(set(levels)) == len(levels) > 1 or "" in levels:
+                    raise ArgumentError(
+                        "formula", "with two or more distinct levels, in C(…) only", got=text
+                    )
             found.append(FormulaColumn(name, kind, levels))
         names = [each.name for each in found]
         if re.fullmatch(rf"\s*(?:{_NAME})\s*", target) is None or len(set(names)) < len(names):
@@ -169,19 +172,23 @@ class Formula:
 
     def rows(self, table: Any, *, target: bool = True) -> Any:
         """The `NumberRows` of all features and, if there is one, of the target."""
-        terms = {
-            name: term
-            for each in self.columns
-            for name, term in zip(each.features(), each.terms(table), strict=True)
-        }
-        gaps = [each.name for each in self.columns if each.kind == "missing"]
+        terms: list[Any] = []
+        gaps = []
+        for each in self.columns:
+            if each.kind == "missing":
+                gaps.append(f"x{len(terms)}")
+            terms += each.terms(table)
         if target:
-            terms[self.target] = table.number(self.target)
-        return table.rows(terms, gaps=gaps)
+            terms.append(table.number(self.target))
+        # By place: a level may make a feature of the name of a column.
+        return table.rows({f"x{place}": term for place, term in enumerate(terms)}, gaps=gaps)
 
     def queries(self, data: Any) -> FloatArray:
         """The features of rows that a model is asked about, in their order; NaN in gaps."""
-        rows = self.rows(number_table(data), target=False)
+        opened = number_table(data)
+        if not self.features:  # no level of any category was found
+            return np.empty((int(opened.table.count().execute()), 0))
+        rows = self.rows(opened, target=False)
         empty = np.empty((0, len(self.features)))
         return np.concatenate([empty, *rows.batches(complete=False)])
 
@@ -201,7 +208,10 @@ class FormulaRows(Rows):
             )
             if each.kind != "category":
                 self._check_number(each.name)
+            elif each.levels:
+                self._table.place(each.name, each.levels)
         self._check_number(formula.target)
+        self._groups = {name: self._groups_of(name) for name in formula.private}
         self._rows: Any = None
 
     def _check_number(self, name: str) -> None:
@@ -215,6 +225,11 @@ class FormulaRows(Rows):
                 hint=f"Write C({name}) if it holds categories.",
             ) from None
 
+    def _groups_of(self, name: str) -> Any:
+        from prudent.release.columns.opening import open_private_groups
+
+        return open_private_groups(self._source, by=name, **self._options)
+
     def choose(self, selection: PartitionSelection | None, noise: Noise) -> None:
         """Release the levels of each private category, at the price of one selection each.
 
@@ -222,12 +237,9 @@ class FormulaRows(Rows):
             selection: Finds levels; None if there is no private category.
             noise: Source of randomness.
         """
-        from prudent.release.columns.opening import open_private_groups
-
         levels = {}
-        for name in self.formula.private if selection else ():
+        for name, groups in self._groups.items():
             assert selection is not None
-            groups = open_private_groups(self._source, by=name, **self._options)
             levels[name] = selection.select(groups.counts(), noise)
         self.formula = self.formula.with_levels(levels)
         rows = self.formula.rows(self._table)
@@ -241,12 +253,12 @@ class FormulaRows(Rows):
     @property
     def known(self) -> Mapping[int, tuple[float, float]]:
         """The location and the scale of the features of categories, by place: both are public."""
-        numbers = {each.name for each in self.formula.columns if each.kind != "category"}
-        return {
-            place: INDICATOR
-            for place, name in enumerate(self.formula.features)
-            if name not in numbers
-        }
+        indicators = [
+            each.kind == "category" or at > 0
+            for each in self.formula.columns
+            for at in range(len(each.features()))
+        ]
+        return {place: INDICATOR for place, known in enumerate(indicators) if known}
 
     @override
     def batches(self) -> Iterator[FloatArray]:

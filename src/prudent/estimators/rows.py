@@ -205,17 +205,23 @@ class ModelData:
         terms = {name: opened.number(name) for name in features}
         if target is not None:
             labels = self.classes is not None and isinstance(self.target, str)
+            if labels and not self.classes:
+                self._groups()  # refuses a type that has no labels
             terms[target] = opened.place(target, self.classes) if labels else opened.number(target)
         rows = opened.rows(terms)
         return FrameRows(rows) if is_frame(data) else rows, features
 
+    def _groups(self) -> Any:
+        """The private groups of a named target, opened."""
+        from prudent.release.columns.opening import open_private_groups
+
+        given = {"connect": self.connect, "table": self.table, "where": self.where}
+        return open_private_groups(self.data, by=self.target, **given)
+
     def labels(self, selection: PartitionSelection, noise: Noise) -> list[Hashable]:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
-            from prudent.release.columns.opening import open_private_groups
-
-            given = {"connect": self.connect, "table": self.table, "where": self.where}
-            counts = open_private_groups(self.data, by=self.target, **given).counts()
+            counts = self._groups().counts()
         else:
             found = map(conversions.category, self._target_values().tolist())
             # Among objects 1, True and 1.0 are equal: which of them is named must not depend on

@@ -217,7 +217,8 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
     chosen = opened[0]
     if request.private_groups and len(parts) > 1:
-        chosen = open_records(attrs.evolve(parts[0].request, column=None, other=None), "rows")
+        rows = attrs.evolve(parts[0].request, column=None, other=None, where=request.where)
+        chosen = open_records(rows, "rows")
     whole = _price_all(parts, request, opened, chosen)
     if request.dry_run:
         return whole.preview, []

@@ -92,8 +92,8 @@ def search(
     if not 1 <= len(settings) <= _MOST:
         raise ArgumentError("grid", f"of 1 to {_MOST:,} settings", shown=f"{len(settings):,}")
     work = _Fit(estimator, data, held_out, score_noise, tolerance)
-    width = data[0].shape[1] if hasattr(data[0], "shape") else len(data[0][0])
-    fits = [work.model(each).event_for(width) for each in settings]
+    columns = work.estimator.columns_of(*data)
+    fits = [work.model(each).event_for(*columns) for each in settings]
     fits = list({to_json(each): each for each in fits}.values())
     event: dp.DpEvent = WorstOfDpEvent(fits) if len(fits) > 1 else fits[0]
     if score_noise is not None and _validate.flag(disjoint=disjoint):

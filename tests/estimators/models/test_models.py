@@ -61,7 +61,7 @@ def test_labels_are_found_by_a_private_choice(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "x.parquet")
     other = estimators.GaussianNB(2.0, noise=seeded()).fit(tmp_path / "x.parquet", "label")
     assert (other.predict(frame) == model.predict(x)).mean() > 0.99
-    assert model.event_ == model.event_for(3)
+    assert model.event_ == model.event_for(*model.columns_of(x, label))
     assert any(isinstance(each, ApproximateDpEvent) for each in model.event_.events)
     with pytest.raises(TooFewRecordsError, match="Fewer than two labels") as caught:
         estimators.GaussianNB(2.0, noise=seeded()).fit(x[:20], label[:20])
@@ -75,6 +75,15 @@ def test_one_record_does_not_decide_of_which_type_a_label_is() -> None:
     found = estimators.GaussianNB(2.0, noise=seeded()).fit(x, first)
     assert found.classes_.dtype == plain.classes_.dtype
     assert list(map(type, found._labels)) == [int, int]
+
+
+def test_a_column_that_has_no_labels_is_refused_before_a_charge() -> None:
+    import pandas as pd
+
+    x, y = data("GaussianNB", 300)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=y.astype(float))
+    with pytest.raises(ArgumentError, match="float64"):
+        estimators.GaussianNB(ledger=object()).fit(frame, "label")
 
 
 def test_slopes_of_two_labels_are_those_of_the_second_against_the_first() -> None:

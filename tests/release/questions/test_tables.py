@@ -121,3 +121,32 @@ def test_no_question_is_about_other_units_or_groups_than_the_whole(other: dict[s
     with pytest.raises(ArgumentError, match="options"):
         prudent.table(TABLE, asks, unit="who", epsilon=1.0, ledger=book)
     assert not book.charges
+
+
+@pytest.mark.parametrize("where", ["x < 100", lambda rows: rows.x < 100])
+def test_a_condition_of_a_question_joins_that_of_its_table(where: Any) -> None:
+    frame = pa.table({"x": np.arange(1000), "city": ["a", "b"] * 500})
+    texts = ["count(*) FILTER (WHERE x < 0)", "count(*) FILTER (WHERE x >= 50)", "count(*)"]
+    found = prudent.table(
+        frame, texts, where=where, by="city", groups="private", epsilon=50.0, delta=1e-6
+    )
+    # Groups are those of the table, also where the first question has no row of them.
+    assert [[each.value for each in answer.values()] for answer in found.answers.values()] == [
+        *([pytest.approx(number, abs=9)] * 2 for number in (0, 25, 50)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statistic", "options"),
+    [
+        *(("maximum", {"propose": 1.0}), ("maximum", {"certify": 1.0}), ("mean", {"certify": 1.0})),
+        *(("count", {"certify": 1.0}), ("mean", {"other": "n"}), ("median", {"other": "n"})),
+    ],
+)
+def test_an_option_that_a_statistic_lacks_is_refused_free_of_charge(
+    statistic: str, options: dict[str, Any]
+) -> None:
+    book = Book()
+    with pytest.raises(ArgumentError, match=f"of a {statistic}"):
+        prudent.table(TABLE, [Ask(statistic, "x", **options)], epsilon=1.0, delta=1e-6, ledger=book)
+    assert book.charges == []

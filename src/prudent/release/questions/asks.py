@@ -1,13 +1,14 @@
 """One question of a table, as a value."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 
-from prudent import _validate
+from prudent import _validate, release
 from prudent.release.ptr.margins import HALF, rational
-from prudent.release.request import Part, Request, Statistic
+from prudent.release.request import Condition, Part, Request, Statistic
 from prudent.release.statistics.always_tested import Mode
 from prudent.release.statistics.derived import Extreme, Proportion
 from prudent.release.statistics.frequencies import Distinct
@@ -83,9 +84,14 @@ class Ask:
     def part(self, request: Request) -> Part:
         """The part of a request that asks this."""
         weight, make = STATISTICS[self.statistic]
-        known = set(attrs.fields_dict(Request)) - _OF_THE_WHOLE
+        named = {*inspect.signature(getattr(release, self.statistic)).parameters}
+        if self.statistic == "weighted_mean":
+            named |= {"other", "other_bounds"}  # the function has other names for them
+        known = attrs.fields_dict(Request).keys() & named - _OF_THE_WHOLE
         shared = {key: value for key, value in self.options.items() if key in known}
         own = {key: value for key, value in self.options.items() if key not in known}
+        if shared.get("where") is not None and request.where is not None:
+            shared["where"] = _together(request.where, shared["where"])
         try:
             statistic = make(**own)
         except TypeError:
@@ -94,3 +100,13 @@ class Ask:
                 "options", f"of a {self.statistic}", shown=unknown or "fewer than it needs"
             ) from None
         return Part(statistic, attrs.evolve(request, column=self.column, **shared), weight)
+
+
+def _together(whole: Condition, own: Condition) -> Condition:
+    """The condition of a table, together with that of one of its questions."""
+    if isinstance(whole, str) and isinstance(own, str):
+        return f"({whole}) AND ({own})"
+    from prudent.release.columns.row_values.expressions import parse_condition  # needs ibis
+
+    one, other = (parse_condition(each) if isinstance(each, str) else each for each in (whole, own))
+    return lambda rows: one(rows) & other(rows)

@@ -287,9 +287,9 @@ def _file(parsed: _Query, tables: Mapping[str, Any]) -> str:
 def _resolved(node: Node, tree: Node, text: str) -> Node:
     """What a place in the list, GROUP BY 1, or an alias stands for."""
     if isinstance(node, ast.Literal) and not node.is_string:
-        place = int(node.name)
+        place = int(node.name) if node.name.isdigit() else 0
         if not 1 <= place <= len(tree.expressions):
-            raise refused(text, f"there is no column {place}")
+            raise refused(text, f"there is no column {node.name}")
         return tree.expressions[place - 1].unalias()
     for item in tree.expressions:
         if isinstance(node, ast.Column) and item.alias and item.alias == node.name:

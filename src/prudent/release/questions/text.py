@@ -71,10 +71,12 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
     title = text_of(node) if name is None else name
     options: dict[str, Any] = {"name": title}
     if isinstance(node, ast.Filter):
-        options["where"] = _together(node, text_of(node.expression.this))
+        options["where"] = text_of(node.expression.this)
         node = node.this
     if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
-        (ordered,) = node.expression.expressions
+        ordered, *others = node.expression.expressions
+        if others or ordered.args.get("desc"):
+            raise refused(text, "it orders by more than one value, ascending", "Ask for 1 - p.")
         return _of(ordered.this, "quantile", options | {"p": constant_of(node.this.this)})
     if isinstance(node, _QUANTILES):
         p = node.args.get("quantile") or node.args.get("expression")
@@ -82,7 +84,7 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
             return _of(node.this, "quantile", options | {"p": constant_of(p)})
     if isinstance(node, ast.CountIf):
         own = options.pop("where", None)
-        where = _together(node, text_of(node.this))
+        where = text_of(node.this)
         return Ask(
             "count", None, where=where if own is None else f"({own}) AND ({where})", **options
         )
@@ -94,7 +96,7 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
         below = node.expression
         if isinstance(below, ast.Sum):
             return _quotient(node.this.this, below.this, options)
-    if type(node) in _AGGREGATES and not node.expressions:
+    if type(node) in _AGGREGATES and {key for key, value in node.args.items() if value} == {"this"}:
         return _of(node.this, _AGGREGATES[type(node)], options)
     raise refused(
         text, f"{text_of(node)} is no private question", NEAREST.get(type(node.unalias()), "")
@@ -107,6 +109,8 @@ def _count(node: Node, options: dict[str, Any]) -> Ask:
             return Ask("count", None, **options)
         case ast.Distinct(expressions=[value]):
             return Ask("count_distinct", text_of(value), **options)
+    if node.expressions:
+        raise refused(text_of(node), "it counts several values")
     return Ask("count", text_of(node.this), **options)
 
 
@@ -137,16 +141,11 @@ def _bounds(value: Node) -> tuple[Node, tuple[Any, Any] | None]:
     """A value, and the bounds of clip(value, low, high) around it."""
     value = value.unnest()
     if isinstance(value, ast.Anonymous) and value.name.lower() in ("clip", "clamp"):
+        if len(value.expressions) != 3:
+            raise refused(text_of(value), "bounds are written as clip(x, low, high)")
         inside, low, high = value.expressions
         return inside, (constant_of(low), constant_of(high))
     return value, None
-
-
-def _together(node: Node, own: str) -> str:
-    """A condition of one aggregate, together with that of the query."""
-    tree = node.find_ancestor(ast.Select)
-    whole = None if tree is None else tree.args.get("where")
-    return own if whole is None else f"({text_of(whole.this)}) AND ({own})"
 
 
 def constant_of(node: Node) -> Any:
