@@ -10,7 +10,7 @@ import pytest
 from prudent import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.estimators import LinearRegression, QuantileRegressor
-from prudent.estimators.formula import FormulaColumn, Formula
+from prudent.estimators.formula import Formula, FormulaColumn
 from prudent.release.noise import ReproducibleNoise
 
 
