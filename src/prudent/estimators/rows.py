@@ -226,7 +226,7 @@ class Asked:
             found = map(conversions.category, self._target_values().tolist())
             # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
             # the record that comes first, so each type is chosen by itself.
-            keyed = Counter(in_order(each) for each in found if each is not None)
+            keyed: Counter[Hashable] = Counter(in_order(each) for each in found if each is not None)
             kept: list[Any] = [*selection.select(keyed, noise)]
             return list(dict.fromkeys(label for _, label, _ in kept))
         return selection.select(counts, noise)
