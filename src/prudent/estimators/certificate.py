@@ -147,7 +147,7 @@ def rounding(whitening: Whitening) -> float:
     that error, and by half a step after it; a pull is off by two steps at most.
     """
     stretch = whitening.radius * float(np.linalg.norm(whitening.root, 2)) / whitening.reach
-    return (math.sqrt(len(whitening.root)) * (1 + stretch) + 2) / LONGEST
+    return float((math.sqrt(len(whitening.root)) * (1 + stretch) + 2) / LONGEST)
 
 
 def radius_of(whitening: Whitening, tolerance: float) -> float:
