@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from prudent.estimators import LinearRegression, QuantileRegressor
 from prudent.estimators.certificate import Pull, rounding, withstood
 from prudent.estimators.engine import LONGEST, on_grid
-from prudent.estimators.features import Features, Whitening
+from prudent.estimators.features import StandardFeatures, Whitening
 from prudent.release.noise import ReproducibleNoise
 
 
@@ -109,7 +109,7 @@ def test_rounding_hides_no_more_than_is_allowed_for() -> None:
     generator = np.random.default_rng(0)
     rows = np.repeat(generator.normal(size=(20_000, 1)), 2, axis=1)
     rows[:, 1] += generator.normal(size=20_000) / 200
-    features = Features(np.zeros(2), np.ones(2))
+    features = StandardFeatures(np.zeros(2), np.ones(2))
     steps = features.steps(rows)
     exact = features.vectors(rows)
     values, vectors = np.linalg.eigh(exact.T @ exact)
