@@ -234,7 +234,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """The names of the columns of a fit to an array or a frame, and its number of features."""
         if isinstance(y, str):
             raise ArgumentError("data", "features, and an array of targets", got=y)
-        rows, features = Asked(data=X, target=y if self._supervised else None).open()
+        rows, features = ModelData(data=X, target=y if self._supervised else None).open()
         return rows.names, len(features)
 
     def event_for(self, names: Sequence[str], features: int) -> dp.DpEvent:
