@@ -615,10 +615,10 @@ def _key_values() -> list[bytes]:
 def _option(text: str) -> object:
     import typer
 
-    from prudent.cli.answering import _rule, listed, read_bounds
+    from prudent.cli.answering import listed, read_bounds, rule_of
     from prudent.cli.options import read_number, read_whole_number
 
-    for read in (read_number, read_whole_number, read_bounds, listed, _rule):
+    for read in (read_number, read_whole_number, read_bounds, listed, rule_of):
         with contextlib.suppress(typer.BadParameter):
             read(text)
     return None

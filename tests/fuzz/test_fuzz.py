@@ -23,7 +23,7 @@ from tests.fuzz.judging import FindingError, is_chosen, judge
 from tests.fuzz.mutation import mutated
 
 PACKAGES = (
-    *("release", "accounting", "training", "certify"),
+    *("release", "accounting", "estimators", "training", "certify"),
     *("lab.corruption", "training.adapters.federated"),
 )
 QUICK = 0.3
