@@ -105,7 +105,7 @@ def version(package: str) -> str | None:
 
 
 def holding(module: str) -> list[str]:
-    """The extras that install a module, directly or for what they install, the smallest first."""
+    """What installs a module, directly or for what it installs: the core, then smaller extras."""
     wanted = _normal(module)
     wholes = {extra: _whole(extra) for extra in known()}
     # ibis is in ibis-framework, dateutil in python-dateutil.
@@ -114,7 +114,7 @@ def holding(module: str) -> list[str]:
         for extra, names in wholes.items()
         if any(re.search(rf"^{wanted}(-|$)|-{wanted}$", name) for name in names)
     ]
-    return sorted(held, key=lambda extra: len(wholes[extra]))
+    return sorted(held, key=lambda extra: (extra != CORE, len(wholes[extra])))
 
 
 def _whole(extra: str) -> set[str]:

@@ -214,14 +214,30 @@ def _release(name: str, /, **own: Any) -> Callable[[], tuple[Callable[..., Any],
         }
         shared |= {"confidence": 0.95, "noise": _noise(), **COST, **own}
         taken = inspect.signature(function).parameters
-        given = {key: value for key, value in shared.items() if key in taken or key in own}
+        given = {
+            key: value.make() if isinstance(value, Made) else value
+            for key, value in shared.items()
+            if key in taken or key in own
+        }
         return _before_the_charge(function), given
 
     return make
 
 
 def _on_table(name: str, /, **own: Any) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
-    return _release(name, **{"data": _table(), "column": "x", **own})
+    column = {} if name in ("table", "sql") else {"column": "x"}
+    return _release(name, **{"data": _table(), **column, **own})
+
+
+_QUERY = "SELECT city, MEDIAN(x), AVG(CLIP(x, 0, 9)), COUNT(*) FROM data WHERE x > 1 GROUP BY city"
+
+_BY_COLUMN = {"x": ["median", "mean"], "who": "count"}
+
+
+def _questions() -> Any:
+    from prudent.release import Ask
+
+    return [Ask("median", "x", name="middle"), "count(*)", Ask("quantile", "x", p=0.9)]
 
 
 def _of(path: str, /, **arguments: Any) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
@@ -453,6 +469,97 @@ def _experiment() -> tuple[Callable[..., Any], dict[str, Any]]:
     return Experiment.of, plain | {"steps": 10}
 
 
+_OF_ESTIMATORS = {"epsilon": 5.0, "delta": 1e-6, "ledger": None}
+_OF_REGRESSIONS = {"r2": True, "certify": None, "bounds": None}
+_OF_TREES = {"n_estimators": 2, "learning_rate": 0.4}
+_ESTIMATORS: dict[str, dict[str, Any]] = {
+    "LinearRegression": _OF_REGRESSIONS,
+    "Ridge": _OF_REGRESSIONS | {"alpha": 1.0},
+    "QuantileRegressor": {"quantile": 0.5, "certify": 0.5, "bounds": {0: (0.0, 1.0)}},
+    "LogisticRegression": {"classes": [0, 1], "bounds": None},
+    "GaussianNB": {"classes": [0, 1], "bounds": None},
+    "GradientBoostingClassifier": {"classes": [0, 1], **_OF_TREES},
+    "GradientBoostingRegressor": _OF_TREES,
+    "KMeans": {"n_clusters": 2, "bounds": None},
+    "PCA": {"n_components": 1, "bounds": None},
+    "StandardScaler": {"with_mean": True, "with_std": True, "bounds": None},
+    "RobustScaler": {
+        "with_centering": True,
+        "with_scaling": True,
+        "quantile_range": (25.0, 75.0),
+    },
+    "QuantileTransformer": {"levels": 4, "output_distribution": "uniform"},
+}
+"""The arguments of each estimator, besides those of all of them."""
+
+
+@functools.cache
+def _rows() -> tuple[Any, Any]:
+    """Features and labels of records that are enough for every estimator."""
+    features = np.random.default_rng(0).random((5000, 2))
+    return features, (features[:, 0] > 0.5).astype(int)
+
+
+def _estimator(name: str) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
+    """Make an estimator and fit it: what it is made with is checked there."""
+
+    def fit(**arguments: Any) -> Any:
+        return _found(f"estimators:{name}")(**arguments).fit(*_rows())
+
+    def make() -> tuple[Callable[..., Any], dict[str, Any]]:
+        return fit, _ESTIMATORS[name] | _OF_ESTIMATORS | {"noise": _noise()}
+
+    return make
+
+
+def _unfitted(name: str, **arguments: Any) -> Any:
+    _, given = _estimator(name)()
+    return _found(f"estimators:{name}")(**given | arguments)
+
+
+def _fit_call(name: str) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
+    def make() -> tuple[Callable[..., Any], dict[str, Any]]:
+        features, labels = _rows()
+        given = dict.fromkeys(("features", "connect", "table", "where"))
+        return _unfitted(name).fit, given | {"X": features, "y": labels}
+
+    return make
+
+
+@functools.cache
+def _fitted_estimator(name: str) -> Any:
+    return _unfitted(name).fit(*_rows())
+
+
+def _query_call(name: str, method: str) -> Callable[[], tuple[Callable[..., Any], dict[str, Any]]]:
+    def make() -> tuple[Callable[..., Any], dict[str, Any]]:
+        asked = np.ones((3, 1 if method == "inverse_transform" else 2))
+        return getattr(_fitted_estimator(name), method), {"X": asked}
+
+    return make
+
+
+def _search_call() -> tuple[Callable[..., Any], dict[str, Any]]:
+    from prudent.tune import Binomial, search
+
+    features, labels = _rows()
+    return search, {
+        "estimator": _unfitted("LogisticRegression"),
+        "grid": {"epsilon": [1.0, 2.0]},
+        "data": (features, labels),
+        "held_out": (features[:20], labels[:20]),
+        "trials": Binomial(1, 1.0),
+        "delta": 1e-5,
+        "score_noise": _found("accounting:DiscreteLaplaceTest")(2.0),
+        "tolerance": None,
+        "disjoint": False,
+        "epsilon": None,
+        "ledger": None,
+        "out": None,
+        "resume": False,
+    }
+
+
 _FIT: dict[str, Any] = {
     "optimizer": torch.optim.SGD,
     "scheduler": None,
@@ -485,6 +592,11 @@ CALLS: tuple[Call, ...] = (
             ("certify_quantile", _release("certify_quantile", p=0.5, low=None, high=90.0)),
             ("search_quantile", _release("search_quantile", p=0.5, proposals=(1.0, 10.0), **COST)),
             ("describe", _release("describe", ps=(0.25, 0.5))),
+            ("count_distinct", _release("count_distinct")),
+            ("proportion", _release("proportion", data=DATA > 50.0)),
+            ("deviation", _release("deviation", bounds=(0.0, 100.0))),
+            ("minimum", _release("minimum")),
+            ("maximum", _release("maximum")),
             (
                 "trimmed_sum",
                 _release("trimmed_sum", vectors=VECTORS, trim=20, propose=1.0, bound=2.0),
@@ -499,7 +611,27 @@ CALLS: tuple[Call, ...] = (
             ("mean", _on_table("mean", bounds=(0.0, 100.0), by="city", groups=["Oslo", "Bergen"])),
             ("mode", _on_table("mode", column="city", where="x > 10", categories=["Oslo"])),
             ("histogram", _on_table("histogram", edges=None, bins=4, read_as=None)),
+            ("count_distinct", _on_table("count_distinct", unit="who", per_unit=2)),
+            ("proportion", _on_table("proportion", column="x > 10", by="city", groups="private")),
+            ("top_k", _on_table("top_k", column="city", k=1, categories="private")),
         )
+    ),
+    *(
+        Call(f"release.{name}", make, 0.1)
+        for name, make in (
+            ("top_k", _on_table("top_k", column="city", k=1, categories=["Oslo", "Bergen"])),
+            ("ratio", _on_table("ratio", other="who", other_bounds=(0.0, 50.0))),
+            ("covariance", _on_table("covariance", other="who", other_bounds=None)),
+            ("correlation", _on_table("correlation", other="who", other_bounds=None, unit="who")),
+            ("weighted_mean", _on_table("weighted_mean", weights="who", largest_weight=50.0)),
+            ("table", _on_table("table", questions=_BY_COLUMN, by="city", groups=["Oslo"])),
+            ("table of questions", _on_table("table", questions=Made(_questions), where="x > 1")),
+            ("sql", _on_table("sql", query=_QUERY, groups=["Oslo", "Bergen"], unit="who")),
+        )
+    ),
+    Call(
+        "release.Ask",
+        _of("release:Ask", statistic="quantile", column="x", name="a", p=0.5, bounds=(0.0, 9.0)),
     ),
     Call(
         "release.open_column",
@@ -1116,6 +1248,44 @@ CALLS: tuple[Call, ...] = (
             batch=1000,
         ),
     ),
+    # Models of a table, and searches.
+    Call(
+        "estimators.aggregate",
+        lambda: (
+            _before_the_charge(_found("estimators:aggregate")),
+            {
+                "fit_one": np.mean,
+                "data": DATA,
+                "epsilon": 1.0,
+                "delta": 1e-6,
+                "size": None,
+                "labels": None,
+                "parts": 10,
+                "certify": None,
+                "confidence": None,
+                "connect": None,
+                "table": None,
+                "ledger": Charges(),
+                "noise": _noise(),
+                "dry_run": False,
+            },
+        ),
+        0.3,
+    ),
+    *(Call(f"estimators.{name}", _estimator(name), 0.05) for name in _ESTIMATORS),
+    *(Call(f"estimators.{name}.fit", _fit_call(name), 0.05) for name in _ESTIMATORS),
+    *(
+        Call(f"estimators.{name}.{method}", _query_call(name, method), 0.1)
+        for name, method in (
+            ("LinearRegression", "predict"),
+            ("LogisticRegression", "predict_proba"),
+            ("GradientBoostingRegressor", "predict"),
+            ("KMeans", "predict"),
+            ("StandardScaler", "transform"),
+            ("PCA", "inverse_transform"),
+        )
+    ),
+    Call("tune.search", _search_call, 0.05),
     # Certificates, corruption, experiments, federated learning.
     Call(
         "certify.CertifiedClassifier",
@@ -1273,6 +1443,7 @@ EXCLUDED: dict[str, str] = {
     "release.Groups": _RESULT,
     "release.Outcome": _RESULT,
     "release.Refused": _RESULT,
+    "release.Table": _RESULT,
     "release.Released": _RESULT + "; its interval is a target",
     "release.Preview": _RESULT,
     "release.Suggestion": _RESULT,
@@ -1282,8 +1453,10 @@ EXCLUDED: dict[str, str] = {
     "accounting.InfiniteEpsilon": _RESULT,
     "accounting.PartPrice": _RESULT,
     ".audit": "a package; its commands are targets",
-    ".tune": "a package; its command is a target",
+    ".tune": "a package; its command and its search of estimators are targets",
     "accounting.TestChoice": _RESULT,
+    "estimators.PrivateEstimator": "abstract; its kinds are targets",
+    "estimators.TooFewRecordsError": _ERROR,
     "training.CheckReport": _RESULT,
     "training.Fitted": _RESULT,
     "training.Metrics": _RESULT,

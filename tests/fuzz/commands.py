@@ -121,6 +121,17 @@ def _table() -> str:
     return _seed("parquet", "table.parquet")
 
 
+def _large_table() -> str:
+    """The table with each row a hundred times: enough records for a regression."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = folder() / "large.parquet"
+    if not path.exists():
+        parquet.write_table(pa.concat_tables([parquet.read_table(_table())] * 100), path)
+    return str(path)
+
+
 def _ledger() -> str:
     from prudent.release import Ledger
 
@@ -214,6 +225,49 @@ COMMANDS: tuple[Command, ...] = (
     Command(("release", "histogram"), _release("--edges=0,10,20", "--bins=3"), 0.05),
     Command(("release", "trimmed-mean"), _release("--trim=5", "--propose=5", "--delta=1e-6")),
     Command(("release", "mode"), _release("--categories=1,2", "--delta=1e-6")),
+    Command(("release", "count-distinct"), _release("--unit=who", "--per-unit=2")),
+    Command(
+        ("release", "proportion"),
+        lambda: [_table(), "--column=x > 1", "--epsilon=1", "--by=city", "--groups=a,b", "--json"],
+    ),
+    Command(("release", "ratio"), _release("--other=who", "--other-bounds=0,50")),
+    Command(("release", "covariance"), _release("--other=who", "--bounds=0,100")),
+    Command(("release", "correlation"), _release("--other=who", "--unit=who")),
+    Command(("release", "weighted-mean"), _release("--weights=who", "--largest-weight=50")),
+    Command(("release", "deviation"), _release("--bounds=0,100")),
+    Command(("release", "minimum"), _release("--by=city", "--groups=a,b", "--bounds=0,100")),
+    Command(("release", "maximum"), _release("--unit=who", "--per-unit=max")),
+    Command(
+        ("release", "top-k"),
+        lambda: [
+            *(_table(), "--column=city", "--epsilon=1", "--delta=1e-6", "--k=2"),
+            *("--categories=private", "--json"),
+        ],
+    ),
+    Command(
+        ("release", "table"),
+        lambda: [
+            *(_table(), "--columns=median(x),avg(who),count(*)", "--epsilon=1", "--where=x > 1"),
+            *("--by=city", "--groups=a,b", f"--ledger={_ledger()}", "--json"),
+        ],
+    ),
+    Command(
+        ("sql",),
+        lambda: [
+            f"SELECT city, MEDIAN(x), COUNT(*) FROM '{_table()}' WHERE x > 1 GROUP BY city",
+            *("--epsilon=1", "--delta=1e-6", "--groups=a,b", "--unit=who", "--per-unit=mean"),
+            *(f"--ledger={_ledger()}", "--json"),
+        ],
+    ),
+    Command(
+        ("regress",),
+        lambda: [
+            *("x ~ who + C(city)", _large_table(), "--epsilon=5", "--delta=1e-6", "--model=ridge"),
+            *("--alpha=1", "--certify=0.5", "--r2", "--where=x > 1"),
+            *(f"--ledger={_ledger()}", "--dataset=default", "--json"),
+        ],
+        0.05,
+    ),
     Command(
         ("release", "certify-quantile"),
         lambda: [

@@ -615,10 +615,10 @@ def _key_values() -> list[bytes]:
 def _option(text: str) -> object:
     import typer
 
-    from prudent.cli.answering import _rule, listed, read_bounds
+    from prudent.cli.answering import listed, read_bounds, rule_of
     from prudent.cli.options import read_number, read_whole_number
 
-    for read in (read_number, read_whole_number, read_bounds, listed, _rule):
+    for read in (read_number, read_whole_number, read_bounds, listed, rule_of):
         with contextlib.suppress(typer.BadParameter):
             read(text)
     return None
@@ -661,6 +661,32 @@ def _read_search(path: Path) -> object:
         )
 
 
+@functools.cache
+def _fits() -> list[bytes]:
+    from prudent.estimators import GaussianNB, GradientBoostingRegressor, saving
+    from prudent.release import ReproducibleNoise
+
+    features = np.random.default_rng(0).random((2000, 2))
+    labels = (features[:, 0] > 0.5).astype(int)
+    found = []
+    for make, more in ((GaussianNB, {"classes": [0, 1]}), (GradientBoostingRegressor, {})):
+        model = make(5.0, noise=ReproducibleNoise(0), **more).fit(features, labels)
+        saving.write(folder() / "written.json", model)
+        found.append((folder() / "written.json").read_bytes())
+    return found
+
+
+def _read_fit(path: Path) -> object:
+    from prudent.estimators import GaussianNB, saving
+
+    model = GaussianNB()
+    given = model.get_params()
+    saving.read(path, model)
+    if model.get_params() != given:
+        raise FindingError("fit of a search", str(path), "a file changed an argument")
+    return model
+
+
 TARGETS: tuple[Target, ...] = (
     Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
     Target(
@@ -700,6 +726,7 @@ TARGETS: tuple[Target, ...] = (
     Target("grid", _grids, _reads("grid.toml", _read_grid)),
     Target("search state", _search_state, _reads("search/secret/state.json", _read_search), 0.2),
     Target("search result", _search_result, _reads("search/result.json", _read_search), 0.2),
+    Target("fit of a search", _fits, _reads("model.json", _read_fit), 0.2),
     Target("corruption", _corruptions, _text(_corruption)),
     Target("test", _tests, _text(_test)),
     Target("options", _key_values, _text(_option)),

@@ -23,7 +23,7 @@ from tests.fuzz.judging import FindingError, is_chosen, judge
 from tests.fuzz.mutation import mutated
 
 PACKAGES = (
-    *("release", "accounting", "training", "certify"),
+    *("release", "accounting", "estimators", "training", "certify"),
     *("lab.corruption", "training.adapters.federated"),
 )
 QUICK = 0.3
@@ -86,6 +86,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "certify/features/sentences.py",
         "certify/saving.py",  # classifier
         "cli/answering.py",  # options
+        "estimators/saving.py",  # fit of a search
         "lab/commands/certify.py",  # landmarks
         "lab/commands/train.py",  # settings
         "certify/features/resnet.py",  # safetensors, torch weights; comes with the package

@@ -5,7 +5,7 @@ model, charge the ledger, and only then read.
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import attrs
@@ -254,8 +254,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def _bounded(self, names: Sequence[str]) -> dict[int, tuple[float, float]]:
         """Public locations and scales of columns, by place, from the bounds that were given."""
-        found = {}
-        for column, bounds in dict(getattr(self, "bounds", None) or {}).items():
+        given, found = getattr(self, "bounds", None), {}
+        if given is not None:
+            _validate.instance(Mapping, "a mapping of columns to (low, high)", bounds=given)
+        for column, bounds in (given or {}).items():
             if isinstance(column, int):
                 place = int(_validate.between(0, len(names) - 1, bounds=column))
             else:

@@ -35,6 +35,7 @@ from collections.abc import Callable
 import attrs
 import numpy as np
 
+from prudent._rounding import exact, percent
 from prudent.estimators.engine import LONGEST, SumEngine, lengths
 from prudent.estimators.features import Whitening
 from prudent.release.lattice import FloatArray
@@ -66,8 +67,8 @@ class SlopeCertificate:
         return (
             f"Up to {self.records:,} records may be bad or missing: the slopes of this regression, "
             f"clipped alike, without the bad or with the missing ones are within "
-            f"{self.tolerance:g} deviations of the target per deviation of a column "
-            f"(confidence {self.confidence:.0%})."
+            f"{exact(self.tolerance)} deviations of the target per deviation of a column "
+            f"(confidence {percent(self.confidence)})."
         )
 
 

@@ -7,7 +7,6 @@ fitted, each is scored on held-out records with noise, and only the best is rele
 
 import contextlib
 import itertools
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
-from prudent._files import replacing
 from prudent._validate import ArgumentError
 from prudent.accounting.events import DiscreteGaussianTest, DiscreteLaplaceTest, WorstOfDpEvent
 from prudent.accounting.losses.trial_counts import TrialCount
@@ -28,7 +26,7 @@ from prudent.tune.tuning import Tuned, tune
 if TYPE_CHECKING:
     from prudent.estimators import PrivateEstimator
 
-_MODEL = "model.pickle"
+_MODEL = "model.json"
 _MOST = 1000  # settings of a grid
 
 
@@ -135,14 +133,14 @@ class _Fit:
 
     def __call__(self, setting: Setting, folder: Path) -> Scored:
         """Fit, score, and keep the model."""
+        from prudent.estimators import saving
         from prudent.release.noise import source_of
 
         model = self.model(setting).fit(*self.data)
         score = float(self._right(model))
         if self.score_noise is not None:
             score += source_of(model.noise).of_test(self.score_noise)
-        with replacing(folder / _MODEL, "wb", owner_only=True) as file:
-            pickle.dump(model.set_params(noise=None), file)
+        saving.write(folder / _MODEL, model)
         return Scored(score)
 
     def _right(self, model: Any) -> int:
@@ -165,4 +163,8 @@ class _Fit:
 
     def load(self, setting: Setting, folder: Path) -> Any:
         """The fitted estimator."""
-        return pickle.loads((folder / _MODEL).read_bytes())
+        from prudent.estimators import saving
+
+        model = self.model(setting).set_params(noise=None)
+        saving.read(folder / _MODEL, model)
+        return model

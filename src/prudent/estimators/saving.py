@@ -1,0 +1,121 @@
+"""Files of what a fit found: numbers and texts as JSON, no pickle."""
+
+import datetime
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+
+from prudent._files import replacing
+from prudent._formats import check_format, reading
+from prudent.accounting.serialisation import from_plain, to_plain
+from prudent.estimators.base import PrivateEstimator
+from prudent.estimators.certificate import SlopeCertificate
+from prudent.estimators.features import StandardFeatures
+from prudent.estimators.models.moments import ClassMoments
+from prudent.estimators.models.trees import Forest, Tree
+
+FORMAT = 1
+"""Format number of files of fits."""
+
+_PARTS = {
+    each.__name__: each for each in (StandardFeatures, ClassMoments, Forest, Tree, SlopeCertificate)
+}
+_DATES = {each.__name__: each for each in (datetime.datetime, datetime.date)}
+_DTYPE = re.compile(r"[<>|]([biuf]\d+|M8\[\w+\])")  # of a fixed, small size
+
+
+def write(path: Path, model: PrivateEstimator) -> None:
+    """Write what a fit found, for the owner only; the arguments of the estimator are left out."""
+    given = model.get_params(deep=False)
+    found = {name: _plain(each) for name, each in vars(model).items() if name not in given}
+    with replacing(path, "w", owner_only=True) as file:
+        json.dump({"format": FORMAT, "found": found}, file)
+
+
+def read(path: Path, model: PrivateEstimator) -> None:
+    """Give an estimator what a fit found.
+
+    Raises:
+        DamagedFileError: If the file is none that `write` wrote.
+    """
+    with reading(path, "what a fit found, as a search keeps it"):
+        content = json.loads(path.read_text("utf-8"))
+        check_format(content, FORMAT, f"{path}")
+        found = {name: _value(each) for name, each in content["found"].items()}
+        # Arguments, among them the ledger, and methods are not the file's to say.
+        if any(
+            name in model.get_params(deep=False) or hasattr(type(model), name) for name in found
+        ):
+            raise ValueError("a name that no fit sets")
+    vars(model).update(found)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it: what JSON has no kind for, as a mapping with its kind."""
+    match value:
+        case None | bool() | str():
+            return value
+        case np.generic():
+            return {"kind": "scalar", "value": _plain(np.asarray(value))}
+        case int() | float():
+            return value
+        case np.ndarray(dtype=dtype) if dtype.kind in "OU":
+            kind = "texts" if dtype.kind == "U" else "objects"
+            return {"kind": kind, "values": [_plain(each) for each in value.tolist()]}
+        case np.ndarray(dtype=dtype) if _DTYPE.fullmatch(dtype.str):
+            numbers = value.astype(np.int64) if dtype.kind == "M" else value
+            return {
+                "kind": "array",
+                "dtype": dtype.str,
+                "shape": list(value.shape),
+                "values": numbers.ravel().tolist(),
+            }
+        case list():
+            return [_plain(each) for each in value]
+        case tuple():
+            return {"kind": "tuple", "values": [_plain(each) for each in value]}
+        case datetime.date():
+            return {"kind": type(value).__name__, "value": value.isoformat()}
+        case dp.DpEvent():
+            return {"kind": "event", "value": to_plain(value)}
+        case _ if type(value) in _PARTS.values():
+            fields = attrs.asdict(value, recurse=False)
+            return {
+                "kind": type(value).__name__,
+                "fields": {name: _plain(each) for name, each in fields.items()},
+            }
+    raise TypeError(f"Expected what a fit finds, got a {type(value).__name__}.")
+
+
+def _value(plain: Any) -> Any:
+    """The value that `_plain` made this of."""
+    if isinstance(plain, list):
+        return [_value(each) for each in plain]
+    if not isinstance(plain, dict):
+        return plain
+    match plain["kind"]:
+        case "scalar":
+            return _value(plain["value"])[()]
+        case "texts":
+            return np.array([str(each) for each in plain["values"]], dtype=str)
+        case "objects":
+            found = np.empty(len(plain["values"]), dtype=object)
+            found[:] = [_value(each) for each in plain["values"]]
+            return found
+        case "array":
+            if not _DTYPE.fullmatch(plain["dtype"]):
+                raise ValueError("an array of another kind")
+            return np.array(plain["values"], plain["dtype"]).reshape(plain["shape"])
+        case "tuple":
+            return tuple(_value(each) for each in plain["values"])
+        case "event":
+            return from_plain(plain["value"])
+        case kind if kind in _DATES:
+            return _DATES[kind].fromisoformat(plain["value"])
+        case kind:
+            return _PARTS[kind](**{name: _value(each) for name, each in plain["fields"].items()})
