@@ -29,7 +29,14 @@ EXACT = [
     "sum",
     "mean",
     "variance",
+    "deviation",
+    "proportion",
+    "count-distinct",
     "histogram",
+    "top-k",
+    "ratio",
+    "weighted-mean",
+    "covariance",
     "certificate",
     "partitions",
 ]
@@ -97,13 +104,25 @@ def test_a_run_is_what_the_public_function_releases(name: str) -> None:
                 assert run == (found.value / found.spacing if found.spacing else found.value)
 
 
+READ = ["top-k", "ratio", "weighted-mean", "covariance", "correlation", "maximum", "minimum"]
+
+
+@pytest.mark.parametrize("name", cheap_first(READ))
+def test_a_run_reads_what_the_public_function_releases(name: str) -> None:
+    """As above, where a run is several numbers of an answer."""
+    call = case(name).call
+    assert call is not None
+    for data in (case(name).with_record, case(name).without_record):
+        assert case(name).prepare(data, ReproducibleNoise(1))() == call(data, ReproducibleNoise(1))
+
+
 @pytest.mark.parametrize("name", cheap_first(CASES))
 def test_every_case_runs_on_both_data_sets(name: str) -> None:
     for data in (case(name).with_record, case(name).without_record):
         case(name).prepare(data, ReproducibleNoise(0))()
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [*EXACT, "correlation"])
 def test_the_price_of_the_pair_is_the_claim(name: str) -> None:
     exact = case(name).exact
     assert exact is not None

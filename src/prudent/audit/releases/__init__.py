@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE
-from prudent.audit.releases import additive, composed, selected, tested
+from prudent.audit.releases import additive, composed, selected, tables, tested
 from prudent.audit.releases.case import Case
 from prudent.audit.result import AuditResult
 
@@ -29,7 +29,15 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "sum": additive.sum,
         "mean": additive.mean,
         "variance": additive.variance,
+        "deviation": additive.deviation,
+        "proportion": additive.proportion,
+        "count-distinct": additive.count_distinct,
         "histogram": additive.histogram,
+        "top-k": tables.top_k,
+        "ratio": tables.ratio,
+        "weighted-mean": tables.weighted_mean,
+        "covariance": tables.covariance,
+        "correlation": tables.correlation,
         "certificate": additive.certificate,
         "certified-classifier": composed.certified_classifier,
         "partitions": additive.partitions,
@@ -38,6 +46,8 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "median-selected": selected.median,
         "quantiles": selected.quantiles,
         "iqr-selected": selected.iqr,
+        "maximum": selected.maximum,
+        "minimum": selected.minimum,
         "private-interval": selected.private_interval,
         "sum-private-bounds": selected.sum,
         "mean-private-bounds": selected.mean,

@@ -51,6 +51,31 @@ def variance(epsilon: float, delta: float) -> Case:
     return _moment("variance", statistics.variance, epsilon)
 
 
+def deviation(epsilon: float, delta: float) -> Case:
+    """The standard deviation of values in [0, 1], from the sums of the variance."""
+    return _moment("deviation", statistics.deviation, epsilon)
+
+
+def proportion(epsilon: float, delta: float) -> Case:
+    """The share of records that are true, from two sums, one of which a true record raises by 1."""
+
+    def release(column: Any, noise: Noise) -> Any:
+        found: Any = statistics.proportion(column, epsilon=epsilon, noise=noise).spread
+        return found.moments.region.centre
+
+    fewer = [False, True] * (_RECORDS // 2)
+    return _laplace("proportion", release, epsilon, ([*fewer, True], fewer), place=1)
+
+
+def count_distinct(epsilon: float, delta: float) -> Case:
+    """The number of different values, and a record with one more."""
+
+    def release(column: Any, noise: Noise) -> Any:
+        return statistics.count_distinct(column, epsilon=epsilon, noise=noise).value
+
+    return _laplace("count-distinct", release, epsilon, (range(_RECORDS + 1), range(_RECORDS)))
+
+
 def histogram(epsilon: float, delta: float) -> Case:
     """A histogram of two bins, one of which a record raises by 1."""
 

@@ -8,8 +8,10 @@ answer above y: the share of ε that an audit can see grows with the number of r
 """
 
 import builtins
+import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -35,10 +37,12 @@ from prudent.release.exponential.quantile import (
 from prudent.release.lattice import LAST_HALF, Lattice, end_of_half_octave, half_octaves
 from prudent.release.noise import Noise
 from prudent.release.outcome import UnknownSpread
+from prudent.release.request import Request
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
 _TOP = 2**40  # the largest answer; so many values that the mass of a single one is negligible
+_TIMES = 30  # how many times the records beyond an extreme quantile there are
 _BYTE = (0, 255)
 _BYTES = LatticeMeasure(Lattice(0, *_BYTE))
 _INTERVALS = (
@@ -143,6 +147,16 @@ def iqr(epsilon: float, delta: float) -> Case:
     )
 
 
+def maximum(epsilon: float, delta: float) -> Case:
+    """The maximum: a noisy count, and a quantile as extreme as it allows, with its interval."""
+    return _extreme("maximum", epsilon)
+
+
+def minimum(epsilon: float, delta: float) -> Case:
+    """The minimum: the pair of the maximum, turned round."""
+    return _extreme("minimum", epsilon)
+
+
 def sum(epsilon: float, delta: float) -> Case:
     """The sum of values clipped to a private interval around zero."""
     return _public(
@@ -231,13 +245,8 @@ def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
 
     larger = max(p, 1 - p)
     copies = math.ceil(larger / (1 - p))  # so many that the target is a whole Δ below them
-    wanted = (math.exp(-_NEAR * epsilon) - math.exp(-epsilon)) / -math.expm1(-epsilon)
-    low, high = 1, _TOP - 1
-    while high - low > 1:
-        y = (low + high) // 2
-        above = float(_law(mechanism(), [y] * copies, [y, y + 1])[-1])
-        low, high = (y, high) if above > wanted else (low, y)
-    y = low
+    forgetful = ExponentialQuantile(p, epsilon, measure, **options)
+    y = _seldom_above(forgetful, lambda y: [y] * copies)
     pair = [float(y)] * copies + [4.0 * _TOP], [float(y)] * copies  # clipped to the largest
     cuts = [y, y + 1, _TOP]
     laws = [_law(mechanism(), data, cuts) for data in pair]
@@ -269,6 +278,94 @@ def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
             "The range of the losses of this pair is exactly ε. Its largest loss comes the nearer "
             "to ε the rarer it is: more runs see more.",
         ),
+    )
+
+
+def _seldom_above(mechanism: ExponentialQuantile, records: Callable[[int], list[int]]) -> int:
+    """The value y above which an answer is as rare as it should be, on the records that y makes."""
+    epsilon = mechanism.epsilon
+    wanted = (math.exp(-_NEAR * epsilon) - math.exp(-epsilon)) / -math.expm1(-epsilon)
+    low, high = 1, _TOP - 1
+    while high - low > 1:
+        y = (low + high) // 2
+        above = float(_law(mechanism, records(y), [y, y + 1])[-1])
+        low, high = (y, high) if above > wanted else (low, y)
+    return low
+
+
+def _extreme(name: str, epsilon: float) -> Case:
+    """A case of an extreme quantile, whose probability a noisy count decides.
+
+    So many records lie at the ends that the target is near two records at y, whatever the count
+    says; one more at the end moves the target as it does for one quantile. The count adds its loss.
+    """
+    from prudent.release.statistics.derived import COUNT_SHARE, Extreme
+
+    statistic = Extreme(lowest=name == "minimum")
+    bounds = (-_TOP, 0) if statistic.lowest else (0, _TOP)
+    request = Request(bounds=bounds, epsilon=epsilon)
+    priced = statistic.price(request, ArrayColumn(np.zeros(0, np.int64)))
+    parts, depth = priced.mechanism, int(priced.preview.rank_error or 1)
+    chosen: ExponentialQuantile = parts.quantile.mechanism.chosen
+    records = _TIMES * depth
+
+    def data(y: int) -> list[int]:
+        return [0] * (records - depth - 1) + [y] * 2 + [_TOP] * (depth - 1)
+
+    upper = LatticeMeasure(Lattice(0, 0, _TOP))
+    y = _seldom_above(attrs.evolve(chosen, p=1 - Fraction(1, _TIMES), measure=upper), data)
+    pair = [*data(y), 4 * _TOP], data(y)
+    if statistic.lowest:
+        y, pair = -y, ([-each for each in pair[0]], [-each for each in pair[1]])
+
+    @functools.cache
+    def losses(p: Fraction) -> FloatArray:
+        laws = [_law(attrs.evolve(chosen, p=p), each, [y, y + 1]) for each in pair]
+        return np.asarray(np.log(laws[0] / laws[1]))
+
+    def read(released: Any) -> tuple[float, float]:
+        """The value, and the probability that the note tells."""
+        (told,) = re.findall(r"the (0\.\d+)-quantile", released.notes[-1])
+        return float(released.value), float(told)
+
+    def prepare(data: Sequence[int], noise: Noise) -> Run:
+        memory: dict[Hashable, Any] = {}
+
+        class Known(_Remembering):
+            """The quantile of any probability, whose weights are computed once for each."""
+
+            _memory = property(lambda self: memory.setdefault(self.p, {}))
+
+        known = Known(**attrs.asdict(chosen, recurse=False))
+        quantile = attrs.evolve(
+            parts.quantile, mechanism=attrs.evolve(parts.quantile.mechanism, chosen=known)
+        )
+        release = attrs.evolve(priced, mechanism=attrs.evolve(parts, quantile=quantile))
+        column = ArrayColumn(np.array(data, np.int64))
+        return lambda: read(statistic.answer(release, column, noise))
+
+    def call(data: Any, noise: Noise) -> Any:
+        function: Callable[..., Any] = getattr(statistics, name)
+        column = np.array(data, np.int64)
+        return read(function(column, bounds=bounds, epsilon=epsilon, noise=noise))
+
+    def score(output: tuple[float, float]) -> float:
+        value, p = output[0], Fraction(str(output[1]))
+        counted = round(depth / (p if statistic.lowest else 1 - p))
+        of_count = abs(counted - records) - abs(counted - records - 1)
+        place = int(np.searchsorted([y, y + 1], value, side="right"))
+        return COUNT_SHARE * epsilon * of_count + float(losses(p)[place])
+
+    return Case(
+        name=name,
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=call,
+        score=score,
+        notes=(_INTERVALS,),
     )
 
 

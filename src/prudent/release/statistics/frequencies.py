@@ -1,6 +1,6 @@
 """Private statistics of categories: the most frequent ones, and how many there are."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -64,8 +64,13 @@ def top_k(
     found = release(TopCount(), counted_by(locals(), categories))
     if isinstance(found, Preview):
         return found
-    ranked = sorted(found.items(), key=lambda item: -item[1].value)
-    return Groups(dict(ranked[:k]), found.names)
+    return Groups(most_frequent(found, k), found.names)
+
+
+def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
+    """The largest of released counts, the largest first."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1].value)
+    return dict(ranked[:k])
 
 
 def counted_by(given: dict[str, Any], categories: Any) -> Request:

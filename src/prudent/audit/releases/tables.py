@@ -1,0 +1,189 @@
+"""Worst-case pairs of releases that need a table: of two columns, or of all categories of one.
+
+The queries depend on the data alone, so each is asked once for each of the two data sets. The noisy
+sums and counts are part of the answer, and the loss of each adds to that of the others.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+
+from prudent import _extras
+from prudent.audit.releases.additive import Silent
+from prudent.audit.releases.case import Case, Run
+from prudent.release import statistics
+from prudent.release.noise import Noise
+from prudent.release.request import Request, Statistic, open_records
+
+_BOUNDS = (0.0, 1.0)
+_CORNER = (50.0, 50.0)  # clipping must bring it back to the upper bounds
+_PAIRS = [(0.0, 0.0), (1.0, 1.0)] * 100
+_FREQUENT, _RARE = "frequent", "rare"
+
+Pair: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
+Prepare: TypeAlias = Callable[[Any, Noise], Run]
+
+
+def ratio(epsilon: float, delta: float) -> Case:
+    """A quotient of two sums, each for half of ε; a record above raises both by 1."""
+
+    def read(released: Any) -> tuple[float, ...]:
+        return float(released.spread.above.value), float(released.spread.below.value)
+
+    return _of_pairs("ratio", read, epsilon, rate=epsilon / 2)
+
+
+def weighted_mean(epsilon: float, delta: float) -> Case:
+    """A weighted mean, from two sums; a record above, with a weight above, raises one by 1."""
+
+    def read(released: Any) -> tuple[float, ...]:
+        return tuple(released.spread.moments.region.centre)
+
+    return _of_pairs("weighted-mean", read, epsilon, rate=epsilon)
+
+
+def covariance(epsilon: float, delta: float) -> Case:
+    """A covariance, from four sums; a record above in both columns raises one of them by 1."""
+    return _of_pairs("covariance", _sums, epsilon, rate=epsilon)
+
+
+def correlation(epsilon: float, delta: float) -> Case:
+    """A correlation, from six sums; a record in the middle raises all of them, by 2 together."""
+    case = _of_pairs("correlation", _sums, epsilon, rate=epsilon / 2, record=(0.5, 0.5))
+    rare = "The record moves six sums, so the largest loss is rare: more runs see more."
+    return attrs.evolve(case, notes=(rare,))
+
+
+def top_k(epsilon: float, delta: float) -> Case:
+    """The most frequent of two public categories; one more record raises its count by 1."""
+    categories, fewer = [_FREQUENT, _RARE], [_FREQUENT] * 200
+
+    def call(data: Any, noise: Noise) -> Any:
+        found: Any = statistics.top_k(
+            _table(value=data), "value", 1, categories=categories, epsilon=epsilon, noise=noise
+        )
+        return _first(found)
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        from prudent.release.statistics.frequencies import TopCount, most_frequent
+
+        request = Request(
+            data=_table(value=data), by="value", groups=categories, epsilon=epsilon, noise=noise
+        )
+        opened = open_records(request, TopCount().kind(request))
+        columns: Any = {name: _Once(column) for name, column in opened.items()}
+        priced = TopCount().price(request, columns[_FREQUENT])
+        return lambda: _first(
+            most_frequent(
+                {name: TopCount().answer(priced, each, noise) for name, each in columns.items()}, 1
+            )
+        )
+
+    return _laplace("top-k", prepare, call, ([*fewer, _FREQUENT], fewer), epsilon, epsilon)
+
+
+class _Once:
+    """A column that answers each question once, and then from memory."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._column, name)
+        if name == "second":
+            found = _Once(found)
+        elif callable(found):
+            found = functools.cache(found)
+        self.__dict__[name] = found
+        return found
+
+
+def _of_pairs(
+    name: str,
+    read: Callable[[Any], tuple[float, ...]],
+    epsilon: float,
+    *,
+    rate: float,
+    record: tuple[float, float] = _CORNER,
+) -> Case:
+    """A case of a statistic of two columns within public bounds; see `_laplace` for `rate`."""
+    weighted = name == "weighted-mean"
+    function: Callable[..., Any] = getattr(statistics, name.replace("-", "_"))
+    second = {"largest_weight": 1.0} if weighted else {"other_bounds": _BOUNDS}
+
+    def call(data: Any, noise: Noise) -> Any:
+        found = function(_columns(data), "x", "y", bounds=_BOUNDS, **second, **_price(noise))
+        return read(found)
+
+    def _price(noise: Noise) -> dict[str, Any]:
+        return {"epsilon": epsilon, "noise": noise}
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        from prudent.release.statistics.pairs import Pairs, Ratio
+
+        kind: Any = "weighted" if weighted else name
+        statistic: Statistic = Ratio() if name == "ratio" else Pairs(kind)
+        request = Request(
+            data=_columns(data),
+            column="x",
+            other="y",
+            bounds=_BOUNDS,
+            other_bounds=_BOUNDS,
+            **_price(noise),
+        )
+        column: Any = _Once(open_records(request, "numbers")[None])
+        priced = statistic.price(request, column)
+        return lambda: read(statistic.answer(priced, column, noise))
+
+    return _laplace(name, prepare, call, ([*_PAIRS, record], _PAIRS), epsilon, rate)
+
+
+def _laplace(
+    name: str,
+    prepare: Prepare,
+    call: Callable[[Any, Noise], Any],
+    pair: Pair,
+    epsilon: float,
+    rate: float,
+) -> Case:
+    """A case of Laplace noise on several numbers; the loss of one is at most `rate` per unit."""
+    more, fewer = (np.array(prepare(data, Silent())()) for data in pair)
+
+    def score(output: Any) -> float:
+        values = np.array(output)
+        return rate * float(np.sum(np.abs(values - fewer) - np.abs(values - more)))
+
+    return Case(
+        name=name,
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=call,
+        score=score,
+        exact=min(epsilon, rate * float(np.sum(np.abs(more - fewer)))),
+    )
+
+
+def _sums(released: Any) -> tuple[float, ...]:
+    return tuple(released.spread.region.centre)
+
+
+def _first(found: Any) -> tuple[float, float]:
+    """Whether the rare category is the first, and the count of the first."""
+    ((name, released),) = found.items()
+    return float(name == _RARE), float(released.value)
+
+
+def _columns(data: Sequence[tuple[float, float]]) -> Any:
+    return _table(x=[x for x, _ in data], y=[y for _, y in data])
+
+
+def _table(**columns: Sequence[Any]) -> Any:
+    with _extras.needed("An audit of a release from a table"):
+        import pyarrow
+    return pyarrow.table(columns)
