@@ -7,7 +7,7 @@ types and the number of columns, which are public.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -251,6 +251,8 @@ class ModelData:
         given = self.target
         if isinstance(given, str):
             raise ArgumentError("y", "one value for each row of X", got=given)
+        if not (hasattr(given, "__array__") or isinstance(given, Iterable)):
+            raise ArgumentError("y", "one value for each row of X", shown=type(given).__name__)
         values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
         # The messages of scikit-learn hold the number of records, or the records themselves.
         if values.ndim > 2 or values.shape[1:] not in ((), (1,)) or values.dtype.kind == "c":
@@ -276,6 +278,8 @@ def array_of(data: Any) -> npt.NDArray[Any]:
     """
     if hasattr(data, "tocsr"):
         raise TypeError("Sparse data were passed for X, but dense data are required: X.toarray().")
+    if not (hasattr(data, "__array__") or isinstance(data, Iterable)):
+        raise ArgumentError("X", "an array, a frame or a table", shown=type(data).__name__)
     array = np.asarray(data) if hasattr(data, "__array__") else _objects(data)
     if array.ndim != 2:
         raise ValueError(

@@ -80,6 +80,13 @@ def search(
             "DiscreteLaplaceTest(scale), DiscreteGaussianTest(scale), or None for public data",
             got=score_noise,
         )
+    from prudent.estimators.base import PrivateEstimator
+
+    _validate.instance(PrivateEstimator, "one of prudent.estimators", estimator=estimator)
+    _validate.instance(Mapping, "a mapping of arguments to their values", grid=grid)
+    for name, pair in (("data", data), ("held_out", held_out)):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ArgumentError(name, "(features, targets)", shown=type(pair).__name__)
     if tolerance is not None:
         tolerance = _validate.non_negative(tolerance=tolerance)
     known = {name: _validate.values(**{name: each}) for name, each in grid.items()}

@@ -153,10 +153,10 @@ class RobustScaler(_LinearScaler):
         self.ledger, self.noise = ledger, noise
 
     def _probabilities(self) -> list[float]:
-        low, high = (
-            _validate.between(0, 100, ends="()", quantile_range=each)
-            for each in self.quantile_range
-        )
+        ends = _validate.values(quantile_range=self.quantile_range)
+        if len(ends) != 2:
+            raise ArgumentError("quantile_range", "two percentages", got=self.quantile_range)
+        low, high = (_validate.between(0, 100, ends="()", quantile_range=each) for each in ends)
         if not low < high:
             raise ArgumentError("quantile_range", "ascending", got=self.quantile_range)
         return [0.5] * bool(self.with_centering) + [low / 100, high / 100] * bool(self.with_scaling)
