@@ -52,7 +52,8 @@ def read(path: Path, model: PrivateEstimator) -> None:
             name in model.get_params(deep=False) or hasattr(type(model), name) for name in found
         ):
             raise ValueError("a name that no fit sets")
-    vars(model).update(found)
+    for name, value in found.items():
+        setattr(model, name, value)
 
 
 def _plain(value: Any) -> Any:
