@@ -1,4 +1,5 @@
-"""Which test files `make quick` runs: those that need no torch, no server and no other process.
+"""Which test files `make quick` runs: those that need no torch, no
+scikit-learn, no server and no other process.
 
 A file says so itself, by what it imports, at its top or in a function, directly or through a
 module of `tests`. Nothing is marked by hand, so a new file falls on the right side by itself.
@@ -15,13 +16,13 @@ SLOW_TO_START = frozenset(
     (
         *("torch", "opacus", "transformers", "peft", "lightning", "flwr", "pyspark", "tensorboard"),
         *("subprocess", "multiprocessing", "concurrent", "socket", "http", "playwright"),
-        "matplotlib",
+        *("matplotlib", "sklearn"),
     )
 )
-NEEDS_TORCH = frozenset(
+SLOW_ROOMS = frozenset(
     (
         *("prudent.certify", "prudent.lab", "prudent.training", "prudent.tune"),
-        "prudent.audit.training",
+        *("prudent.audit.training", "prudent.estimators"),
     )
 )
 _STUB = TESTS.parent / "src" / "prudent" / "__init__.pyi"
@@ -60,7 +61,7 @@ def _begins(name: str, among: frozenset[str]) -> bool:
 def is_quick(path: Path) -> bool:
     """Whether a file, and what it imports of `tests`, stays clear of all that is slow to start."""
     names = set(imported(ast.parse(path.read_text(encoding="utf-8"))))
-    if any(_begins(name, SLOW_TO_START | NEEDS_TORCH | OTHER_PROCESSES) for name in names):
+    if any(_begins(name, SLOW_TO_START | SLOW_ROOMS | OTHER_PROCESSES) for name in names):
         return False
     return all(is_quick(other) for name in names for other in _of_tests(name))
 

@@ -35,6 +35,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
 ASK = ("pay ~ age + C(region, north, south)", "--epsilon", "20")
 
 
+@pytest.mark.unhurried
 def test_a_model_is_printed_with_its_price(run: Callable[..., Any], file: str) -> None:
     answer = run("regress", ASK[0], file, *ASK[1:], "--r2", "--certify", "0.3", "--model", "linear")
     assert answer.status == 0, answer

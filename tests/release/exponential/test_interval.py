@@ -101,6 +101,7 @@ def test_counting_what_is_inside_twice_would_be_noticed(monkeypatch: pytest.Monk
     assert math.log(max(ratios) / min(ratios)) > 7.9
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("scale", [NUMBER, INTEGER])
 def test_candidates_are_intervals_of_all_sizes(scale: Any) -> None:
     candidates = octave_candidates(scale)

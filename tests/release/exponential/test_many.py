@@ -64,12 +64,14 @@ def largest_loss(mechanism: HalvedQuantiles) -> float:
     return math.log(largest)
 
 
+@pytest.mark.unhurried
 def test_two_levels_cost_what_two_choices_cost() -> None:
     mechanism = HalvedQuantiles(PS, 2.0, 0.0)
     assert mechanism.levels == 2
     assert 1.0 < largest_loss(mechanism) <= 2.0 * (1 + 1e-12)
 
 
+@pytest.mark.unhurried
 def test_paying_one_level_for_all_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism = HalvedQuantiles(PS, 2.0, 0.0)
     monkeypatch.setitem(mechanism.__dict__, "level_epsilon", 2.0)

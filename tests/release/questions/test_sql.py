@@ -143,6 +143,7 @@ def test_names_with_blanks_and_reserved_words_are_names() -> None:
     assert found["a"].value == pytest.approx(np.arange(201.0, 401).mean())
 
 
+@pytest.mark.unhurried
 def test_a_query_on_the_command_line(tmp_path, capsys) -> None:
     import json
 

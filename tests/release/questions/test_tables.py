@@ -64,6 +64,7 @@ def test_answers_are_one_frame() -> None:
     assert found.plain()["answers"]["mean(n)"]["groups"]["oslo"]["status"] == "released"
 
 
+@pytest.mark.unhurried
 def test_private_groups_are_chosen_once() -> None:
     book = Book()
     found: Any = prudent.table(

@@ -25,6 +25,7 @@ def typical_error(values: Any, p: float, epsilon: float) -> float:
     return float(np.median(np.abs(np.array(found, float) - truth)))
 
 
+@pytest.mark.unhurried
 def test_octaves_without_records_do_not_attract_the_tail_of_a_small_table() -> None:
     assert typical_error(INCOMES, 0.9, 0.3) < 10_000  # 1.3 million without a scale
     assert typical_error(INCOMES.astype(np.int64), 0.9, 0.3) < 10_000
