@@ -193,7 +193,7 @@ class SumEngine:
         mechanism = ExponentialQuantile(
             Fraction(1, 2), epsilon, CoarseMeasure(ends), interval_share=0.0
         )
-        part: Any = _SumPart(column, *ranks)
+        part: Any = _ColumnPart(column, *ranks)
         return min(max(mechanism.release(part, self._noise).value, ends[0]), ends[1])
 
     def generator(self) -> np.random.Generator:
@@ -293,7 +293,7 @@ class SumEngine:
 
 
 @attrs.frozen(eq=False, repr=False)
-class _SumPart:
+class _ColumnPart:
     """The records of a column after some rank, up to another; what a quantile asks of a column."""
 
     column: Column

@@ -22,15 +22,14 @@ from prudent.release.lattice import FloatArray
 CLIP = 8.0
 """Standardised features are clipped here."""
 
-REACH = 1.5
-"""The longest whitened row, in root mean squares."""
+LEAST_REACH, MOST_REACH = 1.0, 1.5
+"""The longest whitened row, in root mean squares: with few records and with many."""
 
 _STEP = 2.0**-13  # of the grid of standardised features
 _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
 _RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
-_LEASTREACH, _MOSTREACH = 1.0, 1.5  # the longest whitened row, in root mean squares
 _RECORDS_PER_NOISE = 40.0  # at which the reach begins to grow, per noise of a sum and feature
 _LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
 _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
@@ -159,7 +158,7 @@ class Whitening:
         # Short rows need little noise; long ones make whole Newton steps. With few records the
         # noise is the greater error, with many the steps are.
         clear = count / (_RECORDS_PER_NOISE * engine.deviation(part) * width)
-        factor = min(max(_LEASTREACH, math.sqrt(max(clear, 0.0))), _MOSTREACH)
+        factor = min(max(LEAST_REACH, math.sqrt(max(clear, 0.0))), MOST_REACH)
         reach = factor * math.sqrt(effective / max(count, _LEAST_COUNT))
         return cls(features, radius, values, ridge, noise, penalty, root, reach)
 

@@ -114,20 +114,12 @@ class Ridge(LinearRegression):
     """Private least squares with a penalty on the slopes: alpha times the sum of their squares.
 
     Its intervals are about what the penalty leaves of the slopes, and not about the slopes without
-    it. See `LinearRegression` for all else.
+    it.
 
     Args:
         alpha: The weight of the penalty.
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        r2: Whether to release R² on the records of the fit as well, from the same budget.
-        certify: If given, also release how many bad records the slopes withstand: without them,
-            the slopes of this regression would be within this distance, in deviations of the
-            target per deviation of a column. See `prudent.estimators.certificate`.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            need no private quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    The other arguments are those of `LinearRegression`.
     """
 
     _title: ClassVar[str] = "ridge regression"
@@ -169,15 +161,8 @@ class QuantileRegressor(LinearModel):
 
     Args:
         quantile: The quantile, in (0, 1); 0.5 is the median.
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        certify: If given, also release how many bad records the slopes withstand: without them,
-            the slopes of this regression would be within this distance, in deviations of the
-            target per deviation of a column. See `prudent.estimators.certificate`.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            need no private quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    The other arguments are those of `LinearRegression`.
     """
 
     _title: ClassVar[str] = "quantile regression"

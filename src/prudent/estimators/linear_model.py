@@ -23,7 +23,7 @@ from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.features import REACH, StandardFeatures, Whitening, standardise
+from prudent.estimators.features import MOST_REACH, StandardFeatures, Whitening, standardise
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -257,7 +257,7 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         width = features + 1
         needed = self._needed(prices, features)
         pull, deviation = (_USUAL_RESIDUAL * each for each in self._usual())
-        noise = prices.multiplier("steps") * REACH * math.sqrt(width / records) * pull
+        noise = prices.multiplier("steps") * MOST_REACH * math.sqrt(width / records) * pull
         lost = width * noise**2 / records
         wide = _DEVIATIONS * math.hypot(noise, deviation) / math.sqrt(records)
         sampling = _DEVIATIONS * deviation / math.sqrt(records)
