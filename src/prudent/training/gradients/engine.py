@@ -321,7 +321,7 @@ def run_on(model: nn.Module, inputs: Any) -> Any:
 
 def by_person(values: Tensor, slots: int) -> Tensor:
     """Values of records, of shape (records, ...), as (people, slots, ...)."""
-    return values.unflatten(0, (-1, slots))  # type: ignore[no-untyped-call,no-any-return]
+    return values.reshape(-1, slots, *values.shape[1:])
 
 
 def count_records(inputs: Any, targets: Any) -> int:
