@@ -249,6 +249,7 @@ def test_what_needs_a_unit_is_refused_without():
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore")  # of the compiler
 def test_a_compiled_step_gives_the_same_numbers():
     found = []
     for compile in (False, True):

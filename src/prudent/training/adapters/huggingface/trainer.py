@@ -212,9 +212,8 @@ class PrivateTrainer(Uncopied, Trainer):
         """The collator of one record, and the tensors of public ones."""
         collator = padded(self.data_collator, self._max_length)
         collate = self._get_collator_with_removed_columns(collator, description="training")
-        column = None if self._unit is None else self._unit.column
         public = public_records(self._given_example, self.eval_dataset)
-        records = [without(record, column) for record in public]
+        records = [without(record, self._column) for record in public]
         return collate, examples_of(records, collate, self._max_length)
 
     def get_batch_samples(
@@ -302,6 +301,14 @@ class PrivateTrainer(Uncopied, Trainer):
         if self._recompute:
             return Chunk(read, None, valid, ids)
         return Chunk(*read(), valid, ids)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """The inputs of an evaluation on the device, without the column of the unit."""
+        return super()._prepare_inputs(without(inputs, self._column))
+
+    @property
+    def _column(self) -> str | None:
+        return None if self._unit is None else self._unit.column
 
     def _split(self, row: Row) -> tuple[Row, Any]:
         """Inputs and targets: labels are inputs, unless the loss is not computed by the model."""
