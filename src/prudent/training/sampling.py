@@ -189,6 +189,7 @@ class PoissonLoader(DataLoader[Any]):
         batches: Number of batches in an epoch.
         example: A public record that has the form of all; see `RecordReader`.
         before: Called before the first record of an epoch is drawn.
+        priced: What the run costs and how far it is, in words, for its repr.
 
     Attributes:
         sample_rate: Probability with which a record is drawn into a batch.
@@ -201,8 +202,9 @@ class PoissonLoader(DataLoader[Any]):
         batches: int,
         example: Any = None,
         before: Callable[[], None] = lambda: None,
+        priced: Callable[[], str] = str,
     ) -> None:
-        self._before = before
+        self._before, self._priced = before, priced
         self.sample_rate = sampler.rate
         self._outstanding: deque[list[int]] = deque()
         reader = RecordReader(
@@ -231,6 +233,10 @@ class PoissonLoader(DataLoader[Any]):
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
+
+    def __repr__(self) -> str:
+        kind = type(self.dataset).__name__
+        return f"PoissonLoader({kind}, {len(self)} batches an epoch, {self._priced()})"
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""

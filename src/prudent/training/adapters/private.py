@@ -1,5 +1,6 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
+import sys
 from typing import Any, TypeVar
 
 import attrs
@@ -11,8 +12,10 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.charging import LedgerLike
+from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
+from prudent.training.checking.mending import mend, refuse_untrainable
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
@@ -22,6 +25,7 @@ from prudent.training.sampling import PoissonLoader, PoissonSampler, check_repla
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@answering_opacus()
 def make_private(
     model: Model,
     optimizer: torch.optim.Optimizer,
@@ -36,6 +40,7 @@ def make_private(
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
+    fix: bool = False,
     key: Key | None = None,
     ledger: LedgerLike | None = None,
 ) -> tuple[Model, PrivateOptimizer, PoissonLoader]:
@@ -71,6 +76,9 @@ def make_private(
             batch is run in parts, which takes three to four times as long; the loop stays the same.
         example: A public item of the data set, as for `fit`: with a `collate_fn` that pads to the
             longest item, every record is padded to the example's length.
+        fix: Replace layers that mix records, such as batch normalisation, by others where that is
+            possible (`prudent.training.checking.mending`), and print each replacement. Parameters
+            stay the same objects.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
         ledger: A `prudent.Ledger` that is charged for the whole plan before the loader draws its
@@ -89,6 +97,7 @@ def make_private(
     |---|---|
     | evaluation mode, or no gradients enabled | the model runs as it always did |
     | empty batch | only noise is released, and charged |
+    | layer that mixes records, as batch normalisation | refused at once; `fix=True` replaces it |
     | two backward passes before a step, two steps on a batch | refused |
     | rows that are not one per drawn record | refused |
     | mean with class weights, of whatever is computed from the outputs | refused |
@@ -103,7 +112,7 @@ def make_private(
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
-    check_capturable(model)
+    make_ready(model, fix=fix)
     preparation = prepare(
         loader,
         epsilon=epsilon,
@@ -152,6 +161,14 @@ class Preparation:
         )
 
 
+def make_ready(model: nn.Module, *, fix: bool) -> None:
+    """Refuse a model that cannot be trained, after mending what can be mended if asked to."""
+    check_capturable(model)
+    for done in mend(model) if _validate.flag(fix=fix) else ():
+        print(done, file=sys.stderr)
+    refuse_untrainable(model)
+
+
 def prepare(
     loader: DataLoader[Any],
     *,
@@ -185,7 +202,7 @@ def prepare(
     sampler = PoissonSampler(records, plan.sampling_rate, key=key)
     return Preparation(
         charge,
-        PoissonLoader(loader, sampler, batches, example, charge.pay),
+        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced),
         Reduction(loss_reduction),
         max_physical_batch,
         key,

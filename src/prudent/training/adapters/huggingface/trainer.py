@@ -36,6 +36,7 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
+from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
@@ -81,7 +82,7 @@ class PrivateTrainer(Uncopied, Trainer):
             `epsilon`.
         epsilon: The ε of the whole run. The plan then follows from the settings: sampling rate,
             steps, and `max_grad_norm` as the bound on each record's gradient.
-        delta: δ of `epsilon`, and of the ε in the logs.
+        delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
@@ -105,12 +106,18 @@ class PrivateTrainer(Uncopied, Trainer):
         plan: The plan that is carried out.
     """
 
+    @answering_opacus(
+        data_loader="train_dataset",
+        epochs="num_train_epochs of TrainingArguments",
+        max_grad_norm="max_grad_norm of TrainingArguments",
+        max_physical_batch_size="per_device_train_batch_size of TrainingArguments",
+    )
     def __init__(
         self,
         *positional: Any,
         plan: Plan | None = None,
         epsilon: float | None = None,
-        delta: float,
+        delta: float | None = None,
         aggregation: Aggregation | None = None,
         max_length: int | None = None,
         example: Mapping[str, Any] | None = None,
@@ -126,17 +133,17 @@ class PrivateTrainer(Uncopied, Trainer):
         data: Any = given.get("train_dataset")
         settings.check_given(type(self), args, data, given.get("eval_dataset"))
         settings.check(args)
+        self.delta = settings.check_price(plan, epsilon, delta)
         self.plan = settings.planned(
-            args, len(data), plan=plan, epsilon=epsilon, delta=delta, aggregation=aggregation
+            args, len(data), plan=plan, epsilon=epsilon, delta=self.delta, aggregation=aggregation
         )
-        self.delta = delta
         self._accumulates = self.plan.sampling_rate * len(data) > args.per_device_train_batch_size
         self._recompute = recompute
         if recompute is None:
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
-        self._charge = RunCharge(ledger, self.plan, delta)
+        self._charge = RunCharge(ledger, self.plan, self.delta)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
         self._begun = False
         self._paid = PaidSteps(self.plan, Alone(), self._charge.name)
@@ -148,6 +155,11 @@ class PrivateTrainer(Uncopied, Trainer):
         given["args"] = settings.adapted(args, self.plan)
         super().__init__(**given)
         self.add_callback(_Follow(self))
+
+    def __repr__(self) -> str:
+        taken = 0 if self._step is None else self._step.taken
+        priced = self.plan.priced(self.delta, taken)
+        return f"PrivateTrainer({type(self.model).__name__}, {priced})"
 
     @property
     def epsilon(self) -> float:
