@@ -224,7 +224,8 @@ def half_octaves(values: FloatArray) -> IntArray:
     It is a monotone map of each value alone.
     """
     logs = np.log(np.abs(values) + TINY)
-    return lowered(np.sign(values) * np.floor(logs * HALVES_PER_LOG + RAISED_SHIFT))
+    sizes = np.floor(logs * HALVES_PER_LOG + RAISED_SHIFT)
+    return lowered(np.where(values < 0, -sizes, sizes))
 
 
 def lowered(raised: FloatArray) -> IntArray:
