@@ -126,6 +126,15 @@ def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
     patches.undo()
 
 
+@pytest.fixture
+def same_draws() -> Iterator[None]:
+    """Every run of the test draws the same: see `tests/seeding.py`."""
+    from tests import seeding
+
+    with seeding.same_draws():
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Takes what was imported out of the garbage collector's sight: none of it is ever freed.
 

@@ -519,6 +519,26 @@ def _frame(module: str, make: str) -> Any:
     return lambda values: getattr(importlib.import_module(module), make)({"x": values})
 
 
+def _with_a_list(values: Any) -> Any:
+    """One row for each record, whose place in a public list is looked up."""
+    import pyarrow
+
+    rows = pyarrow.table({"x": values, "place": np.arange(len(values)) % 5})
+    listed = pyarrow.table({"place": [0, 1, 2, 3], "name": list("abcd")})
+    return release.join(rows, listed, on="place", public=True, how="left")
+
+
+def _by_person(values: Any) -> Any:
+    """A person for each record, with three rows in one table and two in the other."""
+    import pyarrow
+
+    persons = np.arange(len(values))
+    rows = pyarrow.table({"x": np.repeat(values, 3), "person": np.repeat(persons, 3)})
+    return release.join(
+        rows, pyarrow.table({"id": np.repeat(persons, 2)}), on={"person": "id"}, unit="person"
+    )
+
+
 COLUMNS: dict[str, Any] = {
     "array": lambda values: values,
     "list": lambda values: values.tolist(),
@@ -529,6 +549,8 @@ COLUMNS: dict[str, Any] = {
     "pandas": _frame("pandas", "DataFrame"),
     "polars": _frame("polars", "DataFrame"),
     "arrow": _frame("pyarrow", "table"),
+    "joined with a list": _with_a_list,
+    "joined by person": _by_person,
 }
 """What a column may come in."""
 

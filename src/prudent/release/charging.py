@@ -1,7 +1,6 @@
 """The price of a release: known before anything is paid, charged before any record is read."""
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from prudent import _validate
 from prudent._redaction import redacted
 from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.release.joins import names_of
 from prudent.release.outcome import Refused
 
 
@@ -123,7 +123,7 @@ def charge(
         "groups": _shown(groups),
         "unit": unit,
         "epsilon": preview.epsilon,
-        "data": str(source) if isinstance(source, str | os.PathLike) else None,
+        "data": " + ".join(names_of(source)) or None,
     }
     keeper: Any = ledger  # one that keeps a history takes what is asked as well
     charged = keeper.charge(preview.event, label, delta=preview.delta, details=asked)

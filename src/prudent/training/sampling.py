@@ -192,6 +192,7 @@ class PoissonLoader(DataLoader[Any]):
         batches: Number of batches in an epoch.
         example: A public record that has the form of all; see `RecordReader`.
         before: Called before the first record of an epoch is drawn.
+        priced: What the run costs and how far it is, in words, for its repr.
         unit: Who the records belong to; None: every record is drawn alone.
         people: The people of the data set, if there is a unit.
 
@@ -208,10 +209,11 @@ class PoissonLoader(DataLoader[Any]):
         batches: int,
         example: Any = None,
         before: Callable[[], None] = lambda: None,
+        priced: Callable[[], str] = str,
         unit: Unit | None = None,
         people: People | None = None,
     ) -> None:
-        self._before = before
+        self._before, self._priced = before, priced
         self.sample_rate = sampler.rate
         self.count = sampler.records
         self.slots = None if people is None else people.slots
@@ -246,6 +248,10 @@ class PoissonLoader(DataLoader[Any]):
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
+
+    def __repr__(self) -> str:
+        kind = type(self.dataset).__name__
+        return f"PoissonLoader({kind}, {len(self)} batches an epoch, {self._priced()})"
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""

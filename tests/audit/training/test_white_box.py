@@ -31,6 +31,8 @@ from prudent.training import (
     step,
 )
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 BATCH = 64.0
 
 

@@ -589,6 +589,11 @@ def test_arguments_that_would_break_the_guarantee_are_refused(
         trainer(bert(), arguments(), train_dataset=iter(()))
     with pytest.raises(ArgumentError, match="one of the two"):
         trainer(bert(), arguments(), plan=None)
+    with pytest.raises(ArgumentError, match="Expected delta in"):
+        PrivateTrainer(bert(), arguments(), train_dataset=data, epsilon=3.0)
+    with pytest.raises(TypeError, match="max_grad_norm: max_grad_norm of TrainingArguments"):
+        trainer(bert(), arguments(), max_grad_norm=1.0, target_epsilon=3.0)
+    assert "(0 taken, 1 left): ε ≤ " in repr(trainer(bert(), arguments()))
     with pytest.raises(NotImplementedError, match="paid for"):
         trainer(bert(), arguments()).hyperparameter_search()
 

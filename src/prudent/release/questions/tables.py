@@ -12,6 +12,7 @@ from prudent._rounding import rounded_up
 from prudent.budget.charging import LedgerLike
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Groups, group_title, html_table, rows_of
 from prudent.release.questions.asks import Ask
@@ -213,7 +214,7 @@ def describe(
 
 def _is_table(data: Any, connect: str | None) -> bool:
     """Whether data have columns with names, and are not one column by itself."""
-    if connect is not None or isinstance(data, str | os.PathLike):
+    if connect is not None or isinstance(data, str | os.PathLike | Join):
         return True
     return any(hasattr(data, name) for name in ("columns", "column_names", "schema"))
 
@@ -258,7 +259,9 @@ def _described(request: Request) -> list[Ask]:
     """A description of every column, as its public type allows."""
     from prudent.release.columns.sources import open_source
 
-    opened = open_source(request.data, connect=request.connect, table=request.table)
+    opened = open_source(
+        request.data, connect=request.connect, table=request.table, unit=request.unit
+    )
     try:
         schema = dict(opened.table.schema().items())
     finally:

@@ -1,5 +1,6 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
+import sys
 from typing import Any, TypeVar
 
 import attrs
@@ -12,8 +13,10 @@ from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.charging import LedgerLike
 from prudent.records.people import Unit
+from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
+from prudent.training.checking.mending import mend, refuse_untrainable
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
@@ -23,6 +26,7 @@ from prudent.training.sampling import PoissonLoader, PoissonSampler, check_repla
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@answering_opacus()
 def make_private(
     model: Model,
     optimizer: torch.optim.Optimizer,
@@ -40,6 +44,7 @@ def make_private(
     unit: Any = None,
     records_per_person: int | None = None,
     per_unit: str | None = None,
+    fix: bool = False,
     key: Key | None = None,
     ledger: LedgerLike | None = None,
 ) -> tuple[Model, PrivateOptimizer, PoissonLoader]:
@@ -81,6 +86,9 @@ def make_private(
             this order. Rows that a person has no record for repeat one of hers and count nothing.
         records_per_person: As for `fit`.
         per_unit: As for `fit`.
+        fix: Replace layers that mix records, such as batch normalisation, by others where that is
+            possible (`prudent.training.checking.mending`), and print each replacement. Parameters
+            stay the same objects.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
         ledger: A `prudent.Ledger` that is charged for the whole plan before the loader draws its
@@ -100,6 +108,7 @@ def make_private(
     |---|---|
     | evaluation mode, or no gradients enabled | the model runs as it always did |
     | empty batch | only noise is released, and charged |
+    | layer that mixes records, as batch normalisation | refused at once; `fix=True` replaces it |
     | two backward passes before a step, two steps on a batch | refused |
     | rows that are not one per drawn record | refused |
     | mean with class weights, of whatever is computed from the outputs | refused |
@@ -114,7 +123,7 @@ def make_private(
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
-    check_capturable(model)
+    make_ready(model, fix=fix)
     preparation = prepare(
         loader,
         epsilon=epsilon,
@@ -164,6 +173,14 @@ class Preparation:
         )
 
 
+def make_ready(model: nn.Module, *, fix: bool) -> None:
+    """Refuse a model that cannot be trained, after mending what can be mended if asked to."""
+    check_capturable(model)
+    for done in mend(model) if _validate.flag(fix=fix) else ():
+        print(done, file=sys.stderr)
+    refuse_untrainable(model)
+
+
 def prepare(
     loader: DataLoader[Any],
     *,
@@ -205,7 +222,7 @@ def prepare(
     sampler = PoissonSampler(count, plan.sampling_rate, key=key)
     return Preparation(
         charge,
-        PoissonLoader(loader, sampler, batches, example, charge.pay, unit, people),
+        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced, unit, people),
         Reduction(loss_reduction),
         max_physical_batch,
         key,

@@ -88,6 +88,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._share()
         self.trained()
 
+    def __repr__(self) -> str:
+        kind = type(self.original_optimizer).__name__
+        return f"PrivateOptimizer({kind}, {self._charge.priced()})"
+
     @property
     def steps(self) -> int:
         """Number of logical batches released so far."""
@@ -170,7 +174,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         """Count all steps of the run that this process has taken; the counter never goes back."""
         run = self._charge.name
         steps = max(steps, self.steps, _RELEASED.get(run, 0))
-        _RELEASED[run] = steps
+        _RELEASED[run] = self._charge.taken = steps
         self._release.state.move_to(steps)
 
     def _share(self) -> None:

@@ -329,6 +329,15 @@ class TrainingRun:
         started, plan = state["steps"], self.plan
         if may_be_longer and plan.steps > started:
             plan = attrs.evolve(plan, steps=started)
+        if state["plan"] != repr(plan) and plan.steps != started:
+            raise _validate.ArgumentError(
+                "steps",
+                f"{started}, with which this run was started",
+                got=plan.steps,
+                why="its noise was chosen for them",
+                hint=f"Resume with {started} steps, or start again in an empty folder. With a "
+                "ledger that is charged for them, a run of the same noise may gain steps.",
+            )
         if state["plan"] != repr(plan):
             raise ValueError(
                 "Expected the plan with which this run was started, got a different one. Start "

@@ -37,6 +37,7 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
+from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
@@ -82,7 +83,7 @@ class PrivateTrainer(Uncopied, Trainer):
             `epsilon`.
         epsilon: The ε of the whole run. The plan then follows from the settings: sampling rate,
             steps, and `max_grad_norm` as the bound on each record's gradient.
-        delta: δ of `epsilon`, and of the ε in the logs.
+        delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
         unit: Who each record belongs to, as for `prudent.fit`; the name of a column, such as
@@ -113,12 +114,18 @@ class PrivateTrainer(Uncopied, Trainer):
         plan: The plan that is carried out.
     """
 
+    @answering_opacus(
+        data_loader="train_dataset",
+        epochs="num_train_epochs of TrainingArguments",
+        max_grad_norm="max_grad_norm of TrainingArguments",
+        max_physical_batch_size="per_device_train_batch_size of TrainingArguments",
+    )
     def __init__(
         self,
         *positional: Any,
         plan: Plan | None = None,
         epsilon: float | None = None,
-        delta: float,
+        delta: float | None = None,
         aggregation: Aggregation | None = None,
         unit: Any = None,
         records_per_person: int | None = None,
@@ -137,20 +144,20 @@ class PrivateTrainer(Uncopied, Trainer):
         data: Any = given.get("train_dataset")
         settings.check_given(type(self), args, data, given.get("eval_dataset"))
         settings.check(args)
+        self.delta = settings.check_price(plan, epsilon, delta)
         self._unit = Unit.given(unit, records_per_person, per_unit)
         self._people = None if self._unit is None else self._unit.people(data, len(data))
         self._count = len(data) if self._people is None else len(self._people)
         self.plan = settings.planned(
-            args, self._count, plan=plan, epsilon=epsilon, delta=delta, aggregation=aggregation
+            args, self._count, plan=plan, epsilon=epsilon, delta=self.delta, aggregation=aggregation
         )
-        self.delta = delta
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         self._recompute = recompute
         if recompute is None:
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
-        self._charge = RunCharge(ledger, self.plan, delta)
+        self._charge = RunCharge(ledger, self.plan, self.delta)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
         self._begun = False
         self._paid = PaidSteps(self.plan, Alone(), self._charge.name)
@@ -162,6 +169,11 @@ class PrivateTrainer(Uncopied, Trainer):
         given["args"] = settings.adapted(args, self.plan)
         super().__init__(**given)
         self.add_callback(_Follow(self))
+
+    def __repr__(self) -> str:
+        taken = 0 if self._step is None else self._step.taken
+        priced = self.plan.priced(self.delta, taken)
+        return f"PrivateTrainer({type(self.model).__name__}, {priced})"
 
     @property
     def epsilon(self) -> float:
