@@ -114,6 +114,11 @@ class Unit:
         return items if self.column is None else Without(items, self.column)
 
 
+def people_in(ids: Any, records: int) -> int:
+    """The number of people to whom so many records belong."""
+    return len(Unit(ids, 1, PerUnit.MEAN).people(None, records))
+
+
 @attrs.frozen(eq=False)
 class People:
     """The people of a data set, in an order that does not depend on that of the records.
