@@ -7,10 +7,13 @@ import attrs
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import Request, ask_and_print, groups_of, rule_of
+from prudent.cli.answering import Request, ask_and_print, groups_of, receipt_file, rule_of
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
-_NAMES = ("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "dry_run")
+_NAMES = (
+    *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
+    "dry_run",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -35,6 +38,8 @@ def sql(
     connect: Any = None,
     ledger: Any = None,
     dataset: Any = "default",
+    receipt: Any = None,
+    sign: Any = None,
     dry_run: Any = False,
     as_json: options.Json = False,
 ) -> None:
@@ -70,6 +75,7 @@ def sql(
         "per_unit": rule_of(per_unit),
         "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
         "connect": connect,
+        "receipt": receipt_file(receipt, sign),
     }
     ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))
 

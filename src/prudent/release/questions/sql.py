@@ -34,6 +34,7 @@ from sqlglot import expressions as ast
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.noise import Noise
@@ -58,6 +59,7 @@ def sql(
     groups: GroupNames | None = None,
     connect: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
     **tables: Any,
@@ -78,6 +80,7 @@ def sql(
             privately, which needs `delta`.
         connect: The address of a database.
         ledger: The ledger to charge.
+        receipt: Where to write the receipt; see `median`.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Release and charge nothing: return the price and the noise of each part.
         **tables: Tables by the name that the query has for them: `people=frame`.
@@ -117,6 +120,7 @@ def sql(
         groups=groups,
         where=parsed.where,
         ledger=ledger,
+        receipt=receipt,
         noise=noise,
         dry_run=dry_run,
     )
