@@ -18,6 +18,7 @@ from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
@@ -102,6 +103,7 @@ def median(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -142,6 +144,8 @@ def median(
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
         ledger: The ledger to charge before any data is read.
+        receipt: Where to write a receipt that `prudent verify` checks: a path, or a
+            `prudent.ReceiptFile` that is signed.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Whether to return a `Preview` instead of releasing: nothing is charged, and no
             record is read.
@@ -178,6 +182,7 @@ def quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -211,6 +216,7 @@ def quantiles(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -252,6 +258,7 @@ def iqr(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -279,6 +286,7 @@ def certify_quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
