@@ -233,6 +233,16 @@ class Ledger:
                 row = self._append(**fields)  # no time: how long a release took is not public
             self._journal.follow([row])
 
+    def proof(self, charge: Charge) -> dict[str, Any]:
+        """What a receipt holds of a charge: its row, those after it, and the digest before them."""
+        before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
+        return {
+            "dataset": self._dataset,
+            "before": before.digest,
+            "rows": [{"record": row.record, "digest": row.digest} for row in rows],
+            "head": rows[-1].digest,
+        }
+
     def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
         """Whether a charge of this event would be admitted now. Charges nothing."""
         self._price_alone(event, delta)
