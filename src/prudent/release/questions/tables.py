@@ -154,7 +154,8 @@ def table(
 
     ε is divided between the questions by what each needs: the shares make the sum of the expected
     relative errors least, and follow from the statistics alone, so that a count gets less than a
-    mean, and a median less than a variance. With groups, every question is answered in every group; private groups are chosen once.
+    mean, and a median less than a variance. With groups, every question is answered in every group;
+    private groups are chosen once.
 
     Args:
         questions: Statistics by column, {"salary": ["median", "mean"], "age": "mean"}; or a list of
