@@ -76,8 +76,6 @@ def _unit_of_right(join: Join) -> str | None:
 def _opened(
     join: Join, source: Any, unit: str | None, beside: OpenTable | None = None
 ) -> OpenTable:
-    if isinstance(source, Join) and source.unit is None:
-        unit = None
     if join.connect is None or not isinstance(source, str):
         return open_source(source, unit=unit, beside=beside)
     return open_source(connect=join.connect, table=source, unit=unit, beside=beside)
