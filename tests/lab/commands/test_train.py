@@ -10,6 +10,8 @@ from prudent.cli import command_line, main
 from prudent.lab.settings import setting_fields
 from prudent.training.run.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 
 
