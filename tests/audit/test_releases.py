@@ -34,6 +34,7 @@ EXACT = [
     "count-distinct",
     "histogram",
     "top-k",
+    "join",
     "ratio",
     "weighted-mean",
     "covariance",
@@ -104,7 +105,16 @@ def test_a_run_is_what_the_public_function_releases(name: str) -> None:
                 assert run == (found.value / found.spacing if found.spacing else found.value)
 
 
-READ = ["top-k", "ratio", "weighted-mean", "covariance", "correlation", "maximum", "minimum"]
+READ = [
+    "top-k",
+    "join",
+    "ratio",
+    "weighted-mean",
+    "covariance",
+    "correlation",
+    "maximum",
+    "minimum",
+]
 
 
 @pytest.mark.parametrize("name", cheap_first(READ))

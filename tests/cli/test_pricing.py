@@ -277,6 +277,7 @@ class TestEvents:
         path.write_text(to_json(ApproximateDpEvent(0.5, 1e-7)))
         answer = run("epsilon", f"--event={path}", "--delta=1e-8")
         assert "ε ≤ ∞" in answer.out
+        assert "ε ≥" not in answer.out
         assert "ε is finite for every δ above 1e-07" in answer.out
 
     @pytest.mark.parametrize(
