@@ -294,6 +294,7 @@ def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
         connect=asked.connect,
         table=asked.table,
         columns=used if known else None,
+        unit=asked.unit,
     )
     if opened is not asked.source:
         weakref.finalize(opened, opened.close)
