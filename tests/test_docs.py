@@ -122,6 +122,7 @@ RUN = sorted(
 
 
 @pytest.mark.unhurried
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize("page", RUN)
 def test_the_code_on_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

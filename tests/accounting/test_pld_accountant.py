@@ -280,7 +280,7 @@ def test_a_delta_far_below_rounding_has_a_price():
     assert at_small < at_tiny < 100
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [10**5, pytest.param(10**6, marks=pytest.mark.slow), 10**7])
 def test_many_tiny_steps_cost_what_their_limit_costs(steps):
     """T Laplace releases of scale √T tend to one Gaussian release of σ = 1, from below."""
@@ -625,7 +625,7 @@ def test_a_finer_grid_is_no_worse():
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 500])
 def test_many_deltas_at_once_are_bounds_as_well(count):
     event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))

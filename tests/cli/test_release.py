@@ -175,7 +175,7 @@ def test_several_quantiles(run: Run, files: Path) -> None:
     assert out.count("(exponential") == 2
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_description(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "2"]
     status, out, _ = run("describe", *given, "--json")
@@ -188,7 +188,7 @@ def test_a_description(run: Run, files: Path) -> None:
     assert "0.5-quantile" in out
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_histogram_and_its_picture(run: Run, files: Path, tmp_path: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]
     picture = tmp_path / "picture.svg"
@@ -509,7 +509,7 @@ def test_no_command_line_makes_it_stumble_at_length(run: Run, files: Path) -> No
     assert {2, 3} <= set(fuzz(run, files, 100_000))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_explain_shows_the_queries_and_charges_nothing(
     run: Run, files: Path, tmp_path: Path
 ) -> None:

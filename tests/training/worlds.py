@@ -176,6 +176,7 @@ simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
 simple("averaged", SUM, average=0.8)
+simple("people", propose(), unit=[number % 11 for number in range(RECORDS)], records_per_person=3)
 
 
 @scenario

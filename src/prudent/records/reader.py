@@ -21,10 +21,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
+from torch import Tensor
 from torch.utils.data import default_collate
 
 from prudent._validate import ArgumentError
-from prudent.records.containers import digest
+from prudent.records.containers import TensorItems, digest
 from prudent.records.form import Form, Row, StructureError, row_of
 from prudent.records.seeds import PUBLIC, Seeds, generators_kept, seed_generators
 
@@ -106,7 +107,7 @@ class RecordReader:
         """
         with generators_kept():
             found = [
-                self._row(number, seeds) if real else None
+                self.row(number, seeds.of(number)) if real else None
                 for number, real in zip(ids, valid, strict=True)
             ]
         return None if sum(valid) >= TRIES and all(row is None for row in found) else found
@@ -115,8 +116,14 @@ class RecordReader:
         """Rows as one value in the form's structure, with the stand-in in place of None."""
         return self.form.batch([self.stand_in if row is None else row for row in rows])
 
-    def _row(self, number: int, seeds: Seeds) -> Row | None:
-        seed_generators(seeds.of(number))
+    def shares(self, rows: Sequence[Row | None]) -> Tensor | None:
+        """What the loss in each row of a batch is multiplied by; None: a record counts as one."""
+        return None
+
+    def row(self, number: int, seed: int) -> Row | None:
+        """The row of a record, read after the generators were seeded; None if it is absent."""
+        if type(self.items) is not TensorItems:
+            seed_generators(seed)
         try:
             value = self._value(self.items[number])
         except Exception:  # its text may quote the record

@@ -88,8 +88,20 @@ REFUSED = {
     "SELECT * FROM people": "Name the statistics",
     "SELECT avg(x), x FROM people": "Single values are private",
     "SELECT DISTINCT city FROM people": "count\\(DISTINCT x\\)",
-    "SELECT avg(x) FROM people JOIN others USING (x)": "Join the tables beforehand",
-    "SELECT avg(x) FROM people, others": "Join the tables beforehand",
+    "SELECT avg(x) FROM people JOIN people b USING (x)": "name it as unit",
+    "SELECT avg(x) FROM people JOIN people b ON people.x = b.y": "name it as unit",
+    "SELECT avg(x) FROM people JOIN others USING (x)": "FROM one of people",
+    "SELECT avg(x) FROM people RIGHT JOIN people b USING (x)": "JOIN and LEFT JOIN",
+    "SELECT avg(x) FROM people FULL JOIN people b USING (x)": "JOIN and LEFT JOIN",
+    "SELECT avg(x) FROM people SEMI JOIN people b USING (x)": "JOIN and LEFT JOIN",
+    "SELECT avg(x) FROM people NATURAL JOIN people b": "JOIN and LEFT JOIN",
+    "SELECT avg(x) FROM people CROSS JOIN people b": "JOIN and LEFT JOIN",
+    "SELECT avg(x) FROM people JOIN people b ON people.x < b.x": "no equality of two columns",
+    "SELECT avg(x) FROM people JOIN people b ON people.x = 1": "no equality of two columns",
+    "SELECT avg(x) FROM people JOIN people USING (x)": "the same name",
+    "SELECT avg(x) FROM people JOIN (SELECT 1) b USING (x)": "Ask of a table",
+    "SELECT avg(b.x) FROM people": "it names no table b",
+    "SELECT avg(x) FROM people, others": "neither ON nor USING",
     "SELECT avg(x) FROM (SELECT * FROM people)": "Ask of a table or a view",
     "WITH t AS (SELECT 1) SELECT avg(x) FROM t": "Ask of a table or a view",
     "SELECT avg(x) FROM people WHERE x > (SELECT avg(x) FROM people)": "Ask of a table",
@@ -130,6 +142,34 @@ def test_what_has_no_private_answer_is_refused_free_of_charge(query: str) -> Non
     with pytest.raises(ValueError, match=REFUSED[query]):
         ask(query, delta=1e-6, ledger=book)
     assert book.charges == []
+
+
+def test_joins_of_persons_and_of_public_tables() -> None:
+    places = pa.table({"town": ["oslo", "bergen"], "x": [1.0, 2.0]})
+    rows = TABLE.select(["x", "city"]).append_column("id", pa.array(np.arange(400) // 4))
+    given: dict[str, Any] = {"epsilon": 9.0, "noise": Silence(), "people": rows}
+    found = prudent.sql(
+        "SELECT p.town, count(*) n, avg(clip(people.x, 0, 400)) m FROM places p "
+        "JOIN people ON city = town WHERE p.x < 3 AND town IN ('oslo', 'bergen') GROUP BY p.town",
+        places=places,
+        public=["p"],
+        **given,
+    )
+    assert [each.value for each in found["n"].values()] == [200, 100]
+    assert found["m"]["bergen"].value == pytest.approx(199, abs=1e-3)
+    ages = pa.table({"id": np.arange(50), "age": np.arange(50.0)})
+    found = prudent.sql(
+        "SELECT count(*) n FROM people LEFT JOIN ages a USING (id) "
+        "WHERE a.age < 20 OR a.id IS NULL",
+        ages=ages,
+        unit="id",
+        **given,
+    )
+    assert found["n"].value == 70
+    with pytest.raises(ValueError, match="Expected data None for a join"):
+        ask("SELECT count(*) FROM people JOIN ages USING (id)", data=rows, unit="id")
+    with pytest.raises(ValueError, match="Expected public"):
+        ask("SELECT count(*) FROM people a JOIN people b USING (x)", public=["c"], unit="id")
 
 
 def test_names_with_blanks_and_reserved_words_are_names() -> None:

@@ -10,8 +10,10 @@ import attrs
 from prudent import _validate
 from prudent._rounding import rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Groups, group_title, html_table, rows_of
 from prudent.release.questions.asks import Ask
@@ -144,6 +146,7 @@ def table(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Table | Preview:
@@ -183,6 +186,7 @@ def describe(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Description:
@@ -213,7 +217,7 @@ def describe(
 
 def _is_table(data: Any, connect: str | None) -> bool:
     """Whether data have columns with names, and are not one column by itself."""
-    if connect is not None or isinstance(data, str | os.PathLike):
+    if connect is not None or isinstance(data, str | os.PathLike | Join):
         return True
     return any(hasattr(data, name) for name in ("columns", "column_names", "schema"))
 
@@ -258,7 +262,9 @@ def _described(request: Request) -> list[Ask]:
     """A description of every column, as its public type allows."""
     from prudent.release.columns.sources import open_source
 
-    opened = open_source(request.data, connect=request.connect, table=request.table)
+    opened = open_source(
+        request.data, connect=request.connect, table=request.table, unit=request.unit
+    )
     try:
         schema = dict(opened.table.schema().items())
     finally:

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit
 from prudent.release.noise import Distribution, Noise
@@ -42,6 +43,7 @@ def top_k(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Groups[Released] | Preview:
@@ -117,6 +119,7 @@ def count_distinct(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:

@@ -14,6 +14,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
@@ -191,6 +192,7 @@ def histogram(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Histogram:

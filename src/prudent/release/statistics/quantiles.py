@@ -18,6 +18,7 @@ from prudent._rounding import exact, rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
@@ -103,6 +104,7 @@ def median(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -143,6 +145,8 @@ def median(
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
         ledger: The ledger to charge before any data is read.
+        receipt: Where to write a receipt that `prudent verify` checks: a path, or a
+            `prudent.ReceiptFile` that is signed.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Whether to return a `Preview` instead of releasing: nothing is charged, and no
             record is read.
@@ -179,6 +183,7 @@ def quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -212,6 +217,7 @@ def quantiles(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -253,6 +259,7 @@ def iqr(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -280,6 +287,7 @@ def certify_quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
