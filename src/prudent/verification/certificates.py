@@ -7,7 +7,6 @@ from flint import arb, ctx
 
 from prudent.verification.pairs import BITS, positive
 
-
 _MOST = 1 << 60  # records
 
 
