@@ -39,7 +39,6 @@ from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
-    call,
     double,
     encoding,
     exact,
@@ -176,9 +175,8 @@ def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
 def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
-    size = call("floor", logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT), returns=dt.float64)
-    if backend_name(rows) == "duckdb":  # groups by integers, which infinity is not, much faster
-        size = size.try_cast("int32")
+    whole = (logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)).floor()
+    size = ibis.cases((rows.value.abs() < double(math.inf), whole))  # infinity is no integer
     found = rows.select(below=rows.value < double(0.0), size=size)
     return found.group_by(["below", "size"]).aggregate(records=lambda t: t.count())
 
