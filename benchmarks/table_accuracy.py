@@ -117,7 +117,7 @@ def opendp_quantile(
     opendp.enable_features("contrib")
     low, high = bounds
     candidates = np.linspace(low, high, _CANDIDATES)
-    if whole and high - low < 200_000:
+    if whole and high - low < 25_000:
         candidates = np.arange(np.floor(low), np.ceil(high) + 1)
     space = (
         opendp.vector_domain(opendp.atom_domain(T=float, nan=False)),

@@ -11,6 +11,8 @@ from prudent.lab.settings import setting_fields
 from prudent.training import Plan, Sum
 from prudent.training.run.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 KEYS |= {"protected"}
 

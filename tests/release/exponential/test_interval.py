@@ -169,7 +169,8 @@ def test_every_part_of_an_interval_of_whole_numbers_has_a_width(
     mechanism = PrivateInterval.of(column, 1.0, 1.0)
     points = mechanism.read(column, ends)
     parts = part_candidates(points.lattice.diameter - 2, 3.0)
-    for part in zip(parts.first.tolist(), parts.last.tolist(), strict=True):
+    (some,) = np.nonzero((parts.first == 0) | (parts.last == parts.last.max()))
+    for part in zip(parts.first[some].tolist(), parts.last[some].tolist(), strict=True):
         monkeypatch.setattr(IntervalChoice, "release", lambda *_, part=part: part)
         low, high = mechanism.within(points, ends, ReproducibleNoise(0))
         assert low < high

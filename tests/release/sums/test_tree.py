@@ -68,6 +68,7 @@ def test_weights_of_the_noise_are_as_proved(p: float) -> None:
     assert (found**2).sum(axis=0) == pytest.approx(variances(p)[leaves], rel=1e-9)
 
 
+@pytest.mark.unhurried
 @pytest.mark.parametrize("bounds", [None, (0, 200)])
 @pytest.mark.parametrize("number", [9, 99])
 def test_many_quantiles_are_near_the_truth(number: int, bounds: Any) -> None:
@@ -114,7 +115,7 @@ def share_held(epsilon: float) -> float:
     values = np.random.default_rng(3).normal(0.0, 1.0, 3_000)
     exact = np.sort(values)[[math.ceil(p * len(values)) - 1 for p in DECILES]]
     held = []
-    for seed in range(12):
+    for seed in range(6):
         noise = ReproducibleNoise(seed)
         found = quantiles(
             ArrayColumn(values), ps=DECILES, epsilon=epsilon, bounds=(-8, 8), noise=noise

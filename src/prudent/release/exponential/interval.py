@@ -18,15 +18,18 @@ octaves that hold none. Then the chosen interval is divided into about a thousan
 a second query, and its parts are the candidates.
 
 **Steepness.** Of the parts that hold nearly all records, the narrowest has the most mass, the more
-so the larger s is. But 9 halvings with s = 3 outweigh 27/ε records: a small table would be clipped
+so the larger s is. But 9 halvings with s = 4 outweigh 36/ε records: a small table would be clipped
 to nothing. So the number of records is released as well, with a little of ε, and s follows from it:
-the records that are there outweigh all halvings.
+the records that are there outweigh all halvings. Values with a heavy tail crowd at the other end of
+the interval, so for parts that share an end with it s is at most 1: half of the mass of each width
+is theirs, before it is weighed.
 """
 
 import functools
 import math
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -52,13 +55,15 @@ POINTS = 2**10
 """Points into which an interval is divided to find a narrower one."""
 
 _SPREAD = Fraction(1)  # length of the range of the changes of O, in records
-_FAR = 50.0  # loss of weight from which on all intervals weigh the same
+_FAR = 60.0  # loss of weight from which on all intervals weigh the same
 _TOTAL = 2.0**60  # of the masses, up to rounding: sums fit 64 bits
 _STEEP, _FLAT = 0.5, 0.1  # s of the first step, above and below the usual width
 _USUAL_WIDTH = 2.0**10
 _USUAL = {"timestamp": 2.0**36, "duration": 2.0**26}  # a day and a minute, in microseconds
 _SIZE_SHARE = 0.12  # of the ε of the second step, for the number of records
-_LEAST_STEEP, _MOST_STEEP, _PER_RECORD = 0.25, 3.0, 0.07  # s of the second step
+_LEAST_STEEP, _MOST_STEEP = -1.0, 4.0  # s of the second step; with few records, wider is safer
+_PER_RECORD, _FEW = 0.1, 10.0  # s for each record times ε, after the first few of them
+_STEEP_AT_AN_END = 1.0  # the largest s of a part that shares an end with the interval
 _STEEPNESSES = 4  # per unit of s: it is rounded, so that candidates are made once
 _HALVINGS = 9  # of the interval, in the second step
 _RESOLVED = 16.0  # an end is zero, or at least this fraction of the width
@@ -201,6 +206,7 @@ class PrivateInterval:
         narrow: The choice among parts of the interval found.
         points: The number of points that the interval is divided into.
         steepest: The largest s of the second step: the less, the fewer records lie outside.
+        halvings: How often the interval may be halved in the second step.
     """
 
     scale: Scale
@@ -209,17 +215,13 @@ class PrivateInterval:
     narrow: IntervalChoice
     points: int = POINTS
     steepest: float = _MOST_STEEP
+    halvings: int = _HALVINGS
 
     @classmethod
     def of(
-        cls,
-        column: Column,
-        wide: float,
-        narrow: float,
-        points: int = POINTS,
-        steepest: float = _MOST_STEEP,
+        cls, column: Column, wide: float, narrow: float, points: int = POINTS, **others: Any
     ) -> "PrivateInterval":
-        """Return the mechanism for these ε of its two steps."""
+        """Return the mechanism for these ε of its two steps; `others` are attributes."""
         size, rest = shares_of(narrow, _SIZE_SHARE)
         first, second = (IntervalChoice(part, column.contribution.records) for part in (wide, rest))
         return cls(
@@ -228,7 +230,7 @@ class PrivateInterval:
             size=AdditiveMechanism(multiplier=math.nextafter(1 / size, math.inf)),
             narrow=second,
             points=points,
-            steepest=steepest,
+            **others,
         )
 
     @property
@@ -254,7 +256,7 @@ class PrivateInterval:
     def _steepness(self, records: int) -> float:
         """The s that goes with a released number of records."""
         each = self.narrow.epsilon / self.narrow.records
-        fitting = min(max(_PER_RECORD * each * records, _LEAST_STEEP), self.steepest)
+        fitting = min(max(_PER_RECORD * (each * records - _FEW), _LEAST_STEEP), self.steepest)
         return round(fitting * _STEEPNESSES) / _STEEPNESSES
 
     def within(
@@ -263,7 +265,8 @@ class PrivateInterval:
         """Release a part of a released interval."""
         lattice, spacing = points.lattice, points.lattice.spacing
         (records,) = self.size.noisy([points.count()], self.narrow.records, noise)
-        candidates = part_candidates(lattice.diameter - 2, self._steepness(records))
+        steepness = self._steepness(records)
+        candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
         first, last = self.narrow.release(
             candidates, points.steps - lattice.low - 1, points.counts, noise
         )
@@ -315,17 +318,18 @@ def octave_candidates(scale: Scale) -> Candidates:
 
 
 @functools.lru_cache(maxsize=64)
-def part_candidates(last: int, steepness: float) -> Candidates:
+def part_candidates(last: int, steepness: float, halvings: int = _HALVINGS) -> Candidates:
     """Parts of the places 0, ..., last, four of whose widths are in each octave."""
     size, starts = last + 1, []
-    eighths = range(5, 9)
-    widths = {size * part >> (halvings + 3) for halvings in range(_HALVINGS) for part in eighths}
+    widths = {size * part >> (halved + 3) for halved in range(halvings) for part in range(5, 9)}
     for width in sorted(widths - {0}):
         evenly = np.append(np.arange(0, size - width, max(1, width // 8)), size - width)
         starts.append(np.stack([evenly, np.full_like(evenly, width)]))
     first, width = np.concatenate(starts, axis=1)
-    logs = steepness * np.log2(size / width)
-    return Candidates.weighing(first, first + width - 1, logs - np.log(_alike(width)))
+    at_an_end = (first == 0) | (first + width == size)
+    logs = np.where(at_an_end, min(steepness, _STEEP_AT_AN_END), steepness) * np.log2(size / width)
+    alike = _alike(2 * width + at_an_end)
+    return Candidates.weighing(first, first + width - 1, logs - np.log(alike))
 
 
 def _alike(keys: FloatArray | IntArray) -> IntArray:

@@ -149,6 +149,7 @@ class Selected:
             asked for.
         interval_indices: Its ends as indices; None if it was not asked for.
         whole: Whether the interval is all values, since there are too few records for this ε.
+        among: Released ends of the values that it was chosen from; None if they are public.
     """
 
     value: float
@@ -156,6 +157,7 @@ class Selected:
     interval: tuple[float, float] | None = None
     interval_indices: tuple[int, int] | None = None
     whole: bool = False
+    among: tuple[float, float] | None = None
 
     @property
     def useless(self) -> bool:

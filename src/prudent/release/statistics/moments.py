@@ -55,7 +55,7 @@ from prudent.release.sums.moments import (
     fine_lattice,
 )
 
-WIDE_SHARE, NARROW_SHARE = 0.11, 0.17
+WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
 CLIPPED_SHARE = 0.03

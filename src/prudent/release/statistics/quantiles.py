@@ -14,7 +14,7 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
 from prudent.budget.charging import LedgerLike
@@ -62,7 +62,7 @@ _ADVICE = (
 _SEVERAL_SHARE = 0.25
 """Fraction of ε for the intervals of several quantiles, which each get a small part of it."""
 
-WIDE_SHARE, NARROW_SHARE = 0.12, 0.08
+WIDE_SHARE, NARROW_SHARE = 0.16, 0.06
 """Fractions of ε for the two steps that find an interval, before a quantile in a tail is chosen
 without bounds, or many are.
 
@@ -70,7 +70,8 @@ Only n (1 - p) records lie above a quantile, too few in a small table to outweig
 beyond the data. All n records tell where they are.
 """
 
-_STEEPEST = 1.0  # a quantile beyond the interval would be moved to its end
+_TRIMMED = {"steepest": 1.0, "halvings": 4}
+"""How the interval is narrowed: by little, since a quantile beyond it would be moved to its end."""
 
 _ONE_BY_ONE = 3
 """The most quantiles that are chosen one by one; more follow from the counts of a tree."""
@@ -230,8 +231,8 @@ def quantiles(
     Returns:
         `Released`, whose value is a tuple with one value for each of `ps`.
     """
-    exact = tuple(margins.rational(p, "ps") for p in _validate.values(ps=ps))
-    return release(Quantiles(exact), Request.of(locals()))  # type: ignore[no-any-return]
+    fractions = tuple(margins.rational(p, "ps") for p in _validate.values(ps=ps))
+    return release(Quantiles(fractions), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @tested_answers
@@ -346,7 +347,27 @@ class Quantile(Tested):
             confidence = priced.mechanism.chosen.confidence
             known = ReleasedInterval(low, high, confidence, selected.useless)
             spread = ScaledSpread(selected.value, known, records.scale)
-        return _chosen(records.scale.value(selected.value), priced, spread)
+        found = _chosen(records.scale.value(selected.value), priced, spread)
+        if not selected.useless or selected.among is None:
+            return found
+        return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
+
+    def _advice(self, priced: Priced, among: tuple[float, float], records: Column) -> str:
+        """How many records would do, without bounds and with released ends as bounds.
+
+        It follows from p, ε and what was released; how many records there are is not known.
+        """
+        share = float_share(priced.preview.epsilon, records.contribution.records)
+        chosen: ExponentialQuantile = priced.mechanism.chosen
+        near = attrs.evolve(chosen, epsilon=share, measure=_measure(among, records.scale))
+        enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
+        without, with_bounds = (f"{int(float(each)):,}" for each in enough)
+        ends = ", ".join(exact(records.scale.value(end)) for end in among)
+        return (
+            f"Too few records for an interval of the {self.p}-quantile at this ε: without bounds "
+            f"about {without} are enough; with bounds=({ends}) about {with_bounds}, and its rank "
+            f"is then off by about {rounded_up(near.typical_rank_error(), 1)} records."
+        )
 
     @override
     def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
@@ -463,15 +484,11 @@ class Choosing:
             return self._counted(self.chosen, records, noise)
         if self.scaled is None:
             return self.chosen.release(records, noise)
-        low, high = self.scaled.release(records, noise)
-        near: Measure = DoubleMeasure((low, high))
-        if records.scale.whole:
-            lattice = records.scale.lattice()
-            first, last = lattice.steps([low, high]).tolist()
-            near = LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
+        among = self.scaled.release(records, noise)
+        near = _measure(among, records.scale)
         found: Any = attrs.evolve(self.chosen, measure=near).release(records, noise)
         if isinstance(found, Selected):
-            return _inside(found, near)
+            return attrs.evolve(_inside(found, near), among=among)
         return tuple(_inside(one, near) for one in found)
 
     def _counted(
@@ -485,6 +502,15 @@ class Choosing:
         found = chosen.release(points, noise, between)
         known = found if public else tuple(_inside(one, points.measure) for one in found)
         return tuple(_wider(one, points) for one in known)
+
+
+def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
+    """The values of a column between released ends."""
+    if not scale.whole:
+        return DoubleMeasure(ends)
+    lattice = scale.lattice()
+    first, last = lattice.steps(list(ends)).tolist()
+    return LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
 
 
 def _wider(found: Selected, points: Points) -> Selected:
@@ -512,7 +538,7 @@ def _scaled(
     if request.bounds is not None or middle:
         return request.epsilon, None
     wide, narrow, rest = shares_of(request.epsilon, WIDE_SHARE, NARROW_SHARE)
-    return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST)
+    return rest, PrivateInterval.of(records, wide, narrow, **_TRIMMED)
 
 
 def _choice(request: Request, records: Column) -> Measure:

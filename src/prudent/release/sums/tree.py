@@ -25,6 +25,7 @@ confidence 1 - 2α it is among the points v whose estimate is at least -s t at v
 the point before.
 """
 
+import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
@@ -79,6 +80,7 @@ def consistent(levels: Sequence[FloatArray]) -> FloatArray:
     return found
 
 
+@functools.lru_cache(maxsize=256)
 def variances(p: float) -> FloatArray:
     """V of the estimate of C(v) - p n at each leaf v."""
     place = np.arange(1, _LEAVES + 1)
