@@ -6,6 +6,7 @@ inequality. So a bound holds for every choice of grid, points and window: they a
 floating point, and a bad choice only makes the bound larger.
 """
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -93,17 +94,15 @@ class Law:
 
     def delta(self, epsilon: arb) -> arb:
         """δ at any real ε."""
-        at = float(epsilon / self.interval)
-        place = int(np.searchsorted(self._places, at))
-        # At the right place, and not at another, the sum is the largest: a wrong one is no bound.
+        place = bisect.bisect_left(self.steps, float(epsilon / self.interval))
+        # The sum over all losses above ε is the largest of its kind; a double may miss its place.
         masses, damped = self._suffixes
-        cuts = range(max(0, place - 1), min(len(masses) - 1, place + 1) + 1)
         growth = epsilon.exp()
-        found = [masses[cut] - growth * damped[cut] for cut in cuts]
-        best = found[0]
-        for one in found[1:]:
-            best = best.max(one)
-        return self.infinite + best
+        found = masses[place] - growth * damped[place]
+        for cut in (place - 1, place + 1):
+            if 0 <= cut < len(masses):
+                found = found.max(masses[cut] - growth * damped[cut])
+        return self.infinite + found
 
     @cached_property
     def _places(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -313,6 +313,8 @@ def _least(parts: Parts, epsilon: float, delta: float) -> Found:
         if bound(epsilon) <= delta:
             return Found(epsilon, f"{method} in ball arithmetic")
         best = min(best, _solved(bound, epsilon, delta))
+        if best <= epsilon * (1 + TOLERANCE / 5):  # a finer grid would take long for little
+            break
     if best == math.inf:
         raise UnknownEventError("The composition is too long for the grids of this check.")
     return Found(best, f"{method} in ball arithmetic")
