@@ -24,6 +24,7 @@ from prudent.release import describe as describe
 from prudent.release import deviation as deviation
 from prudent.release import histogram as histogram
 from prudent.release import iqr as iqr
+from prudent.release import join as join
 from prudent.release import maximum as maximum
 from prudent.release import mean as mean
 from prudent.release import median as median

@@ -1,7 +1,6 @@
 """The price of a release: known before anything is paid, charged before any record is read."""
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from prudent._redaction import redacted
 from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
+from prudent.release.joins import names_of
 from prudent.release.outcome import Refused
 
 
@@ -35,6 +35,8 @@ class Preview:
             probability 95 %; None if the value is not chosen by rank.
         notes: What public facts already decide, one sentence each.
         parts: Of a table: the price of each of its statistics.
+        queries: What the engine will be asked, where that was asked for: SQL that depends on no
+            record, with made-up numbers in place of those that earlier answers give.
     """
 
     statistic: str
@@ -49,6 +51,7 @@ class Preview:
     rank_error: int | None = None
     notes: tuple[str, ...] = ()
     parts: "tuple[Preview, ...]" = ()
+    queries: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -70,6 +73,9 @@ class Preview:
             lines.append(
                 f"released if the noisy margin exceeds {self.threshold:,} records, else refused"
             )
+        if self.queries:
+            lines.append("the engine is asked, with made-up numbers:")
+            lines += [f"  {line}" for query in self.queries for line in query.splitlines()]
         lines += [f"  {line}" for part in self.parts for line in part.lines()]
         return [*lines, *self.notes]
 
@@ -164,7 +170,7 @@ def charge(
         "groups": _shown(groups),
         "unit": unit,
         "epsilon": preview.epsilon,
-        "data": str(source) if isinstance(source, str | os.PathLike) else None,
+        "data": " + ".join(names_of(source)) or None,
     }
     if ledger is None:
         return Paid(preview, asked, receipt=place, unit=unit)

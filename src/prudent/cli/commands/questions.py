@@ -7,7 +7,14 @@ import attrs
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import Request, ask_and_print, groups_of, receipt_file, rule_of
+from prudent.cli.answering import (
+    Request,
+    ask_and_print,
+    groups_of,
+    listed,
+    receipt_file,
+    rule_of,
+)
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
 _NAMES = (
@@ -36,6 +43,12 @@ def sql(
     per_unit: Any = None,
     groups: Any = None,
     connect: Any = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…", help="Of joined tables, those that are public, by their names there."
+        ),
+    ] = None,
     ledger: Any = None,
     dataset: Any = "default",
     receipt: Any = None,
@@ -58,6 +71,10 @@ def sql(
 
     $ prudent sql "SELECT AVG(CLIP(salary, 0, 30000)), CORR(age, salary) \
         FROM 'salaries.parquet'" --epsilon 1 --dry-run
+
+    $ prudent sql "SELECT AVG(v.cost) FROM 'visits.parquet' v JOIN \
+        'patients.parquet' p ON v.patient = p.patient WHERE p.age > 60" \
+        --unit patient --epsilon 1
     """
     from prudent.release.questions import sql as answering
 
@@ -75,6 +92,7 @@ def sql(
         "per_unit": rule_of(per_unit),
         "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
         "connect": connect,
+        "public": listed(public) or (),
         "receipt": receipt_file(receipt, sign),
     }
     ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))

@@ -55,10 +55,10 @@ from prudent.release.sums.moments import (
     fine_lattice,
 )
 
-WIDE_SHARE, NARROW_SHARE = 0.17, 0.13
+WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-CLIPPED_SHARE = 0.04
+CLIPPED_SHARE = 0.03
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
 
 

@@ -30,6 +30,7 @@ class RunCharge:
         delta: The δ at which the run is priced; None: that of the ledger.
         name: A random public name of the run, which its checkpoints hold.
         resumed: Whether the run may have been charged before.
+        taken: Number of steps taken so far, for people to read.
     """
 
     ledger: LedgerLike | None
@@ -37,6 +38,7 @@ class RunCharge:
     delta: float | None = None
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     resumed: bool = False
+    taken: int = 0
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
     _noted: list[Any] = attrs.field(factory=list, init=False)
 
@@ -48,6 +50,10 @@ class RunCharge:
                 who="the plan",
                 hint="Give the plan a public expected_batch and a public sampling_rate",
             )
+
+    def priced(self) -> str:
+        """What the run costs and how far it is, in words; ε is that of the whole plan."""
+        return self.plan.priced(self.delta, self.taken)
 
     def resume(self, name: str) -> None:
         """Go on with the run of this name, which may have been charged."""
