@@ -20,6 +20,8 @@ from flint import acb, arb
 Profile: TypeAlias = Callable[[arb], arb]
 """δ of one direction, at every real ε."""
 
+_Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
+
 _MOST_POINTS = 2**20
 _RATES = [2.0**power for power in range(-6, 14)]  # of Chernoff bounds
 _FARTHEST = 2000.0  # losses
@@ -105,10 +107,10 @@ class Law:
         return self.infinite + found
 
     @cached_property
-    def _places(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def _places(self) -> _Floats:
         return np.array(self.steps, dtype=float)
 
-    def floats(self) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", ...]:
+    def floats(self) -> tuple[_Floats, _Floats]:
         """Losses and masses, in floating point."""
         masses = np.array([max(float(mass), 0.0) for mass in self.masses])
         return self._places * float(self.interval), masses
@@ -167,16 +169,16 @@ def _window(laws: Sequence[tuple[Law, int]], tail: float) -> tuple[int, int]:
     it is wrapped into the window, which can only raise δ.
     """
     step = float(laws[0][0].interval)
-    plain = [(*law.floats(), count) for law, count in laws]
+    plain = [(law.floats(), count) for law, count in laws]
     wanted = -math.log(tail)
 
     def end(sign: float) -> float:
         needs = []
         for rate in _RATES:
             total = wanted
-            for losses, masses, count in plain:
+            for (losses, masses), count in plain:
                 exponents = sign * rate * losses
-                most = exponents.max()
+                most = float(exponents.max())
                 moment = max(float(masses @ np.exp(exponents - most)), 1e-300)
                 total += count * (most + math.log(moment))
             needs.append(total / rate)

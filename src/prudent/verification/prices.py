@@ -118,7 +118,7 @@ def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
         case "LaplaceTest" | "DiscreteLaplaceTest":
             return 1 / exact("scale")
         case "DiscreteLaplaceDpEvent":
-            return exact("noise_parameter") * leaf["sensitivity"]
+            return exact("noise_parameter") * int(leaf["sensitivity"])
         case "ExponentialMechanismDpEvent":
             return exact("epsilon")
         case "ApproximateDpEvent" if leaf["delta"] == 0:
@@ -168,7 +168,8 @@ class Parts:
     @classmethod
     def of(cls, event: Mapping[str, Any], relation: Mapping[str, Any]) -> "Parts | None":
         """The releases for neighbours of a relation; None if one is known for one record only."""
-        precision, known = arb(0), {}
+        precision = arb(0)
+        known: dict[str, tuple[Callable[..., arb], int]] = {}
         distance = _distance(relation)
         for leaf, count in leaves(event):
             if leaf["kind"] in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
