@@ -216,7 +216,9 @@ def test_a_false_price_of_a_run_is_refuted(receipt, name, editing):
     change = {"epsilon": lambda x: x * 0.97, "delta": lambda x: x / 2}[name]
     made = editing(receipt)
     made.content["asked"].pop("delta", None)
-    assert verify(made.edited((name,), change, sealed=True)).status == 1
+    # Of a search another bound may be sharper, so its price is said to be open.
+    wanted = 1 if made.content["kind"] == "training" else 2
+    assert verify(made.edited((name,), change, sealed=True)).status == wanted
 
 
 @every([voted])

@@ -145,7 +145,9 @@ def _approximate(
     at_distance = Parts.of(event, relation)
     if distance == 1 or at_distance is not None:
         assert at_distance is not None
-        return _least(at_distance, epsilon, delta)
+        # Of selections the accountant has several bounds, and one may be sharper than this one.
+        coarse = any(kind in SELECTIONS for kind in kinds(event))
+        return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
     # A chain of single records: ε/k for each link, and its δ weighs e^ε/k more than the one before.
     one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
     assert one is not None
