@@ -5,12 +5,14 @@ line. Each comparison below takes the Python function as an argument, so that a 
 it a faulty one and see it rejected.
 """
 
+import itertools
 import math
 import os
 import random
 import subprocess
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +328,7 @@ def pairs() -> list[tuple[list[Component], Fraction, Fraction]]:
 
 def masses_of(draw: random.Random, size: int) -> list[Fraction]:
     cuts = sorted([0, 64, *(draw.randint(0, 64) for _ in range(size - 1))])
-    return [Fraction(high - low, 64) for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [Fraction(high - low, 64) for low, high in itertools.pairwise(cuts)]
 
 
 def mixture(components: list[Component]) -> MixturePair:
@@ -516,11 +518,9 @@ def off_by_one(shipped: Callable[[Any], Any]) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("name", [*EXACT, *CLOSE, *PAIRS])
 def test_a_fault_in_a_case_of_a_hundred_is_seen(name: str) -> None:
     cases, asked, shipped = (EXACT | CLOSE | PAIRS)[name]
+    check = check_pairs if name in PAIRS else partial(compare, close=name in CLOSE)
     with pytest.raises(AssertionError):
-        if name in PAIRS:
-            check_pairs(cases(), asked, off_by_one(shipped))
-        else:
-            compare(cases(), asked, off_by_one(shipped), close=name in CLOSE)
+        check(cases(), asked, off_by_one(shipped))
 
 
 @pytest.mark.parametrize(
