@@ -38,6 +38,13 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
 
 
+def bracket(lower: float | None, upper: float) -> str:
+    """The lower bound to print beside an upper one; none where it would say nothing."""
+    if not lower or math.isinf(upper):
+        return ""
+    return f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
+
+
 def read_event(path: Path) -> "dp.DpEvent":
     """The event in a file that `to_json` wrote, or in the `event` of what `--json` printed."""
     from prudent.accounting.serialisation import FORMAT, from_json
@@ -186,11 +193,8 @@ class Report:
         """The report as text."""
         from prudent.accounting.serialisation import describe
 
-        bracket = ""
-        if self.lower is not None:
-            bracket = f"  (the dominating pairs: ε ≥ {rounded_down(self.lower)})"
-        delta = exact(self.delta)
-        lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{bracket}"]
+        delta, least = exact(self.delta), bracket(self.lower, self.epsilon)
+        lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{least}"]
         lines += [self.infinite] if self.infinite else []
         lines += [
             "",

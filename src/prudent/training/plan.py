@@ -6,12 +6,15 @@ import attrs
 import dp_accounting as dp
 
 from prudent import _validate
+from prudent._rounding import exact, nearest, rounded_up
 from prudent.accounting.calibration import Accountant, Search, solve
 from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean
+
+_SHOWN_DELTA = 1e-5
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -81,6 +84,21 @@ class Plan:
         if self.before is None:
             names.remove("before")
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+
+    def __str__(self) -> str:
+        return f"{self.aggregation} on {self.priced()}"
+
+    def priced(self, delta: float | None = None, taken: int | None = None) -> str:
+        """The rate, the steps and the ε of the whole run in words, for people to read.
+
+        Args:
+            delta: δ; 1e-5 unless given.
+            taken: Number of steps taken so far, if the run has begun.
+        """
+        delta = _SHOWN_DELTA if delta is None else delta
+        done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"
+        price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)} for {self.relation}"
+        return f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}{done}: {price}"
 
     @property
     def event(self) -> dp.DpEvent:

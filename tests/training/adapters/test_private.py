@@ -32,6 +32,7 @@ from prudent.training import (
     TrimmedSum,
     make_private,
 )
+from prudent.training.sampling import Drawn
 
 RECORDS, BATCH = 48, 12
 SILENT = 1e-6
@@ -280,7 +281,7 @@ def test_nan_record_counts_as_zero() -> None:
     inputs[3] = torch.nan
     take(model, optimizer, inputs, targets)
     kept = torch.arange(len(targets)) != 3
-    same._outstanding.append(torch.nonzero(kept)[:, 0].tolist())
+    same._outstanding.append(Drawn(torch.nonzero(kept)[:, 0], None))
     take(twin, other, inputs[kept], targets[kept])
     assert_close(model, twin)
     assert len(data) == RECORDS
@@ -417,9 +418,25 @@ class TestRefusals:
             make_private(model, optimizer, DataLoader(images(), batch_size=4), plan=plan())
 
     def test_batch_normalisation(self) -> None:
-        model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10).eval())
         model, _, loader = private(model)
-        with pytest.raises(ValueError, match="BatchNorm2d"):
+        model.train()
+        with pytest.raises(ValueError, match="BatchNorm1d"):
+            model(next(iter(loader))[0])
+
+    def test_names_of_opacus_are_answered_with_ours(self) -> None:
+        named = {"module": digits(), "target_epsilon": 3.0, "max_grad_norm": 1.0}
+        with pytest.raises(TypeError) as error:
+            make_private(**named, data_loader=None, poisson_sampling=True, epochs=2)  # type: ignore[call-arg]
+        for answer in ("module: model", "target_epsilon: epsilon", "max_grad_norm: clip",
+                       "data_loader: loader", "poisson_sampling: nothing"):  # fmt: skip
+            assert f"instead of {answer}" in str(error.value)
+        assert "epochs" not in str(error.value)
+
+    def test_a_layer_of_another_width_is_named(self) -> None:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(63, 10))
+        model, _, loader = private(model)
+        with pytest.raises(ValueError, match=r"fits Linear\(in_features=63.*'1', got .*\(1, 64\)"):
             model(next(iter(loader))[0])
 
     def test_records_that_are_kept(self) -> None:
@@ -591,6 +608,16 @@ def test_a_seeded_key_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         private(digits(), key=None)
+
+
+def test_reprs_say_what_a_run_costs_and_how_far_it_is() -> None:
+    model, optimizer, loader = private(digits(), plan=plan(Sum(clip=0.5, noise_multiplier=2.0)))
+    take(model, optimizer, *next(iter(loader)))
+    price = prudent._rounding.rounded_up(optimizer.plan.epsilon(1e-5))
+    for shown in (repr(optimizer), repr(loader)):
+        assert "(1 taken, 19 left)" in shown
+        assert f"ε ≤ {price} at δ = 1e-05 for blanking out one record" in shown
+    assert f"20 batches at rate 0.25: ε ≤ {price} at δ" in str(optimizer.plan)
 
 
 def test_closure_runs_forward_and_backward() -> None:

@@ -293,7 +293,8 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
 def test_another_plan_is_refused(tmp_path, finished):
     finished(tmp_path)
     changed = Plan(sampling_rate=0.1, steps=STEPS + 1, aggregation=PLAN.aggregation)
-    with pytest.raises(ValueError, match="Expected the plan with which this run was started"):
+    words = f"Expected steps {STEPS}, with which this run was started, got {STEPS + 1}"
+    with pytest.raises(ValueError, match=words):
         train(tmp_path, resume=True, plan=changed)
     quieter = Plan(sampling_rate=0.1, steps=STEPS, aggregation=PLAN.aggregation.with_noise(0.5))
     with pytest.raises(ValueError, match="Start again in an empty folder"):
@@ -303,7 +304,7 @@ def test_another_plan_is_refused(tmp_path, finished):
 def test_a_plan_of_fewer_steps_is_refused(tmp_path, finished):
     """Else the model of 20 steps would come with a plan, and so an epsilon, of fewer."""
     finished(tmp_path)
-    with pytest.raises(ValueError, match="Expected the plan with which this run was started"):
+    with pytest.raises(ValueError, match=f"Expected steps {STEPS}.*got 10"):
         train(tmp_path, resume=True, plan=attrs.evolve(PLAN, steps=10))
     assert charged(tmp_path)[0] == STEPS
 

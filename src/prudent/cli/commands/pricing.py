@@ -304,8 +304,8 @@ def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]
-    bracket = "" if lower is None else f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
-    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {exact(delta)} for {run.relation}{bracket}")
+    least = event_report.bracket(lower, upper)
+    typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {exact(delta)} for {run.relation}{least}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(
             delta, options.accountant_named(price["accountant"])

@@ -17,12 +17,10 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
-from prudent.training.adapters.private import Preparation, prepare
-from prudent.training.adapters.private_optimizer import (
-    PrivateOptimizer,
-    check_capturable,
-    specialise,
-)
+from prudent.records.people import Unit
+from prudent.training.adapters.opacus_names import answering_opacus
+from prudent.training.adapters.private import Preparation, make_ready, prepare
+from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
@@ -31,6 +29,7 @@ from prudent.training.sampling import PoissonLoader
 Module = TypeVar("Module", bound=LightningModule)
 
 
+@answering_opacus(module=None)
 def make_private(
     module: Module,
     loader: DataLoader[Any],
@@ -45,6 +44,10 @@ def make_private(
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
+    fix: bool = False,
     key: Key | None = None,
     ledger: LedgerLike | None = None,
 ) -> tuple[Module, PoissonLoader]:
@@ -71,6 +74,10 @@ def make_private(
         loss_reduction: As for `prudent.make_private`.
         max_physical_batch: As for `prudent.make_private`.
         example: As for `prudent.make_private`.
+        unit: As for `prudent.make_private`.
+        records_per_person: As for `prudent.make_private`.
+        per_unit: As for `prudent.make_private`.
+        fix: As for `prudent.make_private`.
         key: As for `prudent.make_private`.
         ledger: As for `prudent.make_private`; to resume, `ckpt_path` has the saved state.
 
@@ -88,7 +95,7 @@ def make_private(
             first step, if a callback or a scheduler monitors what training has logged.
     """
     model = module if model is None else model
-    check_capturable(model)
+    make_ready(model, fix=fix)
     preparation = prepare(
         loader,
         epsilon=epsilon,
@@ -100,6 +107,7 @@ def make_private(
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
+        unit=Unit.given(unit, records_per_person, per_unit),
         key=key,
         ledger=ledger,
     )

@@ -1,5 +1,6 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
+import sys
 from typing import Any, TypeVar
 
 import attrs
@@ -11,8 +12,11 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.charging import LedgerLike
+from prudent.records.people import Unit
+from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
+from prudent.training.checking.mending import mend, refuse_untrainable
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
@@ -22,6 +26,7 @@ from prudent.training.sampling import PoissonLoader, PoissonSampler, check_repla
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@answering_opacus()
 def make_private(
     model: Model,
     optimizer: torch.optim.Optimizer,
@@ -36,6 +41,10 @@ def make_private(
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
+    fix: bool = False,
     key: Key | None = None,
     ledger: LedgerLike | None = None,
 ) -> tuple[Model, PrivateOptimizer, PoissonLoader]:
@@ -71,6 +80,15 @@ def make_private(
             batch is run in parts, which takes three to four times as long; the loop stays the same.
         example: A public item of the data set, as for `fit`: with a `collate_fn` that pads to the
             longest item, every record is padded to the example's length.
+        unit: Who each record belongs to, as for `fit`. Batches are then drawn of people, of whom
+            `batch_size` are expected, and a person's gradient is clipped once. A batch holds
+            `records_per_person` rows for each of them, one person after another: keep the rows in
+            this order. Rows that a person has no record for repeat one of hers and count nothing.
+        records_per_person: As for `fit`.
+        per_unit: As for `fit`.
+        fix: Replace layers that mix records, such as batch normalisation, by others where that is
+            possible (`prudent.training.checking.mending`), and print each replacement. Parameters
+            stay the same objects.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
         ledger: A `prudent.Ledger` that is charged for the whole plan before the loader draws its
@@ -83,12 +101,14 @@ def make_private(
         from the parameters is, over the whole run, (ε, δ)-DP for ε = `optimizer.plan.epsilon(δ)`
         and the neighbours of `optimizer.plan.relation`. Without a plan, the rate is the batch size
         divided by the number of records, which `ZERO_OUT` treats as public. `prudent.check` tells
-        whether a model and a loss meet the conditions.
+        whether a model and a loss meet the conditions. With a `unit`, neighbours differ in one
+        person, with any number of records.
 
     | case | what happens |
     |---|---|
     | evaluation mode, or no gradients enabled | the model runs as it always did |
     | empty batch | only noise is released, and charged |
+    | layer that mixes records, as batch normalisation | refused at once; `fix=True` replaces it |
     | two backward passes before a step, two steps on a batch | refused |
     | rows that are not one per drawn record | refused |
     | mean with class weights, of whatever is computed from the outputs | refused |
@@ -103,7 +123,7 @@ def make_private(
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
-    check_capturable(model)
+    make_ready(model, fix=fix)
     preparation = prepare(
         loader,
         epsilon=epsilon,
@@ -115,6 +135,7 @@ def make_private(
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
+        unit=Unit.given(unit, records_per_person, per_unit),
         key=key,
         ledger=ledger,
     )
@@ -152,6 +173,14 @@ class Preparation:
         )
 
 
+def make_ready(model: nn.Module, *, fix: bool) -> None:
+    """Refuse a model that cannot be trained, after mending what can be mended if asked to."""
+    check_capturable(model)
+    for done in mend(model) if _validate.flag(fix=fix) else ():
+        print(done, file=sys.stderr)
+    refuse_untrainable(model)
+
+
 def prepare(
     loader: DataLoader[Any],
     *,
@@ -164,6 +193,7 @@ def prepare(
     loss_reduction: str,
     max_physical_batch: int | None,
     example: Any,
+    unit: Unit | None,
     key: Key | None,
     ledger: LedgerLike | None,
 ) -> Preparation:
@@ -171,8 +201,16 @@ def prepare(
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)
+    records = len(loader.dataset)  # type: ignore[arg-type]
+    people = None if unit is None else unit.people(loader.dataset, records)
+    count = records if people is None else len(people)
     if plan is None:
-        plan, batches = _calibrated(loader, epsilon, delta, epochs, clip, aggregation), len(loader)
+        batches = len(loader)
+        if people is not None:
+            assert loader.batch_size is not None
+            batches = -(-count // loader.batch_size)
+        given = epsilon, delta, epochs, clip, aggregation
+        plan = _calibrated(loader.batch_size, count, batches, *given)
     else:
         _refuse_with_plan(
             epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, aggregation=aggregation
@@ -181,11 +219,10 @@ def prepare(
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
     charge, key = RunCharge(ledger, plan, delta), given_or_random(key)
-    records = len(loader.dataset)  # type: ignore[arg-type]
-    sampler = PoissonSampler(records, plan.sampling_rate, key=key)
+    sampler = PoissonSampler(count, plan.sampling_rate, key=key)
     return Preparation(
         charge,
-        PoissonLoader(loader, sampler, batches, example, charge.pay),
+        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced, unit, people),
         Reduction(loss_reduction),
         max_physical_batch,
         key,
@@ -193,14 +230,16 @@ def prepare(
 
 
 def _calibrated(
-    loader: DataLoader[Any],
+    batch: int | None,
+    count: int,
+    batches: int,
     epsilon: float | None,
     delta: float | None,
     epochs: int | None,
     clip: float | None,
     aggregation: Aggregation | None,
 ) -> Plan:
-    """The plan with the least noise for (ε, δ) over this many epochs of the loader."""
+    """The plan with the least noise for (ε, δ) over this many epochs of so many batches."""
     if epsilon is None or delta is None or epochs is None:
         given = {"epsilon": epsilon, "delta": delta, "epochs": epochs}
         missing = [name for name, value in given.items() if value is None]
@@ -214,13 +253,12 @@ def _calibrated(
         aggregation = Sum(clip=1.0 if clip is None else clip, noise_multiplier=1.0)
     elif clip is not None:
         raise ArgumentError("clip", "None with an aggregation, which has its own", got=clip)
-    records, batch = len(loader.dataset), loader.batch_size  # type: ignore[arg-type]
     assert batch is not None
     return Plan(
-        sampling_rate=min(1.0, batch / records),
-        steps=_validate.count(1, epochs=epochs) * len(loader),
+        sampling_rate=min(1.0, batch / count),
+        steps=_validate.count(1, epochs=epochs) * batches,
         aggregation=aggregation,
-        expected_batch=min(batch, records),
+        expected_batch=min(batch, count),
         relation=ZERO_OUT,
     ).calibrate(epsilon=epsilon, delta=delta)
 

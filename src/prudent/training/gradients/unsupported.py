@@ -87,19 +87,32 @@ def refuse_unsupported(model: nn.Module) -> None:
 def named(error: Exception, model: nn.Module) -> Exception:
     """The error with the layer in which it occurred, or as it is if vmap is not the reason."""
     text = str(error)
-    if not (isinstance(error, RuntimeError) and any(sign in text for sign in _SIGNS)):
+    by_record = any(sign in text for sign in _SIGNS)
+    by_shape = any(sign in text for sign in _SHAPE_SIGNS)
+    if not (isinstance(error, RuntimeError) and (by_record or by_shape)):
         return error
     paths = {id(module): path for path, module in model.named_modules()}
-    running = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    layers = [module for module in running if isinstance(module, nn.Module) and id(module) in paths]
+    running = [(f.f_locals.get("self"), f.f_locals) for f, _ in walk_tb(error.__traceback__)]
+    layers = [(layer, seen) for layer, seen in running if id(layer) in paths]
     if not layers:
         return error
-    layer = layers[-1]
+    layer, seen = layers[-1]
+    if not by_record:
+        return _wrong_shape(paths[id(layer)], layer, seen.get("input"), text)
     by_kind = (advice for kind, advice in _INSTEAD.items() if isinstance(layer, kind))
     by_text = (advice for sign, advice in _ADVICE.items() if sign in text)
     instead = next(chain(by_kind, by_text), _OTHERWISE)
     unsupported_layer = Unsupported(paths[id(layer)], type(layer).__name__, instead)
     return UnsupportedLayerError(unsupported_layer, error)
+
+
+def _wrong_shape(path: str, layer: nn.Module, given: Any, reason: str) -> ValueError:
+    """An error for a layer that does not fit what it is given; shapes of records are public."""
+    shown = f"one of shape {tuple(given.shape)}" if isinstance(given, Tensor) else "another"
+    return ValueError(
+        f"Expected an input that fits {layer} at {path!r}, got {shown}. Give the layer the width "
+        f"of the records, or of the layer before it. torch's reason: {' '.join(reason.split())}"
+    )
 
 
 def _uses_batch_statistics(module: nn.Module) -> bool:
@@ -122,7 +135,8 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
     (
         _uses_batch_statistics,
         "{} in training mode",
-        "Replace it by torch.nn.GroupNorm, or call .eval() on it to use its running statistics.",
+        "Replace it by torch.nn.GroupNorm, as make_private(..., fix=True) does, or call .eval() on "
+        "it to use its running statistics.",
     ),
     (
         _changes_rows,
@@ -139,6 +153,14 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
 )
 
 _SIGNS = "vmap", "atching rule", "functorch", "doesn't match the broadcast shape"
+_SHAPE_SIGNS = (
+    "shapes cannot be multiplied",
+    "xpected input",
+    "number of channels",
+    "normalized_shape",
+    "must match the size",
+    "size mismatch",
+)
 
 _INSTEAD: dict[type[nn.Module], str] = {
     nn.RReLU: "Use torch.nn.LeakyReLU or torch.nn.PReLU.",
@@ -248,10 +270,6 @@ class Spared:
             return torch.where(self.refused.view(-1, *[1] * (leaf.ndim - 1)), other, leaf)
 
         return pytree.tree_map(one, batch, self._record)
-
-    def marked(self, values: Tensor) -> Tensor:
-        """Norms or losses, with NaN for every refused record."""
-        return values.masked_fill(self.refused, torch.nan)
 
 
 def _accepted(run: Run, batch: Any, explain: Explain) -> Any:

@@ -168,6 +168,20 @@ def logical_batch(args: Any) -> int:
     return int(args.per_device_train_batch_size * args.gradient_accumulation_steps)
 
 
+def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -> float:
+    """δ, if there is one and either a plan or an ε; raises an error otherwise."""
+    if (plan is None) == (epsilon is None):
+        raise ArgumentError(
+            "epsilon",
+            "or plan, one of the two",
+            shown="neither" if plan is None else "both",
+            hint="PrivateTrainer(..., epsilon=3.0, delta=1e-5) finds the noise for the settings.",
+        )
+    if delta is None:
+        raise ArgumentError("delta", "in (0, 1), such as 1e-5", got=None, why="ε is for one δ")
+    return _validate.between(0, 1, ends="()", delta=delta)
+
+
 def planned(
     args: Any,
     records: int,
@@ -178,11 +192,6 @@ def planned(
     aggregation: Aggregation | None,
 ) -> Plan:
     """The given plan, or one made of the settings with the noise that `epsilon` needs."""
-    _validate.between(0, 1, ends="()", delta=delta)
-    if (plan is None) == (epsilon is None):
-        raise ArgumentError(
-            "epsilon", "or plan, one of the two", shown="neither" if plan is None else "both"
-        )
     if plan is not None:
         if aggregation is not None:
             raise ArgumentError("aggregation", "in the plan", shown="both")
