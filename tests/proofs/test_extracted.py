@@ -490,19 +490,27 @@ def test_sums_agree() -> None:
 def test_the_step_of_training_agrees() -> None:
     """Its margin, and which records it keeps: ties by the record's place."""
     torch = pytest.importorskip("torch")
-    from prudent.training.aggregation import keep_smallest
+    from prudent.training.aggregation import ProposeTestRelease, keep_smallest
+    from prudent.training.noise import margin_noise
 
-    draw = random.Random(10)
+    test = DiscreteLaplaceTest(1.0)
+    rule = ProposeTestRelease(clip=4.0, propose=0.5, noise_multiplier=1.0, test=test)
+    draw, here = random.Random(10), torch.ones(9, dtype=bool)
     cases = [(draw.randint(0, 5), [draw.randint(0, 4) for _ in range(9)]) for _ in range(300)]
-    values = [[[norm, place] for place, norm in enumerate(norms)] for _, norms in cases]
-    proved = answers(
-        [("whole_kept", trim, rows) for (trim, _), rows in zip(cases, values, strict=True)]
-    )
-    for (trim, norms), kept in zip(cases, proved, strict=True):
-        mask = keep_smallest(
-            torch.tensor(norms, dtype=torch.float32), torch.ones(9, dtype=bool), torch.tensor(trim)
+    rows = [[[norm, place] for place, norm in enumerate(norms)] for _, norms in cases]
+    asked = [(trim, row) for (trim, _), row in zip(cases, rows, strict=True)]
+    kept = answers([("whole_kept", trim, row) for trim, row in asked])
+    margins = answers([("whole_margin", trim, Fraction(2), row) for trim, row in asked])
+    for (trim, numbers), places, margin in zip(cases, kept, margins, strict=True):
+        norms, count = (
+            torch.tensor(numbers, dtype=torch.float32),
+            torch.tensor(float(trim)).double(),
         )
-        assert sorted(place for _, place in kept) == torch.nonzero(mask).ravel().tolist()
+        mask = keep_smallest(norms, here, count)
+        assert sorted(place for _, place in places) == torch.nonzero(mask).ravel().tolist()
+        words = torch.tensor([draw.getrandbits(62), draw.getrandbits(62)])
+        noisy = rule.decide(norms, here, count, words).noisy_margin
+        assert float(noisy - margin_noise(test, words)) == margin
 
 
 def off_by_one(shipped: Callable[[Any], Any]) -> Callable[[Any], Any]:
