@@ -47,7 +47,7 @@ proofs: $(call has,$(TEST_EXTRAS))
 	@command -v coqc >/dev/null && command -v ocamlopt >/dev/null || { \
 		echo "make proofs needs Coq 8.16 and OCaml; Debian has them as: coq ocaml-nox"; exit 1; }
 	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
-	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/proofs
+	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -p no:cacheprovider tests/proofs
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)
