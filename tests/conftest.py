@@ -127,11 +127,12 @@ def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
 
 
 @pytest.fixture
-def same_draws() -> Iterator[None]:
+def same_draws(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every run of the test draws the same: see `tests/seeding.py`."""
     from tests import seeding
 
-    with seeding.same_draws():
+    attempt = getattr(request.node, "execution_count", 1)  # of pytest-rerunfailures
+    with seeding.same_draws(f"{request.node.nodeid} {attempt}"):
         yield
 
 

@@ -7,6 +7,7 @@ asks for it. The doors themselves are tested with noise that nobody can repeat, 
 """
 
 import contextlib
+import hashlib
 import itertools
 import random
 import secrets
@@ -19,22 +20,24 @@ import pytest
 
 from prudent.release.noise import ReproducibleNoise, SecureNoise
 
-SEED = 0x5EED0F7E575  # no test makes its data from this one
-
 
 @contextlib.contextmanager
-def same_draws() -> Iterator[None]:
-    """Seeds all randomness of this process; patches nothing that a price could depend on."""
-    drawn, noise, count = random.Random(SEED), ReproducibleNoise(SEED), itertools.count(1)
+def same_draws(name: str) -> Iterator[None]:
+    """Seeds all randomness of this process by a name; patches nothing that prices depend on.
+
+    Names of tests, because a key or the name of a run may be used once in a process.
+    """
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest())
+    drawn, noise, count = random.Random(seed), ReproducibleNoise(seed), itertools.count(1)
     generator = np.random.default_rng
 
-    def default_rng(seed: Any = None) -> np.random.Generator:
-        return generator([SEED, next(count)] if seed is None else seed)
+    def default_rng(given: Any = None) -> np.random.Generator:
+        return generator([seed, next(count)] if given is None else given)
 
-    random.seed(SEED)
-    np.random.seed(SEED % 2**32)  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     if torch := sys.modules.get("torch"):
-        torch.manual_seed(SEED)
+        torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(secrets, "_sysrand", drawn)
         patches.setattr(secrets, "randbits", drawn.getrandbits)

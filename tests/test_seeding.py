@@ -23,10 +23,13 @@ DOORS: dict[str, Any] = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_is_seeded(door: str) -> None:
-    with same_draws():
+    with same_draws("one"):
         first = [DOORS[door]() for _ in range(2)]
-    with same_draws():
+    with same_draws("one"):
         again = [DOORS[door]() for _ in range(2)]
+    with same_draws("other"):
+        other = [DOORS[door]() for _ in range(2)]
     assert first == again
+    assert first != other
     assert first[0] != first[1]
     assert DOORS[door]() not in first

@@ -27,6 +27,7 @@ from prudent.budget.charges import (
     Charge,
     ChargeDetails,
     TamperedLedgerError,
+    is_outcome_of,
     outcome_fields,
     with_outcomes,
 )
@@ -232,6 +233,21 @@ class Ledger:
                     raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
                 row = self._append(**fields)  # no time: how long a release took is not public
             self._journal.follow([row])
+
+    def proof(self, charge: Charge) -> dict[str, Any]:
+        """What a receipt holds of a charge: its rows up to its outcome, and the digest before.
+
+        Later rows are left out: their times could tell how long a release took.
+        """
+        before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
+        outcomes = (place for place, row in enumerate(rows) if is_outcome_of(row, charge))
+        rows = rows[: next(outcomes, 0) + 1]
+        return {
+            "dataset": self._dataset,
+            "before": before.digest,
+            "rows": [{"record": row.record, "digest": row.digest} for row in rows],
+            "head": rows[-1].digest,
+        }
 
     def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
         """Whether a charge of this event would be admitted now. Charges nothing."""

@@ -5,6 +5,7 @@ import datetime
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import attrs
@@ -44,6 +45,16 @@ def _number_or_date(text: str) -> float | str:
     except ValueError:
         datetime.datetime.fromisoformat(text.strip())  # raises if it is none
         return text.strip()
+
+
+Receipt = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a receipt, which `prudent verify` checks."),
+]
+Sign = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Sign the receipt with this key of `prudent keys`."),
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -161,6 +172,8 @@ class Request:
         typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
     ] = None
     dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default"
+    receipt: Receipt = None
+    sign: Sign = None
     dry_run: Annotated[
         bool,
         typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
@@ -182,6 +195,7 @@ class Request:
         by = listed(self.by)
         given["by"] = by[0] if by is not None and len(by) == 1 else by
         given["groups"] = groups_of(self.groups, by)
+        given["receipt"] = receipt_file(self.receipt, self.sign)
         return {name: value for name, value in given.items() if value is not None}
 
     def source_options(self) -> dict[str, Any]:
@@ -204,6 +218,17 @@ class Request:
             connect=self.connect,
         )
         return {"data": joined}
+
+
+def receipt_file(path: Path | None, sign: str | None) -> Any:
+    """Where the receipt goes, and who signs it; None if none is wanted."""
+    if path is None:
+        if sign is not None:
+            raise ArgumentError("sign", "with --receipt, which it signs", got=sign)
+        return None
+    from prudent.receipts.making import ReceiptFile
+
+    return ReceiptFile(path, sign)
 
 
 def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -21,6 +21,7 @@ from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
@@ -80,6 +81,7 @@ class Request:
     connect: str | None = None
     table: str | None = None
     ledger: LedgerLike | None = None
+    receipt: ReceiptTarget | None = None
     noise: Noise | None = None
     dry_run: bool = False
 
@@ -222,7 +224,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         `dry_run`.
     """
     if len(parts) > 1:
-        parts = _of_one_table(parts, request)
+        parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
     chosen = opened[0]
     if request.private_groups and len(parts) > 1:
@@ -236,13 +238,14 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         return whole.preview, []
     noise = source_of(request.noise)
     names = [part.request.column for part in parts if part.request.column is not None]
-    note = charge(
+    paid = charge(
         request.ledger,
         whole.preview,
         request.table if request.connect else request.join or request.data,
         ", ".join(dict.fromkeys(names)) or None,
         groups=request.groups,
         unit=request.unit,
+        receipt=request.receipt,
     )
     kept: Any = None
     if whole.selection is not None:
@@ -258,15 +261,16 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
             found.append(outcomes[None])
         else:
             found.append(Groups(outcomes, request.group_columns))
-    note(
+    every = [
         each
         for outcome in found
         for each in (outcome.values() if isinstance(outcome, Groups) else [outcome])
-    )
+    ]
+    paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
 
 
-def _of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
+def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.sources import open_source
 

@@ -11,6 +11,8 @@ from prudent.lab.settings import setting_fields
 from prudent.training import Plan, Sum
 from prudent.training.run.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 KEYS |= {"protected"}
 
@@ -45,7 +47,7 @@ def test_noise_is_solved_for_epsilon_and_steps(capsys, archive):
     assert result["accuracy"] > 0.8
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_steps_are_solved_for_epsilon_and_noise(capsys, archive):
     flags = ("--method", "trimmed", "--noise-multiplier", "2", "--epsilon", "2")
     result = run(capsys, archive, *flags)
@@ -298,7 +300,7 @@ def test_every_setting_of_an_experiment_has_a_flag():
     assert settings - flags_of("tune") == missing
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_steps_whose_test_failed_have_a_learning_rate_of_their_own(capsys, archive, tmp_path):
     """Nothing passes a test of this threshold; without its learning rate nothing is learned."""
     flags = ("--noise-multiplier", "0.01", "--steps", "20", "--test", "gaussian:30")

@@ -7,10 +7,20 @@ import attrs
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import Request, ask_and_print, groups_of, listed, rule_of
+from prudent.cli.answering import (
+    Request,
+    ask_and_print,
+    groups_of,
+    listed,
+    receipt_file,
+    rule_of,
+)
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
-_NAMES = ("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "dry_run")
+_NAMES = (
+    *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
+    "dry_run",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -41,6 +51,8 @@ def sql(
     ] = None,
     ledger: Any = None,
     dataset: Any = "default",
+    receipt: Any = None,
+    sign: Any = None,
     dry_run: Any = False,
     as_json: options.Json = False,
 ) -> None:
@@ -81,6 +93,7 @@ def sql(
         "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
         "connect": connect,
         "public": listed(public) or (),
+        "receipt": receipt_file(receipt, sign),
     }
     ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))
 

@@ -32,6 +32,7 @@ from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.columns.sources import OpenTable
@@ -56,6 +57,7 @@ def sql(
     connect: str | None = None,
     public: Sequence[str] = (),
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
     **tables: Any,
@@ -78,8 +80,10 @@ def sql(
         public: Of joined tables, those that are public knowledge, by the name that the query has
             for them; see `join`. All others are private, and joined on `unit`.
         ledger: The ledger to charge.
+        receipt: Where to write the receipt; see `median`.
         noise: Source of randomness; None uses the operating system's.
-        dry_run: Release and charge nothing: return the price and the noise of each part.
+        dry_run: Release and charge nothing: return the price and the noise of each part, and what
+            the engine will be asked.
         **tables: Tables by the name that the query has for them: `people=frame`.
 
     Returns:
@@ -114,11 +118,16 @@ def sql(
         groups=groups,
         where=parsed.where,
         ledger=ledger,
+        receipt=receipt,
         noise=noise,
         dry_run=dry_run,
     )
     found = answered(parsed.asks, request)
-    return found if isinstance(found, Preview) else parsed.arranged(found)
+    if isinstance(found, Preview):
+        from prudent.release.explanation import with_queries
+
+        return with_queries(found, [ask.part(request) for ask in parsed.asks], request)
+    return parsed.arranged(found)
 
 
 def keys_of(query: str) -> list[str]:

@@ -10,6 +10,7 @@ import attrs
 from prudent import _validate
 from prudent._rounding import rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.joins import Join
@@ -145,13 +146,16 @@ def table(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Table | Preview:
     """Release several statistics of several columns, in one request and at one charge.
 
-    ε is divided between the questions, with less for a count and more for a description. With
-    groups, every question is answered in every group; private groups are chosen once.
+    ε is divided between the questions by what each needs: the shares make the sum of the expected
+    relative errors least, and follow from the statistics alone, so that a count gets less than a
+    mean, and a median less than a variance. With groups, every question is answered in every group;
+    private groups are chosen once.
 
     Args:
         questions: Statistics by column, {"salary": ["median", "mean"], "age": "mean"}; or a list of
@@ -184,6 +188,7 @@ def describe(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Description:
