@@ -22,7 +22,8 @@ class Plan:
     """A training plan: how batches are sampled, how many, and how each one is released.
 
     The sampler, the noise and the accounting all read the same plan, so they cannot disagree.
-    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`.
+    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`. In a
+    run with a privacy unit a record here is a person.
 
     Attributes:
         sampling_rate: Probability with which each record is included in a batch, independently of
