@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
+.PHONY: venv demo quick proofs test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -41,6 +41,13 @@ demo: $(call has,$(DEMO_EXTRAS))
 # For the loop of a person at work: no torch, no server, no other process, and src/ as it is.
 quick: $(call has,dev+tables)
 	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
+
+# Theorems, checked by Coq, and the definitions of their statements run beside src/: docs/proofs.md.
+proofs: $(call has,$(TEST_EXTRAS))
+	@command -v coqc >/dev/null && command -v ocamlopt >/dev/null || { \
+		echo "make proofs needs Coq 8.16 and OCaml; Debian has them as: coq ocaml-nox"; exit 1; }
+	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
+	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/proofs
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)

@@ -1,8 +1,11 @@
-"""The error of private quantiles and means beside that of OpenDP and diffprivlib, on public tables.
+"""The error of private quantiles and means beside that of other tools, on public tables.
 
     PRUDENT_TABLES=... python -m benchmarks.table_accuracy [--runs 30] [--out FILE.csv]
     python -m benchmarks.table_accuracy --only shape --epsilons 0.3,1 --statistics mean
+    python -m benchmarks.table_accuracy --only shape --peer tumult=/path/to/its/python
 
+OpenDP and diffprivlib are measured in this process; SmartNoise, Tumult and PipelineDP each by the
+Python that is named for it (see `benchmarks.table_peers`), on columns that are not too long.
 The peers need bounds. They get those that an analyst would type (`Source.typed`), and others ten
 times as wide as the data; ours is told nothing, or the typed ones. Every number is the median of
 |answer - exact value| over runs with fresh noise, in the unit of the data.
@@ -10,10 +13,13 @@ times as wide as the data; ours is told nothing, or the typed ones. Every number
 
 import argparse
 import csv
+import json
+import subprocess
 import sys
+import tempfile
 import types
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,51 +30,59 @@ from benchmarks.public_tables import SOURCES, FloatArray, Source
 
 EPSILONS = (0.1, 0.3, 1.0)
 QUANTILES = (0.5, 0.9, 0.99)
+ELSEWHERE = ("smartnoise", "tumult", "pipelinedp")
+"""Peers that are called in an environment of their own."""
+
 _CANDIDATES = 10_001
 _WIDER = 10.0
+_LEVEL = 0.1  # a ratio within a tenth of 1 is level
 
 
 Bounds = tuple[float, float]
+Errors = Mapping[str, Mapping[str, float]]
+"""The median error of each tool with each kind of bounds: none, typed and wide."""
 
 
 @attrs.frozen
 class Row:
-    """One statistic of one column at one ε, and the median error of each tool.
-
-    Attributes:
-        ours: Of prudent without bounds.
-        ours_typed: Of prudent with the bounds that an analyst would type.
-        opendp_typed: Of OpenDP with the same bounds; `diffprivlib_typed` likewise.
-        opendp_wide: Of OpenDP with bounds ten times too wide; `diffprivlib_wide` likewise.
-    """
+    """One statistic of one column at one ε, and the median error of each tool."""
 
     column: str
     records: int
     statistic: str
     epsilon: float
     exact: float
-    ours: float
-    ours_typed: float
-    opendp_typed: float
-    diffprivlib_typed: float
-    opendp_wide: float
-    diffprivlib_wide: float
+    errors: Errors
 
     @property
-    def ratios(self) -> tuple[float, float, float, float]:
-        """Our error over a peer's.
-
-        With the same typed bounds, over the better one's; ours without bounds, over OpenDP's and
-        over the better one's with typed bounds, and over the better one's with too wide ones.
-        """
-        typed = min(self.opendp_typed, self.diffprivlib_typed)
-        wide = min(self.opendp_wide, self.diffprivlib_wide)
-        return (
-            _ratio(self.ours_typed, typed),
-            _ratio(self.ours, self.opendp_typed),
-            _ratio(self.ours, typed),
-            _ratio(self.ours, wide),
+    def ratios(self) -> dict[str, float]:
+        """Our error over a peer's, by what is compared."""
+        ours = self.errors["ours"]
+        typed, wide = (
+            min(each[kind] for name, each in self.errors.items() if name != "ours")
+            for kind in ("typed", "wide")
         )
+        return {
+            "same typed bounds": _ratio(ours["typed"], typed),
+            "ours without, OpenDP with typed": _ratio(ours["none"], self.errors["opendp"]["typed"]),
+            "ours without, better peer with typed": _ratio(ours["none"], typed),
+            "ours without, better peer with wide": _ratio(ours["none"], wide),
+        }
+
+    @property
+    def cells(self) -> dict[str, Any]:
+        """The row of a CSV file; empty for a tool that was not measured or has no answer."""
+        own = {name: getattr(self, name) for name in _NAMES}
+        tools = {
+            f"{tool}_{kind}": f"{error:.5g}"
+            for tool, each in self.errors.items()
+            for kind, error in each.items()
+            if np.isfinite(error)
+        }
+        return {**own, **tools, **{name: round(each, 3) for name, each in self.ratios.items()}}
+
+
+_NAMES = ("column", "records", "statistic", "epsilon", "exact")
 
 
 def _ratio(ours: float, theirs: float) -> float:
@@ -103,7 +117,7 @@ def opendp_quantile(
     opendp.enable_features("contrib")
     low, high = bounds
     candidates = np.linspace(low, high, _CANDIDATES)
-    if whole and high - low < 200_000:
+    if whole and high - low < 25_000:
         candidates = np.arange(np.floor(low), np.ceil(high) + 1)
     space = (
         opendp.vector_domain(opendp.atom_domain(T=float, nan=False)),
@@ -150,7 +164,9 @@ def our_mean(
     return lambda: float(prudent.release.mean(typed, epsilon=epsilon, bounds=bounds))
 
 
-def opendp_mean(values: FloatArray, epsilon: float, bounds: Bounds) -> Callable[[], float]:
+def opendp_mean(
+    values: FloatArray, epsilon: float, whole: bool, bounds: Bounds
+) -> Callable[[], float]:
     """OpenDP's noisy sum and count of clamped values, half of ε each."""
     import opendp.prelude as opendp
 
@@ -170,7 +186,9 @@ def opendp_mean(values: FloatArray, epsilon: float, bounds: Bounds) -> Callable[
     return lambda: float(noisy_total(values)) / max(1.0, float(noisy_count(values)))
 
 
-def diffprivlib_mean(values: FloatArray, epsilon: float, bounds: Bounds) -> Callable[[], float]:
+def diffprivlib_mean(
+    values: FloatArray, epsilon: float, whole: bool, bounds: Bounds
+) -> Callable[[], float]:
     """diffprivlib's mean, which takes the number of records as public."""
     tools = diffprivlib_tools()
     return lambda: float(tools.mean(values, epsilon=epsilon, bounds=bounds))
@@ -184,42 +202,67 @@ def error(ask: Callable[[], float], exact: float, runs: int) -> float:
         return float("inf")
 
 
+def asked_elsewhere(
+    python: str, name: str, source: Source, requests: list[dict[str, Any]]
+) -> list[list[float] | None]:
+    """The answers of a peer in another environment; None where it has none."""
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder, "column.npy"), source.read())
+        Path(folder, "requests.json").write_text(json.dumps(requests))
+        script = Path(__file__).with_name("table_peers.py")
+        subprocess.run([python, script, name, folder], check=True, stderr=subprocess.DEVNULL)
+        return json.loads(Path(folder, f"{name}.json").read_text())  # type: ignore[no-any-return]
+
+
 def rows(
-    source: Source, runs: int, statistics: Container[str], epsilons: Iterable[float] = EPSILONS
+    source: Source,
+    runs: int,
+    statistics: Container[str],
+    epsilons: Iterable[float] = EPSILONS,
+    peers: Mapping[str, str] | None = None,
 ) -> Iterator[Row]:
-    """All rows of one column."""
+    """All rows of one column; `peers` are the Pythons of those that need one of their own."""
     values = source.read()
-    ordered = np.sort(values)
-    typed, wide, whole = source.typed, wide_bounds(values), source.whole
+    ordered, whole = np.sort(values), source.whole
+    kinds: dict[str, Bounds] = {"typed": source.typed, "wide": wide_bounds(values)}
+    wanted: list[tuple[str, float | None]] = [(f"p{round(100 * p)}", p) for p in QUANTILES]
+    asked = [
+        (name, p, epsilon)
+        for epsilon in epsilons
+        for name, p in (*wanted, ("mean", None))
+        if name in statistics
+    ]
+    requests = [
+        {"file": "column.npy", "p": p, "epsilon": epsilon, "bounds": bounds, "runs": runs}
+        for _, p, epsilon in asked
+        for bounds in kinds.values()
+    ]
+    elsewhere = {
+        name: iter(asked_elsewhere(python, name, source, requests))
+        for name, python in (peers or {}).items()
+    }
+    for name, p, epsilon in asked:
+        exact = float(np.mean(values) if p is None else ordered[int(np.ceil(p * len(values))) - 1])
 
-    def row(statistic: str, exact: float, asked: Iterable[Callable[[], float]]) -> Row:
-        errors = [error(ask, exact, runs) for ask in asked]
-        return Row(source.name, len(values), statistic, epsilon, exact, *errors)
+        def ask(tool: str, bounds: Bounds | None, p: Any = p, epsilon: float = epsilon) -> Any:
+            if p is None:
+                return _MEANS[tool](values, epsilon, whole, bounds)
+            return _QUANTILES[tool](values, p, epsilon, whole, bounds)
 
-    for epsilon in epsilons:
-        for p in QUANTILES:
-            if (name := f"p{round(100 * p)}") not in statistics:
-                continue
-            asked = [
-                *(our_quantile(values, p, epsilon, whole, bounds) for bounds in (None, typed)),
-                *(
-                    make(values, p, epsilon, whole, bounds)
-                    for bounds in (typed, wide)
-                    for make in (opendp_quantile, diffprivlib_quantile)
-                ),
-            ]
-            yield row(name, float(ordered[int(np.ceil(p * len(ordered))) - 1]), asked)
-        if "mean" not in statistics:
-            continue
-        asked = [
-            *(our_mean(values, epsilon, whole, bounds) for bounds in (None, typed)),
-            *(
-                make(values, epsilon, bounds)
-                for bounds in (typed, wide)
-                for make in (opendp_mean, diffprivlib_mean)
-            ),
-        ]
-        yield row("mean", float(np.mean(values)), asked)
+        errors = {
+            tool: {kind: error(ask(tool, bounds), exact, runs) for kind, bounds in kinds.items()}
+            for tool in ("ours", "opendp", "diffprivlib")
+        }
+        errors["ours"] = {"none": error(ask("ours", None), exact, runs), **errors["ours"]}
+        for tool, found in elsewhere.items():
+            answers = {kind: next(found) for kind in kinds}
+            errors[tool] = {
+                kind: float("inf")
+                if each is None
+                else float(np.median(np.abs(np.array(each) - exact)))
+                for kind, each in answers.items()
+            }
+        yield Row(source.name, len(values), name, epsilon, exact, errors)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -227,25 +270,33 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--only", default="", help="Columns whose name contains this.")
+    parser.add_argument("--except", dest="without", default=None, help="Not those with this.")
     parser.add_argument("--most", type=int, default=10**9, help="Columns of at most this length.")
     parser.add_argument("--statistics", default="p50,p90,p99,mean")
     parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
+    parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON")
+    parser.add_argument(
+        "--peers-most", type=int, default=2_000, help="Columns of at most this length for them."
+    )
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
+    peers = dict(each.split("=", 1) for each in given.peer)
     found: list[Row] = []
     for source in SOURCES:
-        if given.only not in source.name or len(source.read()) > given.most:
+        if given.only not in source.name or (given.without and given.without in source.name):
+            continue
+        if (records := len(source.read())) > given.most:
             continue
         epsilons = list(map(float, given.epsilons.split(",")))
-        for row in rows(source, given.runs, given.statistics.split(","), epsilons):
+        chosen = peers if records <= given.peers_most else {}
+        for row in rows(source, given.runs, given.statistics.split(","), epsilons, chosen):
             found.append(row)
-            same, opendp, without, wide = row.ratios
             print(
                 f"{row.column:28} {row.records:>9,} {row.statistic:5} ε={row.epsilon:<4g} "
-                f"ours {row.ours:<10.4g} our error over the better peer's: at typed bounds "
-                f"{same:.2f}, ours without {without:.2f} (OpenDP {opendp:.2f}), peers with wide "
-                f"{wide:.2f}",
+                f"ours {row.errors['ours']['none']:<10.4g}",
+                *(f"{name} {ratio:.2f}" for name, ratio in row.ratios.items()),
+                sep="; ",
                 flush=True,
             )
     for statistic in given.statistics.split(","):
@@ -253,34 +304,39 @@ def main(arguments: list[str] | None = None) -> None:
     _write(found, given.out)
 
 
-def _summarise(statistic: str, ratios: list[tuple[float, float, float, float]]) -> None:
-    """Print how many rows are better, level (within a tenth) and worse, for each comparison."""
-    for name, column in zip(
-        (
-            "same typed bounds",
-            "ours without, OpenDP with typed",
-            "ours without, better peer with typed",
-            "ours without, better peer with wide",
-        ),
-        zip(*ratios, strict=True),
-        strict=True,
-    ):
-        better = sum(ratio < 0.9 for ratio in column)
-        worse = sum(ratio > 1.1 for ratio in column)
+def _summarise(statistic: str, ratios: list[dict[str, float]]) -> None:
+    """Print how many rows are better, level and worse, and at most twice as bad."""
+    for name in ratios[0] if ratios else ():
+        column = [each[name] for each in ratios]
+        better = sum(ratio < 1 - _LEVEL for ratio in column)
+        worse = sum(ratio > 1 + _LEVEL for ratio in column)
         print(
             f"{statistic}, {name}: better {better}, level {len(column) - better - worse}, "
-            f"worse {worse} of {len(column)}"
+            f"worse {worse} of {len(column)}; at most twice {sum(each <= 2 for each in column)}"
         )
 
 
 def _write(found: list[Row], out: Path | None) -> None:
+    kinds = ("typed", "wide")
+    tools = ("ours_none", *(f"{each}_{kind}" for each in _TOOLS for kind in kinds))
+    names = [*_NAMES, *tools, *(found[0].ratios if found else ())]
     with sys.stdout if out is None else out.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names: list[Any] = [field.name for field in attrs.fields(Row)]
-        writer.writerow([*names, "same_bounds", "opendp", "ours_without", "peers_wide"])
-        writer.writerows(
-            [*attrs.astuple(row), *(round(ratio, 3) for ratio in row.ratios)] for row in found
-        )
+        writer = csv.DictWriter(file, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row.cells for row in found)
+
+
+_MEANS: dict[str, Callable[..., Callable[[], float]]] = {
+    "ours": our_mean,
+    "opendp": opendp_mean,
+    "diffprivlib": diffprivlib_mean,
+}
+_QUANTILES: dict[str, Callable[..., Callable[[], float]]] = {
+    "ours": our_quantile,
+    "opendp": opendp_quantile,
+    "diffprivlib": diffprivlib_quantile,
+}
+_TOOLS = (*_MEANS, *ELSEWHERE)
 
 
 if __name__ == "__main__":

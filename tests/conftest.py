@@ -126,6 +126,16 @@ def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
     patches.undo()
 
 
+@pytest.fixture
+def same_draws(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every run of the test draws the same: see `tests/seeding.py`."""
+    from tests import seeding
+
+    attempt = getattr(request.node, "execution_count", 1)  # of pytest-rerunfailures
+    with seeding.same_draws(f"{request.node.nodeid} {attempt}"):
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Takes what was imported out of the garbage collector's sight: none of it is ever freed.
 

@@ -46,24 +46,28 @@ MAY_IMPORT = {
     "records": GROUND,
     "samples": GROUND,
     "budget": GROUND | {"accounting"},
-    "release": GROUND | {"accounting", "budget", "records"},
-    "estimators": GROUND | {"accounting", "budget", "records", "release"},
-    "training": GROUND | {"accounting", "budget", "records"},
-    "tune": GROUND | {"accounting", "budget", "estimators", "records", "release", "training"},
-    "certify": GROUND | {"accounting", "budget", "records", "release"},
+    "receipts": GROUND | {"accounting"},
+    "verification": GROUND | {"receipts"},
+    "release": GROUND | {"accounting", "budget", "receipts", "records"},
+    "estimators": GROUND | {"accounting", "budget", "receipts", "records", "release"},
+    "training": GROUND | {"accounting", "budget", "receipts", "records"},
+    "tune": GROUND
+    | {"accounting", "budget", "estimators", "receipts", "records", "release", "training"},
+    "certify": GROUND | {"accounting", "budget", "receipts", "records", "release"},
     "audit": GROUND
     | {"accounting", "certify", "estimators", "records", "release", "training", "tune"},
     "lab": GROUND
-    | {"accounting", "audit", "budget", "certify", "prudent", "records", "release", "training"}
-    | {"tune"},
+    | {"accounting", "audit", "budget", "certify", "prudent", "receipts", "records", "release"}
+    | {"training", "tune"},
     "lab/commands": GROUND
-    | {"accounting", "audit", "budget", "certify", "cli", "lab", "prudent", "records"}
-    | {"release", "samples", "training", "tune"},
+    | {"accounting", "audit", "budget", "certify", "cli", "lab", "prudent", "receipts"}
+    | {"records", "release", "samples", "training", "tune"},
     "cli": GROUND
     | {"accounting", "audit", "budget", "certify", "estimators", "prudent", "records"}
-    | {"release", "samples", "training", "tune"},
+    | {"receipts", "release", "samples", "training", "tune", "verification"},
     "__init__": GROUND
-    | {"accounting", "audit", "budget", "certify", "estimators", "release", "training", "tune"},
+    | {"accounting", "audit", "budget", "certify", "estimators", "receipts", "release"}
+    | {"training", "tune", "verification"},
     "__main__": {"cli"},
 }
 

@@ -11,6 +11,7 @@ from prudent.accounting import PldAccountant as PldAccountant
 from prudent.accounting import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting import RdpAccountant as RdpAccountant
 from prudent.estimators import aggregate as aggregate
+from prudent.receipts.making import ReceiptFile as ReceiptFile
 from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
@@ -23,6 +24,7 @@ from prudent.release import describe as describe
 from prudent.release import deviation as deviation
 from prudent.release import histogram as histogram
 from prudent.release import iqr as iqr
+from prudent.release import join as join
 from prudent.release import maximum as maximum
 from prudent.release import mean as mean
 from prudent.release import median as median
@@ -51,5 +53,6 @@ from prudent.training import TrimmedSum as TrimmedSum
 from prudent.training import check as check
 from prudent.training import fit as fit
 from prudent.training import make_private as make_private
+from prudent.verification.checks import verify as verify
 
 __version__: str

@@ -9,6 +9,7 @@ import enum
 import math
 import numbers
 import os
+import re
 from collections.abc import Callable, Collection, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -281,7 +282,7 @@ class Choice(enum.Enum, metaclass=_Unique):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        name = cls.__name__.removesuffix("Choice").lower()
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__.removesuffix("Choice")).lower()
         allowed = "one of " + ", ".join(repr(member.value) for member in cls)
         if value is _NOTHING:
             raise ArgumentError(name, allowed)

@@ -191,7 +191,7 @@ def test_any_event_can_be_solved():
     assert spent[0] <= 1.0 < spent[1]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_best_test_is_the_cheapest_that_passes():
     choice = best_test(
         SMALL, margin=20, epsilon=2.0, delta=1e-5,

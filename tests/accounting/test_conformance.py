@@ -99,7 +99,7 @@ def test_at_delta_one_a_private_event_costs_nothing(accountant):
 # --- what code written for dp_accounting reads from inside ----------------------------------------
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("event", "count", "interval"),
     [
@@ -174,7 +174,7 @@ def test_the_error_says_which_relation_prices_the_event(accountant):
         accountant(neighboring_relation=Relation.REPLACE_ONE).compose(sampled(PTR))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("event", "relation"),
     [

@@ -73,7 +73,7 @@ def test_every_conversion_holds_for_any_discrete_pair(first, second, order, delt
         assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= delta * (1 + 1e-12)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @examples(15)
 @given(st.floats(1.01, 200), st.floats(0, 20), st.floats(-12, -0.1))
 def test_each_conversion_is_at_most_the_one_before(order, rdp, exponent):

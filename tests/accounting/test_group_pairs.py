@@ -61,7 +61,7 @@ def test_the_profile_is_the_hockey_stick(records, rate, sigma, replaced, swap):
         assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-9) + 2e-14, epsilon
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(("records", "rate", "sigma"), [(2, 0.05, 1.0), (3, 0.01, 0.7)])
 def test_a_person_in_poisson_batches_costs_what_a_peer_says(records, rate, sigma):
     pair = ShiftedPair.of_sample(records, rate, sigma, replaced=False)

@@ -159,7 +159,7 @@ def test_a_group_under_propose_test_release_is_above_the_laws_of_a_ladder(ladder
                 assert excess(p, q, epsilon) <= bound + 1e-9
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("event", [PTR, dp.GaussianDpEvent(1.0)], ids=["ptr", "gaussian"])
 def test_replacing_costs_less_than_two_records_and_more_than_one(event):
     composed = sampled(0.01, event, 200)
@@ -177,7 +177,7 @@ def test_more_records_cost_more():
     assert prices[-1] < math.inf
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_chain_serves_events_without_a_pair():
     inner = dp.ComposedDpEvent([PTR, dp.GaussianDpEvent(5.0)])
     event = sampled(0.01, inner, 20)

@@ -31,6 +31,7 @@ from prudent.accounting.losses.pairs import gaussian_profile
 from tests.tiers import examples
 
 DELTA = 1e-5
+SLOW = pytest.mark.slow
 MNIST = 256 / 60_000
 ERRATA = 0.005  # relative, besides half a unit of the last digit printed
 
@@ -280,7 +281,7 @@ def test_a_delta_far_below_rounding_has_a_price():
     assert at_small < at_tiny < 100
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [10**5, pytest.param(10**6, marks=pytest.mark.slow), 10**7])
 def test_many_tiny_steps_cost_what_their_limit_costs(steps):
     """T Laplace releases of scale √T tend to one Gaussian release of σ = 1, from below."""
@@ -566,11 +567,14 @@ def test_what_is_not_private_costs_its_sampling_rate(hidden):
         (ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(1.0), 1e-8), 10**6),
         (dp.PoissonSampledDpEvent(
             0.5, ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(0.01), 1e-8)), 10**6),
-        (ProposeTestReleaseDpEvent(1e4, 1.0, GaussianTest(1e4), 1e-8), 10**6),
-        (dp.PoissonSampledDpEvent(
-            1e-7, ProposeTestReleaseDpEvent(0.05, 1e-3, GaussianTest(1e-2), 0.49)), 10**6),
+        pytest.param(
+            ProposeTestReleaseDpEvent(1e4, 1.0, GaussianTest(1e4), 1e-8), 10**6, marks=SLOW),
+        pytest.param(dp.PoissonSampledDpEvent(
+            1e-7, ProposeTestReleaseDpEvent(0.05, 1e-3, GaussianTest(1e-2), 0.49)), 10**6,
+            marks=SLOW),
         (ProposeTestReleaseDpEvent(1.0, 0.5, DiscreteGaussianTest(0.02), 1e-8), 10),
-        (ProposeTestReleaseDpEvent(1.0, 0.5, DiscreteLaplaceTest(1e-3), 1e-8), 10),
+        pytest.param(
+            ProposeTestReleaseDpEvent(1.0, 0.5, DiscreteLaplaceTest(1e-3), 1e-8), 10, marks=SLOW),
     ],
     ids=range(6),
 )  # fmt: skip
@@ -625,7 +629,7 @@ def test_a_finer_grid_is_no_worse():
     assert rough[0] <= fine[0] <= fine[1] <= rough[1]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.slow), 500])
 def test_many_deltas_at_once_are_bounds_as_well(count):
     event = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(2.0))

@@ -290,7 +290,7 @@ def test_the_order_of_composing_does_not_matter(runs, data):
     assert RdpAccountant().compose(nested).get_epsilon(DELTA) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @examples(12, brief=5)
 @given(
     sigma=st.floats(0.5, 5), rate=st.floats(1e-4, 1), steps=st.integers(1, 200),

@@ -434,7 +434,7 @@ def test_the_largest_shift_covers_all_ranks_of_pure_candidates(count: TrialCount
         assert shifts.max() <= bound * (1 + 1e-12)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("draws", [1, 2, 5, 20])
 @pytest.mark.parametrize("event", [dp.GaussianDpEvent(10.0), dp.LaplaceDpEvent(2.0)], ids=str)
 def test_the_best_of_all_costs_no_more_than_all(event: dp.DpEvent, draws: int) -> None:

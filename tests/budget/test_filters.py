@@ -264,7 +264,7 @@ def test_pure_releases_add_up_exactly() -> None:
         assert admitted(AdaptiveFilter(epsilon, 1e-12), [*events, *events]) == count
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("parts", [2, 4])
 def test_calibrated_releases_fit_until_half_of_delta_is_told(parts: int) -> None:
     """Any release that is (ε, δ)-DP, whatever its losses are."""

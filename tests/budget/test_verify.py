@@ -136,7 +136,7 @@ def test_an_open_ledger_notices_that_rows_were_taken_away(ledger: Ledger) -> Non
         ledger.balance()
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_digest_kept_elsewhere_shows_missing_last_rows(ledger: Ledger, location: str) -> None:
     digest = ledger.balance().digest
     overwrite(ledger._store, "default", ledger._store.rows("default")[:-1])

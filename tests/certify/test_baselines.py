@@ -37,7 +37,7 @@ def test_a_majority_withstands_its_radius_and_no_more(votes: tuple[int, ...]) ->
         assert len(after(int(radius) + 1)) > 1
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_no_change_of_few_parts_changes_a_certified_run_off() -> None:
     draw = np.random.default_rng(3)
     parts = 9

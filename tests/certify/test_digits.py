@@ -34,7 +34,7 @@ def under_attack(name: str, *, records: int, queries: int, epsilon: float) -> Ce
     )[1]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["glyphs", "letters"])
 def test_attacks_on_digits_change_no_certified_prediction_and_some_others(name: str) -> None:
     found = under_attack(name, records=800, queries=60, epsilon=30.0)

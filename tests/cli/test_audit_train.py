@@ -8,6 +8,8 @@ pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'
 from prudent import cli
 from prudent.cli.commands.audit import REFUTED
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 
 def audit(text, *, method="white-box"):
     return cli.main(["audit", "train", "--method", method, *text.split()])

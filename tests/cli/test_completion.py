@@ -99,7 +99,7 @@ def test_what_a_shell_is_answered(
             assert set(shown.split()) == TYPED[typed]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_bash(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [
         f"COMP_WORDS=({typed}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); "

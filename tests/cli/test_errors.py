@@ -143,7 +143,7 @@ def test_whatever_is_given_the_answer_is_a_price_or_one_line(
         assert answer.err.count("\n") == 1
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @examples(12, brief=5)
 @given(
     st.dictionaries(

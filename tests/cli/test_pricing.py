@@ -116,7 +116,7 @@ def test_what_is_revealed_reaches_the_event(run: Command, reveals: Reveals) -> N
     assert from_plain(price["event"]).event.event.reveals is reveals
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_branch_of_a_monotone_margin_is_charged_by_default(run: Command) -> None:
     """As a training plan charges it; the same run had two prices."""
     flags = [flag for flag in FLAGS if not flag.startswith("--reveals")]
@@ -194,7 +194,7 @@ def test_calibrate_solves_what_was_not_given(run: Command, solve: str, given: st
     assert solved["epsilon"] == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_solved_value_is_the_one_in_the_event(run: Command) -> None:
     flags = [flag for flag in FLAGS if not flag.startswith("--test")]
     command = ("calibrate", "--solve=test-scale", "--epsilon=0.8", *flags, "--test=gaussian")
@@ -210,7 +210,7 @@ def test_the_solved_value_is_the_one_in_the_event(run: Command) -> None:
     assert float(price.split()[2]) <= 0.8
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_calibrate_ignores_the_value_of_what_it_solves(run: Command) -> None:
     solve = ("calibrate", "--solve=steps", "--epsilon=0.8", "--json")
     flags = [flag for flag in FLAGS if not flag.startswith("--steps")]

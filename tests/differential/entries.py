@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 from unittest import mock
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 from prudent import release
 from prudent.audit.releases.additive import Silent
 from prudent.records import reader
+from prudent.records.people import Unit
 from prudent.training import Execution, Key, Plan, Sum, fit, make_private
 from prudent.training.model_randomness import StepRandomness
 from prudent.training.sampling import PoissonSampler
@@ -319,8 +321,8 @@ def plant_masks_by_position(patch: pytest.MonkeyPatch) -> None:
     """Let the masks of dropout follow the place of a record in its batch."""
     by_id = StepRandomness.records
 
-    def by_place(self: Any, ids: Any, first: int = 0) -> Any:
-        return by_id(self, None if ids is None else torch.arange(len(ids)), first)
+    def by_place(self: Any, ids: Any, first: int = 0, slots: int = 1) -> Any:
+        return by_id(self, None if ids is None else torch.arange(len(ids)), first, slots)
 
     patch.setattr(StepRandomness, "records", by_place)
 
@@ -398,6 +400,53 @@ class IgnoredLabels(MakePrivate):
         patch.setattr(output_guard, "_LOSSES", {})
 
 
+class OfPeople(Training):
+    """What entries with a privacy unit share: each of the "records" is a person, with several."""
+
+    containers = ("as they are",)
+    container = "as they are"
+
+    def __init__(self, name: str, **options: Any) -> None:
+        crowd = {"crowd": [(torch.eye(4)[place % 4] * 9.0, 1) for place in range(12)]}
+        items = odd.ITEMS.items()
+        self.odd = crowd | {name: [item, (torch.ones(4), 0), item] for name, item in items}
+        options = {"records_per_person": 3, "per_unit": "sum", "telling": ("crowd",), **options}
+        super().__init__(name, **options)
+        self.plain = [
+            [(x + place, y) for place in range(1 + person % 5)]
+            for person, (x, y) in enumerate(ordinary())
+        ]
+
+    def arranged(self, container: str) -> Self:
+        return Entry.arranged(self, container)
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return st.lists(drawing.items(), min_size=1, max_size=5)
+
+    def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        owned = [(item, person) for person, items in enumerate(records) for item in items]
+        random.Random(1).shuffle(owned)
+        self.options["unit"] = [person for _, person in owned]
+        super().train(model, [item for item, _ in owned])
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """Clip every record on its own and charge for one; or let draws depend on others."""
+        if self.draws:
+            (plant_shared_streams if self.augmented else plant_masks_by_position)(patch)
+            return
+        people = Unit.people
+
+        def each_alone(self: Unit, items: Any, records: int) -> Any:
+            found = people(self, items, records)
+            return attrs.evolve(found, members=[[record] for record in range(records)])
+
+        patch.setattr(Unit, "people", each_alone)
+
+
+class MakePrivateOfPeople(OfPeople, MakePrivate):
+    """`make_private` with a privacy unit."""
+
+
 class Blank(nn.Module):
     """Two classes, alike at the start."""
 
@@ -441,6 +490,13 @@ ENTRIES: list[Entry] = [
         "make_private, collator", collate_fn=masking, example=(torch.ones(4), 0), telling=("far",)
     ),
     IgnoredLabels("make_private, ignored labels"),
+    OfPeople("fit, people"),
+    OfPeople(
+        "fit, people, dropout", model=lambda: Network(dropout=0.5), per_unit="mean", slow=True
+    ),
+    OfPeople("fit, people, augmentation", augmented=True, slow=True),
+    MakePrivateOfPeople("make_private, people"),
+    MakePrivateOfPeople("make_private, people, parts", max_physical_batch=7, slow=True),
 ]
 """Every entry. A new one is one class and one line here."""
 
@@ -463,6 +519,26 @@ def _frame(module: str, make: str) -> Any:
     return lambda values: getattr(importlib.import_module(module), make)({"x": values})
 
 
+def _with_a_list(values: Any) -> Any:
+    """One row for each record, whose place in a public list is looked up."""
+    import pyarrow
+
+    rows = pyarrow.table({"x": values, "place": np.arange(len(values)) % 5})
+    listed = pyarrow.table({"place": [0, 1, 2, 3], "name": list("abcd")})
+    return release.join(rows, listed, on="place", public=True, how="left")
+
+
+def _by_person(values: Any) -> Any:
+    """A person for each record, with three rows in one table and two in the other."""
+    import pyarrow
+
+    persons = np.arange(len(values))
+    rows = pyarrow.table({"x": np.repeat(values, 3), "person": np.repeat(persons, 3)})
+    return release.join(
+        rows, pyarrow.table({"id": np.repeat(persons, 2)}), on={"person": "id"}, unit="person"
+    )
+
+
 COLUMNS: dict[str, Any] = {
     "array": lambda values: values,
     "list": lambda values: values.tolist(),
@@ -473,6 +549,8 @@ COLUMNS: dict[str, Any] = {
     "pandas": _frame("pandas", "DataFrame"),
     "polars": _frame("polars", "DataFrame"),
     "arrow": _frame("pyarrow", "table"),
+    "joined with a list": _with_a_list,
+    "joined by person": _by_person,
 }
 """What a column may come in."""
 

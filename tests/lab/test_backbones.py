@@ -115,7 +115,7 @@ def test_vgg16_is_read_in_single_and_half_precision(tmp_path, monkeypatch, kind)
     assert {tensor.dtype for tensor in read.state_dict().values()} == {torch.float32}
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_weights_of_another_network_are_refused(published, tmp_path):
     with pytest.raises(ValueError, match=r"weights of a VGG16Features, got no tensor .* and more"):
         models.vgg16(published[1])

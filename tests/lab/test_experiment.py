@@ -174,7 +174,7 @@ def test_no_price_is_shown_for_an_attack_that_reads_other_records(corrupt, cover
     assert experiment.is_covered is covered
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_corruption_is_given_as_it_is(table):
     """With its strength, and with a seed of its own."""
     common = {"dataset": table, "evaluations": 1}

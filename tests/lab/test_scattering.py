@@ -65,7 +65,7 @@ def test_the_transform_is_that_of_kymatio() -> None:
     np.testing.assert_allclose(found, wanted, atol=4e-5, rtol=1e-3)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_coefficients_of_an_image_are_the_same_bits_at_any_place_in_a_chunk() -> None:
     images = np.random.default_rng(0).random((256, 28, 28)).astype(np.float32)
     order = np.random.default_rng(1).permutation(256)

@@ -134,7 +134,7 @@ def test_the_promise_covers_every_failure_that_is_accepted(share: float, fallbac
     assert worst_delta(mechanism) <= DELTA
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "distribution",
     [Distribution.LAPLACE, pytest.param(Distribution.GAUSSIAN, marks=pytest.mark.slow)],

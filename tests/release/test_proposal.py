@@ -59,7 +59,7 @@ def test_a_suggestion_never_charges() -> None:
     suggest_proposal(median, count=2_000, shape=SHAPE, rehearsals=1, ledger=Untouched(), **BUDGET)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "proposals", [pytest.param([1.0], marks=pytest.mark.slow), [0.1, 1.0, 10.0]]
 )

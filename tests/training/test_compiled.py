@@ -125,7 +125,7 @@ def test_every_call_draws_noise_of_its_own():
     assert not any(torch.equal(gradients[i], gradients[j]) for i in range(4) for j in range(i))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_shapes_have_programs_of_their_own():
     one, other = (step_of(network(), RULES["sum"]) for _ in range(2))
     graphs = traced(one)
@@ -184,7 +184,7 @@ def test_a_corruption_is_not_compiled_on_the_host():
         step_of(network(), RULES["sum"], corrupt=lambda values, *rest: values, compile=True)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_corruption_is_part_of_the_trace():
     def flip(values, chunk, generator):
         noise = {

@@ -248,7 +248,7 @@ def test_make_private(physical):
         torch.manual_seed(seed)
         state = torch.get_rng_state()
         for given, wanted in loader:
-            assert torch.equal(loader.ids(RECORDS), torch.arange(RECORDS))
+            assert torch.equal(loader.drawn(RECORDS).ids, torch.arange(RECORDS))
             state = torch.get_rng_state()
             functional.cross_entropy(model(given), wanted, reduction="sum").backward()
             optimizer.step()

@@ -118,7 +118,7 @@ class TestPlan:
         assert "relation=Relation(adjacency=<Adjacency.ZERO_OUT" in repr(plan_of())
         assert repr(plan_of()) != repr(plan_of(relation=REPLACE_ONE))
 
-    @pytest.mark.unhurried
+    @pytest.mark.thorough
     @pytest.mark.parametrize("relation", [REPLACE_ONE, Relation("zero-out", 3)])
     @pytest.mark.parametrize("aggregation", AGGREGATIONS[:3])
     def test_prices_are_for_it(self, relation, aggregation):

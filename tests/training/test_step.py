@@ -152,7 +152,7 @@ class TestDpSgd:
             noisy = rounded(expected * BATCH, drawn, *map(torch.tensor, (deviation, 0.25)))
             assert torch.equal(gradient, noisy / BATCH)
 
-    @pytest.mark.unhurried
+    @pytest.mark.thorough
     @pytest.mark.parametrize("kind", [Sum, TrimmedSum])
     def test_price(self, kind):
         plan = Plan(sampling_rate=0.02, steps=300, aggregation=kind(clip=3.0, noise_multiplier=1.1))

@@ -176,6 +176,7 @@ simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
 simple("items", SUM, data=Items)
 simple("averaged", SUM, average=0.8)
+simple("people", propose(), unit=[number % 11 for number in range(RECORDS)], records_per_person=3)
 
 
 @scenario
@@ -518,7 +519,7 @@ def meet(folder, rank, count):
         init_method=f"file://{folder}/meeting",
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=120),
+        timeout=timedelta(seconds=600),
     )
 
 
@@ -621,7 +622,7 @@ class Group:
         subprocess.run(
             [*command, str(self.folder), str(self.count), *self.few],
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            timeout=500,
+            timeout=900,
             check=True,
         )
 

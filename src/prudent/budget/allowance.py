@@ -193,8 +193,11 @@ def begin(
 def _check_store(store: Store, data: str) -> None:
     """Refuses data for which the same store keeps another budget."""
     for other in store.datasets():
-        if noted_budget(store.rows(other)[0], other).data == data:
-            raise SecondLedgerError(data, store.location, other)
+        noted = noted_budget(store.rows(other)[0], other).data
+        if noted is not None and (
+            same := data_binding.names_in(data) & data_binding.names_in(noted)
+        ):
+            raise SecondLedgerError(min(same), store.location, other)
 
 
 def rows_from_the_first(store: Store, dataset: str) -> list[LedgerRow]:

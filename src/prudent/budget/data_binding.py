@@ -12,7 +12,9 @@ mistakes: whoever wants a second budget can have one, by asking for it or withou
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from prudent import _validate
 from prudent._redaction import without_password
@@ -42,9 +44,21 @@ class SecondLedgerError(LedgerError):
         return SecondLedgerError, (self.data, self.location, self.dataset)
 
 
-def data_name(data: str | os.PathLike[str]) -> str:
-    """The public name of data: a file by its full path, an address without its password."""
+Data: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_BETWEEN = " + "
+
+
+def data_name(data: Data) -> str:
+    """The public name of data: a file by its full path, an address without its password.
+
+    Several, such as tables that are joined, have their names with " + " between.
+    """
+    if not isinstance(data, str | os.PathLike):
+        found = {data_name(each) for each in _validate.values(data=data)}
+        return _BETWEEN.join(sorted(found))
     text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
+    if _BETWEEN in text and not Path(text).exists():
+        return data_name(text.split(_BETWEEN))
     if "://" in text or is_postgres(text):
         return without_password(text)
     path = Path(text)
@@ -60,6 +74,11 @@ def place(location: str | os.PathLike[str]) -> str:
     return str(Path(text).resolve())
 
 
+def names_in(name: str) -> set[str]:
+    """The names of the single data in a name that `data_name` returned."""
+    return set(name.split(_BETWEEN))
+
+
 def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
     """Refuses data for which the list knows another ledger that is still there.
 
@@ -67,17 +86,19 @@ def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> Non
         SecondLedgerError: If there is one.
     """
     here = place(location), dataset
-    for known in _listed(data):
-        if known == here:
-            return
-    for where, name in _listed(data):
-        if is_postgres(where) or Path(where).exists():
-            raise SecondLedgerError(data, where, name)
+    for each in sorted(names_in(data)):
+        known = _listed(each)
+        for where, name in known if here not in known else ():
+            if is_postgres(where) or Path(where).exists():
+                raise SecondLedgerError(each, where, name)
 
 
 def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
     """Puts a ledger on the list. Does nothing if the list cannot be written."""
-    line = json.dumps({"data": data, "ledger": place(location), "dataset": dataset}) + "\n"
+    line = "".join(
+        json.dumps({"data": each, "ledger": place(location), "dataset": dataset}) + "\n"
+        for each in sorted(names_in(data))
+    )
     path = _list_path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

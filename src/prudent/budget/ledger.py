@@ -27,6 +27,7 @@ from prudent.budget.charges import (
     Charge,
     ChargeDetails,
     TamperedLedgerError,
+    is_outcome_of,
     outcome_fields,
     with_outcomes,
 )
@@ -70,7 +71,8 @@ class Ledger:
         relation: Which data sets are neighbours; for a new ledger by default those that differ
             by adding or removing one record. For a relation at distance k a single record gets
             its share of the budget (`Relation.per_record`).
-        data: Path, address or name of the data that a new ledger is bound to.
+        data: Path, address or name of the data that a new ledger is bound to; several, if
+            releases join them.
         asker: Name of who asks, noted with every charge; by default $PRUDENT_ASKER, or else the
             name of the user.
 
@@ -88,7 +90,7 @@ class Ledger:
         dataset: str = "default",
         adaptive: bool | None = None,
         relation: Relation | None = None,
-        data: str | os.PathLike[str] | None = None,
+        data: data_binding.Data | None = None,
         asker: str | None = None,
     ) -> None:
         self._asker = _name_of_user() if asker is None else allowance.text(asker=asker)
@@ -126,7 +128,7 @@ class Ledger:
         dataset: str = "default",
         adaptive: bool = True,
         relation: Relation = ADD_REMOVE,
-        data: str | os.PathLike[str] | None = None,
+        data: data_binding.Data | None = None,
         another: bool = False,
     ) -> Self:
         """A new ledger, or a new data set in one; an error if it is already there.
@@ -232,6 +234,21 @@ class Ledger:
                 row = self._append(**fields)  # no time: how long a release took is not public
             self._journal.follow([row])
 
+    def proof(self, charge: Charge) -> dict[str, Any]:
+        """What a receipt holds of a charge: its rows up to its outcome, and the digest before.
+
+        Later rows are left out: their times could tell how long a release took.
+        """
+        before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
+        outcomes = (place for place, row in enumerate(rows) if is_outcome_of(row, charge))
+        rows = rows[: next(outcomes, 0) + 1]
+        return {
+            "dataset": self._dataset,
+            "before": before.digest,
+            "rows": [{"record": row.record, "digest": row.digest} for row in rows],
+            "head": rows[-1].digest,
+        }
+
     def fits(self, event: dp.DpEvent, *, delta: float | None = None) -> bool:
         """Whether a charge of this event would be admitted now. Charges nothing."""
         self._price_alone(event, delta)
@@ -313,10 +330,10 @@ class Ledger:
         name = data_binding.data_name(data)
         if self.data is None:
             data_binding.check_only(name, self._location, self._dataset)
-        elif name != self.data:
+        elif other := data_binding.names_in(name) - data_binding.names_in(self.data):
             raise LedgerError(
                 f"{self._store.location} keeps the budget of {self.data}, but the release reads "
-                f"{name}. Charge the ledger of those data."
+                f"{' and '.join(sorted(other))}. Charge a ledger of all data that it reads."
             )
 
     def _price_alone(self, event: dp.DpEvent, delta: float | None) -> float:

@@ -32,14 +32,19 @@ from prudent.certify.known import (
 )
 from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
+from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import Classes
+from prudent.release.charging import Paid
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of
 
 RECORDS = (0, 100, 500, 1000, 2000)
 """Numbers of bad records for which certified accuracy is reported, unless others are given."""
 
-_PARAMETERS = ("epsilon", "classes", "landmarks", "features", "ramp", "share", "ledger", "noise")
+_PARAMETERS = (
+    *("epsilon", "classes", "landmarks", "features", "ramp", "share"),
+    *("ledger", "receipt", "noise"),
+)
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -78,6 +83,7 @@ class CertifiedClassifier:
             `landmarks.public_ramp`.
         share: Fraction of ε for the class totals.
         ledger: Charged by `fit` before any record is read.
+        receipt: Where `fit` writes its receipt, which holds the released counts.
         noise: Source of randomness; None uses the operating system's.
 
     Attributes:
@@ -97,11 +103,12 @@ class CertifiedClassifier:
         ramp: tuple[float, float] | None = None,
         share: float = TOTALS_SHARE,
         ledger: LedgerLike | None = None,
+        receipt: ReceiptTarget | None = None,
         noise: Noise | None = None,
     ) -> None:
         self.epsilon, self.classes, self.landmarks = epsilon, classes, landmarks
         self.features, self.ramp, self.share = features, ramp, share
-        self.ledger, self.noise = ledger, noise
+        self.ledger, self.receipt, self.noise = ledger, receipt, noise
 
     def __repr__(self) -> str:
         cells = len(self.landmarks) if hasattr(self.landmarks, "__len__") else self.landmarks
@@ -166,8 +173,8 @@ class CertifiedClassifier:
         width = None if self.features is not None else checked_width(X)
         known = self.known(width)
         check_records(X, known.partition)
-        done = known.pricing.charge(self.ledger, known.partition.name)
-        return self._released(known, withheld(known.counted, X, y), done)
+        paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
+        return self._released(known, withheld(known.counted, X, y), paid)
 
     def fit_chunks(self, chunks: Iterable[tuple[Any, Any]], width: int | None = None) -> Self:
         """Release the counts of records that do not fit in memory; charges the ledger first.
@@ -178,7 +185,7 @@ class CertifiedClassifier:
                 number; otherwise the landmarks say it.
         """
         known = self.known(width)
-        done = known.pricing.charge(self.ledger, known.partition.name)
+        paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
 
         def total() -> Counts:
             found = known.empty()
@@ -186,7 +193,7 @@ class CertifiedClassifier:
                 found = found + known.counted(records, labels)
             return found
 
-        return self._released(known, withheld(total), done)
+        return self._released(known, withheld(total), paid)
 
     def fit_counts(self, counts: Counts) -> Self:
         """Use counts made elsewhere: exact ones are charged and released, released ones taken.
@@ -200,8 +207,8 @@ class CertifiedClassifier:
                 "counts", "on the partition and classes of this classifier", shown="others"
             )
         if counts.epsilon is None:
-            done = known.pricing.charge(self.ledger, known.partition.name)
-            return self._released(known, counts, done)
+            paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
+            return self._released(known, counts, paid)
         self._taken(known, counts)
         return self
 
@@ -221,7 +228,9 @@ class CertifiedClassifier:
         from prudent.certify.tables import counts_of_table  # needs the extra for tables
 
         known = self.known()
-        counts = counts_of_table(known, data, column, label, self.ledger, self.noise, table)
+        counts = counts_of_table(
+            known, data, column, label, self.ledger, self.receipt, self.noise, table
+        )
         self._taken(known, counts)
         return self
 
@@ -245,9 +254,9 @@ class CertifiedClassifier:
         partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))
         return Known(partition, classes, self.pricing)
 
-    def _released(self, known: "Known", exact: Counts, done: Any) -> Self:
+    def _released(self, known: "Known", exact: Counts, paid: Paid) -> Self:
         self._taken(known, exact.released(known.pricing, self.noise))
-        done([self.counts_])
+        self.counts_.note(paid, known.classes.labels)
         return self
 
     def _taken(self, known: "Known", counts: Counts) -> None:

@@ -5,6 +5,7 @@ records of this class. So the tables together change by T, in the sum of absolut
 numbers of records by 1, when one record is added or removed.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -14,8 +15,9 @@ import numpy as np
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.certify.radius import Whole
+from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import NONE
-from prudent.release.charging import Preview, charge
+from prudent.release.charging import Paid, Preview, charge
 from prudent.release.noise import Noise, source_of
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
@@ -88,6 +90,12 @@ class Counts:
         whole = np.array(totals, np.int64)
         return attrs.evolve(self, cells=shaped, totals=whole, epsilon=pricing.epsilon)
 
+    def note(self, paid: Paid, labels: Sequence[Any]) -> None:
+        """Note that these counts were released, and write their receipt."""
+        table = {"classes": list(labels), "tables": self.tables, "partition": self.partition}
+        released = table | {"cells": self.cells, "totals": self.totals}
+        paid.note([self], released, kind="classifier", features=self.partition)
+
 
 @attrs.frozen
 class Pricing:
@@ -136,6 +144,13 @@ class Pricing:
             event=self.event,
         )
 
-    def charge(self, ledger: LedgerLike | None, name: str, data: Any = None) -> Any:
+    def charge(
+        self,
+        ledger: LedgerLike | None,
+        name: str,
+        data: Any = None,
+        *,
+        receipt: ReceiptTarget | None = None,
+    ) -> Paid:
         """Charge a ledger, before any record is read; see `charging.charge`."""
-        return charge(ledger, self.preview(name), data)
+        return charge(ledger, self.preview(name), data, receipt=receipt)

@@ -18,6 +18,7 @@ from prudent.budget.charging import LedgerLike
 from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.radius import Whole
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_vectors
 from prudent.release.columns.table_rows import Asked
@@ -53,6 +54,7 @@ def counts_of_table(
     column: str,
     label: str,
     ledger: LedgerLike | None,
+    receipt: ReceiptTarget | None,
     noise: Noise | None,
     table: Mapping[str, Any],
 ) -> Counts:
@@ -64,6 +66,7 @@ def counts_of_table(
         column: The column with cell numbers, or with vectors.
         label: The column with the label.
         ledger: Charged before any row is read.
+        receipt: Where to write the receipt.
         noise: Source of randomness; None uses the operating system's.
         table: Options of a table.
     """
@@ -75,7 +78,7 @@ def counts_of_table(
     labels = known.classes.labels
     read = open_vectors(Asked(data, column, by=label, **table), labels)
     if read is not None:
-        done = known.pricing.charge(ledger, known.partition.name, data)
+        paid = known.pricing.charge(ledger, known.partition.name, data, receipt=receipt)
 
         def counted() -> Counts:
             counted = known.empty()
@@ -84,7 +87,7 @@ def counts_of_table(
             return counted
 
         released = withheld(counted).released(known.pricing, noise)
-        done([released])
+        released.note(paid, labels)
         return released
     if len(known.partition.sizes) > 1:
         raise ArgumentError(
@@ -100,6 +103,7 @@ def counts_of_table(
         groups=labels,
         epsilon=known.pricing.epsilon,
         ledger=ledger,
+        receipt=receipt,
         noise=noise,
         **table,
     )

@@ -5,6 +5,7 @@ import datetime
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import attrs
@@ -44,6 +45,16 @@ def _number_or_date(text: str) -> float | str:
     except ValueError:
         datetime.datetime.fromisoformat(text.strip())  # raises if it is none
         return text.strip()
+
+
+Receipt = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a receipt, which `prudent verify` checks."),
+]
+Sign = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="Sign the receipt with this key of `prudent keys`."),
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -133,11 +144,36 @@ class Request:
     table: Annotated[
         str | None, typer.Option(metavar="NAME", help="The table in the database or .duckdb file.")
     ] = None
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A second table, joined on --on: a file, or with --connect a table. It is private "
+            "and joined on --unit, unless it is declared with --public.",
+        ),
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="The column that is equal in joined rows, or several; patient=id where the second "
+            "table has another name for it.",
+        ),
+    ] = None
+    public: Annotated[
+        bool, typer.Option("--public", help="The second table is public, one row for each key.")
+    ] = False
+    how: Annotated[
+        str,
+        typer.Option(metavar="KIND", help="inner, or left: keep rows that match none."),
+    ] = "inner"
     ledger: Annotated[
         str | None,
         typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
     ] = None
     dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default"
+    receipt: Receipt = None
+    sign: Sign = None
     dry_run: Annotated[
         bool,
         typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
@@ -153,13 +189,46 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "connect", "table", "unit", "bounds", "where", "read_as")
-        given = {name: getattr(self, name) for name in names}
+        names = ("epsilon", "delta", "unit", "bounds", "where", "read_as")
+        given = {name: getattr(self, name) for name in names} | self.source_options()
         given["per_unit"] = rule_of(self.per_unit)
         by = listed(self.by)
         given["by"] = by[0] if by is not None and len(by) == 1 else by
         given["groups"] = groups_of(self.groups, by)
+        given["receipt"] = receipt_file(self.receipt, self.sign)
         return {name: value for name, value in given.items() if value is not None}
+
+    def source_options(self) -> dict[str, Any]:
+        """The table, or the join of two, as the library's functions take it."""
+        if self.join is None:
+            for name in ("on", "public"):
+                if getattr(self, name):
+                    raise ArgumentError(name, "only with --join", got=getattr(self, name))
+            return {"data": self.source, "connect": self.connect, "table": self.table}
+        from prudent.release.joins import join
+
+        pairs = [each.partition("=") for each in listed(self.on) or []]
+        joined = join(
+            self.source if self.connect is None else self.table,
+            self.join,
+            on={one: other or one for one, _, other in pairs},
+            unit=self.unit,
+            public=self.public,
+            how=self.how,  # type: ignore[arg-type]
+            connect=self.connect,
+        )
+        return {"data": joined}
+
+
+def receipt_file(path: Path | None, sign: str | None) -> Any:
+    """Where the receipt goes, and who signs it; None if none is wanted."""
+    if path is None:
+        if sign is not None:
+            raise ArgumentError("sign", "with --receipt, which it signs", got=sign)
+        return None
+    from prudent.receipts.making import ReceiptFile
+
+    return ReceiptFile(path, sign)
 
 
 def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -226,7 +295,7 @@ def answer(
     if request.explain:
         _explain(request, ask, given)
         return
-    ask_and_print(request, functools.partial(ask, request.source, **given), draw)
+    ask_and_print(request, functools.partial(ask, **given), draw)
 
 
 def ask_and_print(
@@ -299,7 +368,7 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
     """Print the questions of a release as one SQL script, the plans as remarks in it."""
     from prudent.release.explanation import PRIVATE, explain
 
-    questions = explain(statistic, request.source, **given)
+    questions = explain(statistic, **given)
     if request.as_json:
         plain = [
             {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}

@@ -13,7 +13,7 @@ from typing import Any
 from prudent import _extras
 
 TABLES, TRAIN, PLOTS, TEXTS, LAB = "tables", "train", "plots", "huggingface", "lab"
-ESTIMATORS = "estimators"
+ESTIMATORS, VERIFY = "estimators", "verify"
 
 MODULES = {
     "epsilon": "commands.pricing",
@@ -26,6 +26,8 @@ MODULES = {
     "sql": "commands.questions",
     "budget": "commands.budget",
     "report": "commands.report",
+    "verify": "commands.verify",
+    "keys": "commands.keys",
     "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
@@ -41,6 +43,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sql": (TABLES,),
     "budget": (),
     "report": (),
+    "verify": (VERIFY,),
+    "keys": (VERIFY,),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
     "audit train": (TRAIN,),

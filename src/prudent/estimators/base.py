@@ -22,7 +22,8 @@ from prudent.estimators.engine import SumEngine
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
 from prudent.estimators.shares import BudgetPart, Prices, calibrate
-from prudent.release.charging import Preview, charge
+from prudent.receipts.making import ReceiptTarget
+from prudent.release.charging import Paid, Preview, charge
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray, check_bounds
 from prudent.release.noise import source_of
@@ -130,6 +131,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         connect: str | None = None,
         table: str | None = None,
         where: Any = None,
+        receipt: ReceiptTarget | None = None,
     ) -> Self:
         """Fit the model; charges the ledger before any record is read.
 
@@ -142,6 +144,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             connect: The address of a database, instead of X.
             table: The name of the table in that database.
             where: Which rows to keep, as in `prudent.median`.
+            receipt: Where to write the receipt, as in `prudent.median`.
 
         Raises:
             TooFewRecordsError: if the noisy count says that no useful model can be had.
@@ -152,7 +155,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         if isinstance(y, str) and "~" in y:
-            return self._fit_formula(Formula.parse(y), X, connect=connect, table=table, where=where)
+            options = {"connect": connect, "table": table, "where": where}
+            return self._fit_formula(Formula.parse(y), X, receipt, **options)
         labels = self._classes()
         asked = ModelData(
             data=X,
@@ -168,18 +172,20 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self._remember(asked, names)
         known, selection, prices = self._priced(rows.names, len(names))
         noise = source_of(self.noise)
-        note = self._charge(prices, table if connect else X, y)
+        paid = self._charge(prices, table if connect else X, y, receipt)
         if selection is not None:
             labels = withheld(asked.labels, selection, noise)
             if len(labels) < 2:
-                return self._fitted(note, TooFewLabelsError(selection.needed(0.95)), prices)
+                return self._fitted(paid, TooFewLabelsError(selection.needed(0.95)), prices)
             rows, _ = attrs.evolve(asked, classes=labels).open()
         self._labels = labels
         return self._fitted(
-            note, withheld(self._learn, SumEngine(rows, prices, noise, known)), prices
+            paid, withheld(self._learn, SumEngine(rows, prices, noise, known)), prices
         )
 
-    def _fit_formula(self, formula: Formula, source: Any, **options: Any) -> Self:
+    def _fit_formula(
+        self, formula: Formula, source: Any, receipt: ReceiptTarget | None, **options: Any
+    ) -> Self:
         """Fit a model to mixed columns; levels of categories are found and charged with it."""
         if self._classes() is not None or not self._supervised:
             raise ArgumentError("y", "a formula only for a regression", got=str(formula.target))
@@ -193,9 +199,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             events = [selection.event] * len(private)
         prices = self._prices(formula.numbers, tuple(events))
         noise = source_of(self.noise)
-        note = self._charge(
-            prices, options["table"] if options["connect"] else source, formula.target
-        )
+        named = options["table"] if options["connect"] else source
+        paid = self._charge(prices, named, formula.target, receipt)
 
         def learn() -> TooFewRecordsError | None:
             rows.choose(selection, noise)
@@ -206,19 +211,28 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self._formula, self._names = rows.formula, rows.formula.features
         self.n_features_in_ = len(formula.columns)
         self.feature_names_in_ = np.array([each.name for each in formula.columns], dtype=object)
-        return self._fitted(note, refused, prices)
+        return self._fitted(paid, refused, prices)
 
-    def _charge(self, prices: Prices, source: Any, target: Any) -> Any:
+    def _charge(
+        self, prices: Prices, source: Any, target: Any, receipt: ReceiptTarget | None
+    ) -> Paid:
         """Charge the ledger, if there is one; return what notes the outcome."""
         named = source if isinstance(source, str) or hasattr(source, "__fspath__") else None
         column = target if isinstance(target, str) else None
-        return charge(self.ledger, self._preview(prices), named, column)
+        return charge(self.ledger, self._preview(prices), named, column, receipt=receipt)
 
-    def _fitted(self, note: Any, refused: TooFewRecordsError | None, prices: Prices) -> Self:
+    def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""
         self.epsilon_, self.delta_, self.event_ = prices.epsilon, prices.delta, prices.event
         self.terms_ = np.array(self._names, dtype=object)
-        note([Refused(str(refused), prices.event) if refused else self])
+        outcome = Refused(str(refused), prices.event) if refused else self
+        given = self.get_params(deep=False)
+        found = {
+            name: each
+            for name, each in vars(self).items()
+            if name.endswith("_") and name not in ("event_", *given)
+        }
+        paid.note([outcome], outcome if refused else found, kind="model")
         if refused is not None:
             self.__dict__.pop("n_records_", None)  # it is not fitted
             raise refused

@@ -206,6 +206,17 @@ def _load_npz(name: str) -> Dataset:
     return _dataset(name, train, test, classes, f"From the archive {path.name}.")
 
 
+def units(name: str, key: str) -> npt.NDArray[np.generic]:
+    """The array of an archive npz:PATH that says who each training record belongs to."""
+    if not name.startswith("npz:"):
+        raise ArgumentError("unit", f"None with {name}, whose records have no owners", got=key)
+    path = _validate.path(name=name.removeprefix("npz:"))
+    found = read_npz(path, "an .npz archive", key)
+    if key not in found:
+        raise ArgumentError("unit", f"the name of an array in {path}", got=key)
+    return found[key]
+
+
 def class_count(path: Path, stored: npt.NDArray[np.generic]) -> int:
     """The number of classes as an archive holds it."""
     if stored.shape != () or stored.dtype.kind not in "iuf":

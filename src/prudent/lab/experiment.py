@@ -13,9 +13,10 @@ from torch import nn
 from prudent import _validate
 from prudent.accounting.serialisation import to_plain
 from prudent.lab.corruption import DataCorruption, GradientCorruption
-from prudent.lab.datasets import Dataset, load
+from prudent.lab.datasets import Dataset, load, units
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
 from prudent.lab.settings import Experiment
+from prudent.records.people import people_in
 from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
@@ -108,6 +109,7 @@ class ExperimentResult:
             "epsilon": self.epsilon if math.isfinite(self.epsilon) else None,
             "delta": self.experiment.privacy.delta,
             "relation": to_plain(self.fitted.plan.relation),
+            "protected": self.fitted.protected,
             "steps": self.fitted.plan.steps,
             "noise_multiplier": noise,
             "pass_rate": self.fitted.pass_rate,
@@ -144,7 +146,12 @@ def run(
     if isinstance(corruption, DataCorruption):
         data = data.corrupted(corruption, experiment.seed)
     before = None if setup.release is None else setup.release.event
-    plan = experiment.plan(len(data.train_labels), before) if plan is None else plan
+    count, owners = len(data.train_labels), None
+    if experiment.unit is not None:
+        owners = units(experiment.dataset, experiment.unit)
+        _refuse_releases(setup.release)
+        count = people_in(owners, count)
+    plan = experiment.plan(count, before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
         _check_release(plan, before, once=not (secret_noise and (reporting.resume or _has_peers())))
@@ -159,6 +166,9 @@ def run(
             setup.loss,
             (data.train_features, data.train_labels),
             **attrs.asdict(experiment.optimizer),
+            unit=owners,
+            records_per_person=experiment.records_per_person,
+            per_unit=experiment.per_unit,
             scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
             execution=attrs.evolve(
                 setup.execution, device=device, seed=None if secret_noise else experiment.seed
@@ -177,6 +187,17 @@ def run(
         spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return ExperimentResult(experiment, fitted, final, spent)
+
+
+def _refuse_releases(release: Release | None) -> None:
+    """Raise an error if something is released before training that would not protect people."""
+    if release is not None:
+        raise _validate.ArgumentError(
+            "unit",
+            "None for a recipe that releases something before training",
+            shown="one",
+            why="that release is priced for one record",
+        )
 
 
 def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:

@@ -307,6 +307,27 @@ class Experiment:
             "none",
         ),
     )
+    unit: str | None = field(
+        default=None,
+        metadata=_flag(
+            str,
+            "Protect people: the array of npz:PATH with an id for each training record. Batch and "
+            "public size then count people.",
+        ),
+    )
+    per_unit: str | None = field(
+        default=None,
+        metadata=_flag(str, "With --unit: the loss of a person, mean or sum.", "mean"),
+    )
+    records_per_person: int | None = field(
+        default=None,
+        metadata=_flag(
+            int,
+            "With --unit: records of a person that count in a step, at most. Without it: the most "
+            "that one person has, for a price that protects her.",
+            "8, or 1 without --unit",
+        ),
+    )
     seed: int = field(
         default=0,
         metadata=_flag(
@@ -324,6 +345,9 @@ class Experiment:
             raise _validate.ArgumentError(
                 "steps", "for sgd, which has no budget to stop it", got=None
             )
+        for name in ("per_unit", "records_per_person"):
+            if self.unit is None and getattr(self, name) is not None:
+                raise _validate.ArgumentError(name, "None without a unit", got=getattr(self, name))
         _ = self.corruption  # validates its name
         _ = self.rule.aggregation(self.privacy.noise_multiplier or 1.0)  # validates the rule
 
@@ -369,7 +393,7 @@ class Experiment:
         """The plan, with the missing one of noise, steps and ε solved for.
 
         Args:
-            records: Number of training records.
+            records: Number of training records, or of people with a unit.
             before: What is released about them before training; ε includes it.
         """
         return self.privacy.plan(self.rule, records, before)

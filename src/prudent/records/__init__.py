@@ -14,6 +14,7 @@ whatever stands beside it. So every entry reads records by the same three rules:
 |---|---|
 | `form` | the form of a record, and the conversion of one record to it |
 | `reader` | reads the records of a data set of items, with or without a `collate_fn` |
+| `people` | the records of each person, and which of them count in a step |
 | `seeds` | the random stream of each record |
 | `arrays` | arrays, lists and tables of records and of labels, for certificates |
 | `whole_network` | codes of images in whole numbers |

@@ -179,7 +179,7 @@ class Classes:
     """
 
     def __init__(self, labels: Sequence[Any]) -> None:
-        keys = [_key(label) for label in labels]
+        keys = [exact_key(label) for label in labels]
         if len(keys) < 2 or None in keys or len(set(keys)) < len(keys):
             raise ArgumentError("classes", "two or more different numbers or texts", got=labels)
         self.labels = tuple(labels)
@@ -208,12 +208,12 @@ class Classes:
         return found[places] if len(found) else np.zeros(0, dtype=np.int64)
 
     def _number(self, label: Any) -> int:
-        key = _key(label)
+        key = exact_key(label)
         return NONE if key is None else self._numbers.get(key, NONE)
 
 
-def _key(label: Any) -> Hashable | None:
-    """What a label is, exactly, as a value of a built-in type; None if it is no label.
+def exact_key(label: Any) -> Hashable | None:
+    """What a label or an id is, exactly, as a value of a built-in type; None if it is none.
 
     Methods of the built-in types are called, not those that a class of the label's own may define.
     """

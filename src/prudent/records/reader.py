@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import attrs
+from torch import Tensor
 from torch.utils.data import default_collate
 
 from prudent._validate import ArgumentError
@@ -106,7 +107,7 @@ class RecordReader:
         """
         with generators_kept():
             found = [
-                self._row(number, seeds) if real else None
+                self.row(number, seeds.of(number)) if real else None
                 for number, real in zip(ids, valid, strict=True)
             ]
         return None if sum(valid) >= TRIES and all(row is None for row in found) else found
@@ -115,8 +116,18 @@ class RecordReader:
         """Rows as one value in the form's structure, with the stand-in in place of None."""
         return self.form.batch([self.stand_in if row is None else row for row in rows])
 
-    def _row(self, number: int, seeds: Seeds) -> Row | None:
-        seed_generators(seeds.of(number))
+    def shares(self, rows: Sequence[Row | None]) -> Tensor | None:
+        """What the loss in each row of a batch is multiplied by; None: a record counts as one."""
+        return None
+
+    def content(self, number: int) -> bytes | None:
+        """A digest of a record, read with one seed for all; None if it is absent."""
+        row = self.row(number, PUBLIC.of(0))
+        return None if row is None else digest(row)
+
+    def row(self, number: int, seed: int) -> Row | None:
+        """The row of a record, read after the generators were seeded; None if it is absent."""
+        seed_generators(seed)
         try:
             value = self._value(self.items[number])
         except Exception:  # its text may quote the record

@@ -32,6 +32,10 @@ class Seeds:
         digest = hashlib.blake2b(name, key=self.secret, digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
+    def order(self, content: bytes) -> bytes:
+        """Puts contents into a random order: the place of one of them, the same wherever it is."""
+        return hashlib.blake2b(content, key=self.secret, digest_size=16).digest()
+
 
 PUBLIC = Seeds(b"public")
 """Seeds for reading records outside of a step, such as to find their form."""

@@ -10,6 +10,8 @@ from prudent.release.columns.opening import open_column as open_column
 from prudent.release.columns.opening import open_groups as open_groups
 from prudent.release.explanation import Question as Question
 from prudent.release.explanation import explain as explain
+from prudent.release.joins import Join as Join
+from prudent.release.joins import join as join
 from prudent.release.lattice import Lattice as Lattice
 from prudent.release.noise import Distribution as Distribution
 from prudent.release.noise import ReproducibleNoise as ReproducibleNoise

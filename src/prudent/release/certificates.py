@@ -9,7 +9,7 @@ leaves the interval*. A record that is changed in place counts twice, as one rem
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -51,6 +51,7 @@ class Certificate:
         confidence: Probability, over the noise, that this is true.
         epsilon: ε of the certificate.
         event: Its privacy event, for any accountant.
+        basis: The released numbers that it follows from, with which anyone can compute it again.
     """
 
     low: Any
@@ -59,6 +60,7 @@ class Certificate:
     confidence: float
     epsilon: float
     event: dp.DpEvent = attrs.field(repr=False)
+    basis: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
 
     @property
     def withstands(self) -> int:
@@ -74,6 +76,7 @@ class Certificate:
             "withstands": self.withstands,
             "confidence": self.confidence,
             "epsilon": self.epsilon,
+            "basis": dict(self.basis),
         }
 
     def __str__(self) -> str:
@@ -129,13 +132,15 @@ class DistanceRelease:
         drawn = source_of(noise).of_test(
             DiscreteLaplaceTest(math.nextafter(1 / self.epsilon, math.inf))
         )
+        noisy = min(distance, CAP) + drawn
         return Certificate(
             low=low,
             high=high,
-            needed=max(0, min(distance, CAP) + drawn - max(0, self.slack)),
+            needed=max(0, noisy - max(0, self.slack)),
             confidence=self.confidence,
             epsilon=self.epsilon,
             event=self.event,
+            basis={"kind": "distance", "noisy": noisy},
         )
 
 

@@ -1,9 +1,8 @@
 """The price of a release: known before anything is paid, charged before any record is read."""
 
 import contextlib
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,6 +11,8 @@ from prudent import _validate
 from prudent._redaction import redacted
 from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptFile, ReceiptTarget
+from prudent.release.joins import names_of
 from prudent.release.outcome import Refused
 
 
@@ -34,6 +35,8 @@ class Preview:
             probability 95 %; None if the value is not chosen by rank.
         notes: What public facts already decide, one sentence each.
         parts: Of a table: the price of each of its statistics.
+        queries: What the engine will be asked, where that was asked for: SQL that depends on no
+            record, with made-up numbers in place of those that earlier answers give.
     """
 
     statistic: str
@@ -48,6 +51,7 @@ class Preview:
     rank_error: int | None = None
     notes: tuple[str, ...] = ()
     parts: "tuple[Preview, ...]" = ()
+    queries: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -69,6 +73,9 @@ class Preview:
             lines.append(
                 f"released if the noisy margin exceeds {self.threshold:,} records, else refused"
             )
+        if self.queries:
+            lines.append("the engine is asked, with made-up numbers:")
+            lines += [f"  {line}" for query in self.queries for line in query.splitlines()]
         lines += [f"  {line}" for part in self.parts for line in part.lines()]
         return [*lines, *self.notes]
 
@@ -80,6 +87,56 @@ def _shown(groups: Any) -> Any:
     return groups if groups is None or isinstance(groups, str) else tuple(map(str, groups))
 
 
+@attrs.frozen(eq=False)
+class Paid:
+    """A release that is paid for: what came of it is noted in the ledger and in the receipt.
+
+    Attributes:
+        preview: What was charged.
+        asked: The public facts of what was asked.
+        ledger: Who keeps count; None: nobody does.
+        charge: What it noted; None if it keeps no history.
+        receipt: Where the receipt goes; None: there is none.
+        unit: The column of privacy units.
+    """
+
+    preview: Preview
+    asked: Mapping[str, Any]
+    ledger: Any = None
+    charge: Any = None
+    receipt: ReceiptFile | None = None
+    unit: str | None = None
+
+    def note(self, outcomes: Sequence[Any], released: Any, **facts: Any) -> None:
+        """Note the outcomes of all groups, and write the receipt.
+
+        Args:
+            outcomes: Of every group of every statistic.
+            released: What to put into the receipt: public values.
+            **facts: Of the receipt; see `receipt_of`.
+        """
+        from prudent.budget.ledger import LedgerError
+
+        counts = Counter(
+            "refused" if isinstance(each, Refused) else "released" for each in outcomes
+        )
+        if self.charge is not None:
+            told = next(iter(counts)) if len(counts) == 1 else counts
+            with contextlib.suppress(LedgerError):  # the answer is paid for, whatever it says
+                self.ledger.record_outcome(self.charge, told)
+        if self.receipt is not None:
+            from prudent.receipts.making import receipt_of
+
+            preview = self.preview
+            own = {"event": preview.event, "epsilon": preview.epsilon, "delta": preview.delta}
+            own |= {"ledger": self.ledger, "charge": self.charge, "unit": self.unit}
+            self.receipt.write(
+                receipt_of(
+                    asked=self.asked, released=released, **({"kind": "release"} | own | facts)
+                )
+            )
+
+
 def charge(
     ledger: LedgerLike | None,
     preview: Preview,
@@ -88,7 +145,8 @@ def charge(
     *,
     groups: Any = None,
     unit: str | None = None,
-) -> Callable[[Iterable[Any]], None]:
+    receipt: ReceiptTarget | None = None,
+) -> Paid:
     """Charge the ledger, if one is given; an exception it raises must stop the release.
 
     Args:
@@ -98,12 +156,24 @@ def charge(
         column: The name of the column.
         groups: The public groups, for the ledger's history.
         unit: The column of privacy units, for the ledger's history.
+        receipt: Where to write the receipt; found to be writable before anything is charged.
 
     Returns:
-        A function that notes the outcomes in the ledger's history.
+        What notes the outcomes in the ledger's history and writes the receipt.
     """
+    place = ReceiptFile.at(receipt)
+    asked = {  # all of it is public
+        "statistic": preview.statistic,
+        "column": column,
+        "mechanism": preview.mechanism,
+        "proposal": preview.proposal,
+        "groups": _shown(groups),
+        "unit": unit,
+        "epsilon": preview.epsilon,
+        "data": " + ".join(names_of(source)) or None,
+    }
     if ledger is None:
-        return lambda outcomes: None
+        return Paid(preview, asked, receipt=place, unit=unit)
     if not hasattr(ledger, "charge"):
         raise _validate.ArgumentError(
             "ledger",
@@ -114,27 +184,7 @@ def charge(
     label = preview.statistic if column is None else f"{preview.statistic} of {column}"
     if not hasattr(ledger, "record_outcome"):
         ledger.charge(preview.event, label, delta=preview.delta)
-        return lambda outcomes: None
-    asked = {  # all of it is public
-        "statistic": preview.statistic,
-        "column": column,
-        "mechanism": preview.mechanism,
-        "proposal": preview.proposal,
-        "groups": _shown(groups),
-        "unit": unit,
-        "epsilon": preview.epsilon,
-        "data": str(source) if isinstance(source, str | os.PathLike) else None,
-    }
+        return Paid(preview, asked, receipt=place, unit=unit)
     keeper: Any = ledger  # one that keeps a history takes what is asked as well
     charged = keeper.charge(preview.event, label, delta=preview.delta, details=asked)
-
-    def note(outcomes: Iterable[Any]) -> None:
-        from prudent.budget.ledger import LedgerError
-
-        counts = Counter(
-            "refused" if isinstance(each, Refused) else "released" for each in outcomes
-        )
-        with contextlib.suppress(LedgerError):  # the answer is paid for, whatever the history says
-            keeper.record_outcome(charged, next(iter(counts)) if len(counts) == 1 else counts)
-
-    return note
+    return Paid(preview, asked, ledger, charged, place, unit)

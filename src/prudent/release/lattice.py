@@ -5,9 +5,9 @@ computed. Values, margins and sensitivities are therefore whole numbers of steps
 computation rounds, and the low-order bits of a released value reveal nothing.
 
 Exact sums of whole steps, and of their squares, are here as well, and the limbs that engines add
-instead. An engine adds 64-bit integers, and some fail when a sum overflows. So each step is
-split into limbs of a few bits: sums of limbs, or of products of two limbs, stay below 2**62 for up
-to 2**36 records. The number of limbs follows from public ends alone.
+instead. An engine multiplies 64-bit integers, and some fail when a sum of them overflows. So each
+step is split into limbs of as many bits as the engine can add (`columns.dialects.limb_bits`). The
+number of limbs follows from public ends alone.
 """
 
 import math
@@ -211,16 +211,27 @@ HALF_SHIFT = 1.3 - 2 * OCTAVES[0]
 """Half-octaves begin a little below powers of two and 1.41 times them, which are common values."""
 
 
+TINY = 1e-300
+"""Added to the size of a value before its logarithm is taken: zero has none."""
+
+_RAISED = 2048  # so that the numbers of all sizes are positive before they get a sign
+RAISED_SHIFT = HALF_SHIFT + _RAISED
+
+
 def half_octaves(values: FloatArray) -> IntArray:
     """Number the half-octaves that values are in, outwards from 0 for values below 2**-40.
 
     It is a monotone map of each value alone.
     """
-    least, most = (2.0**power for power in OCTAVES)
-    sizes = np.abs(values)
-    logs = np.log(np.clip(sizes, least, most))
-    places = np.floor(logs * HALVES_PER_LOG + HALF_SHIFT).astype(np.int64)
-    return np.where(sizes < least, 0, np.where(values < 0, -places, places))
+    logs = np.log(np.abs(values) + TINY)
+    sizes = np.floor(logs * HALVES_PER_LOG + RAISED_SHIFT)
+    return lowered(np.where(values < 0, -sizes, sizes))
+
+
+def lowered(raised: FloatArray) -> IntArray:
+    """The half-octaves of raised numbers, which also tell tiny and huge sizes apart."""
+    sizes = np.clip(np.abs(raised) - _RAISED, 0, LAST_HALF)
+    return np.copysign(sizes, raised).astype(np.int64)
 
 
 def end_of_half_octave(place: int) -> float:
@@ -229,12 +240,6 @@ def end_of_half_octave(place: int) -> float:
         return 0.0
     return math.copysign(2.0 ** ((abs(place) + 1 - HALF_SHIFT) / 2), place)
 
-
-LIMB = 26
-"""Bits of a limb that is added."""
-
-FACTOR = 13
-"""Bits of a limb that is multiplied by another before it is added."""
 
 _HALF = 32
 

@@ -21,11 +21,13 @@ from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind, PerUnit
 from prudent.release.failures import withheld
+from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Groups, Outcome, Refused, Released
 from prudent.release.partitions import PartitionSelection
@@ -79,18 +81,27 @@ class Request:
     connect: str | None = None
     table: str | None = None
     ledger: LedgerLike | None = None
+    receipt: ReceiptTarget | None = None
     noise: Noise | None = None
     dry_run: bool = False
 
     def __attrs_post_init__(self) -> None:
         _validate.one_of((True, False, None), dry_run=self.dry_run)
         _validate.one_of((True, False, None), fallback=self.fallback)
+        if self.unit is None and self.join is not None:
+            object.__setattr__(self, "unit", self.join.unit)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "Request":
         """The request of a function with these arguments; those of its own are left out."""
         names = attrs.fields_dict(cls)
         return cls(**{name: value for name, value in given.items() if name in names})
+
+    @property
+    def join(self) -> Join | None:
+        """The join that the data are; None if they are one table."""
+        join = getattr(self.data, "join", self.data)  # of a table that is open already
+        return join if isinstance(join, Join) else None
 
     @property
     def private_groups(self) -> bool:
@@ -213,24 +224,28 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         `dry_run`.
     """
     if len(parts) > 1:
-        parts = _of_one_table(parts, request)
+        parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
     chosen = opened[0]
     if request.private_groups and len(parts) > 1:
         rows = attrs.evolve(parts[0].request, column=None, other=None, where=request.where)
         chosen = open_records(rows, "rows")
     whole = _price_all(parts, request, opened, chosen)
+    if request.join is not None:
+        notes = (*whole.preview.notes, request.join.sentence)
+        whole = attrs.evolve(whole, preview=attrs.evolve(whole.preview, notes=notes))
     if request.dry_run:
         return whole.preview, []
     noise = source_of(request.noise)
     names = [part.request.column for part in parts if part.request.column is not None]
-    note = charge(
+    paid = charge(
         request.ledger,
         whole.preview,
-        request.table if request.connect else request.data,
+        request.table if request.connect else request.join or request.data,
         ", ".join(dict.fromkeys(names)) or None,
         groups=request.groups,
         unit=request.unit,
+        receipt=request.receipt,
     )
     kept: Any = None
     if whole.selection is not None:
@@ -246,22 +261,24 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
             found.append(outcomes[None])
         else:
             found.append(Groups(outcomes, request.group_columns))
-    note(
+    every = [
         each
         for outcome in found
         for each in (outcome.values() if isinstance(outcome, Groups) else [outcome])
-    )
+    ]
+    paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
 
 
-def _of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
+def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.sources import open_source
 
     data = request.data
     if not isinstance(data, Column):
-        data = open_source(data, connect=request.connect, table=request.table)
-        weakref.finalize(data, data.close)
+        data = open_source(data, connect=request.connect, table=request.table, unit=request.unit)
+        if data is not request.data:
+            weakref.finalize(data, data.close)
     own = {"data": data, "connect": None, "table": None}
     return [attrs.evolve(part, request=attrs.evolve(part.request, **own)) for part in parts]
 

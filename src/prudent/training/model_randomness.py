@@ -113,16 +113,19 @@ class StepRandomness:
             if device is not None and before[1] is not None:
                 device.set_state(before[1])
 
-    def records(self, ids: Tensor | None, first: int = 0) -> RecordStreams:
+    def records(self, ids: Tensor | None, first: int = 0, slots: int = 1) -> RecordStreams:
         """The streams of the records of a chunk.
 
         Args:
-            ids: The id of each row; None: rows are numbered.
-            first: The number of the first row.
+            ids: The id of each record, or of each person; None: they are numbered.
+            first: The number of the first of them.
+            slots: Rows of each of them.
         """
 
         def seeds(rows: NDArray[np.int64]) -> Seeds:
-            named = (rows + first if ids is None else ids.numpy()[rows]).astype(np.uint64)
+            whose, slot = np.divmod(rows, slots)
+            named = whose + first if ids is None else ids.numpy()[whose]
+            named = (named * slots + slot).astype(np.uint64)
             # One to one, so that no two records of a step share a stream.
             return mixed(mixed(named + self.secret[0]) ^ self.secret[1])
 

@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import RecordReader, checked
 from prudent.records.seeds import Seeds
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
@@ -183,6 +184,8 @@ class PoissonLoader(DataLoader[Any]):
     has another form than most is left out, as if it had not been drawn. A batch lists its records
     by ascending index. An empty batch has no rows.
 
+    With people, these are drawn, and a batch lists all slots of each of them one after another.
+
     Args:
         loader: The loader to replace.
         sampler: Draws the batches.
@@ -190,9 +193,13 @@ class PoissonLoader(DataLoader[Any]):
         example: A public record that has the form of all; see `RecordReader`.
         before: Called before the first record of an epoch is drawn.
         priced: What the run costs and how far it is, in words, for its repr.
+        unit: Who the records belong to; None: every record is drawn alone.
+        people: The people of the data set, if there is a unit.
 
     Attributes:
-        sample_rate: Probability with which a record is drawn into a batch.
+        sample_rate: Probability with which a record, or a person, is drawn into a batch.
+        count: Number of records, or of people.
+        slots: Rows of each person; None without people.
     """
 
     def __init__(
@@ -203,13 +210,21 @@ class PoissonLoader(DataLoader[Any]):
         example: Any = None,
         before: Callable[[], None] = lambda: None,
         priced: Callable[[], str] = str,
+        unit: Unit | None = None,
+        people: People | None = None,
     ) -> None:
         self._before, self._priced = before, priced
         self.sample_rate = sampler.rate
-        self._outstanding: deque[list[int]] = deque()
-        reader = RecordReader(
-            loader.dataset, loader.collate_fn, range(sampler.records), example=example
+        self.count = sampler.records
+        self.slots = None if people is None else people.slots
+        self._outstanding: deque[Drawn] = deque()
+        records = RecordReader(
+            loader.dataset if unit is None else unit.items(loader.dataset),
+            loader.collate_fn,
+            range(sampler.records) if people is None else people.first(),
+            example=example,
         )
+        reader = records if people is None else PeopleReader(records, people)
         draws, workers = _Draws(sampler, batches), loader.num_workers
         super().__init__(
             loader.dataset,
@@ -242,34 +257,44 @@ class PoissonLoader(DataLoader[Any]):
         """The batches of one epoch."""
         self._before()
         self._outstanding.clear()
-        for ids, batch in map(checked, self._read):
-            self._outstanding.append(ids)
+        for drawn, batch in map(checked, self._read):
+            self._outstanding.append(drawn)
             yield batch
 
-    def ids(self, records: int) -> torch.Tensor | None:
-        """The ids in the batch that a step on this many records would use; None if there is none.
+    def drawn(self, rows: int) -> "Drawn | None":
+        """The batch that a step on this many rows would use; None if there is none."""
+        return next((drawn for drawn in self._outstanding if self._rows(drawn) == rows), None)
 
-        Secret: they show which records were drawn.
-        """
-        fitting = (ids for ids in self._outstanding if len(ids) == records)
-        drawn = next(fitting, None)
-        return None if drawn is None else torch.tensor(drawn, dtype=torch.int64)
+    def _rows(self, drawn: "Drawn") -> int:
+        return len(drawn.ids) * (self.slots or 1)
 
-    def spend(self, records: int) -> None:
+    def spend(self, rows: int) -> None:
         """Mark the oldest batch of this size as used, and drop all older ones.
 
         Raises:
-            ValueError: If no unused batch of the epoch has this many records. The message does not
+            ValueError: If no unused batch of the epoch has this many rows. The message does not
                 say how many were drawn.
         """
         while self._outstanding:
-            if len(self._outstanding.popleft()) == records:
+            if self._rows(self._outstanding.popleft()) == rows:
                 return
         raise ValueError(
             "Expected a step on a batch of the private loader, with one row per record, got "
             "another number of rows or a batch that has already been used. Take one step per "
             "batch, and keep several views of a record together as one row."
         )
+
+
+class Drawn(NamedTuple):
+    """Who is in a batch. Secret.
+
+    Attributes:
+        ids: The records, or the people.
+        shares: What the loss in each row is multiplied by; None without people.
+    """
+
+    ids: Tensor
+    shares: Tensor | None
 
 
 class _Draw(NamedTuple):
@@ -303,16 +328,18 @@ class _Draws(Sampler[Any]):
 class _Batches(Dataset[Any]):
     """The batches of a data set, read by draws."""
 
-    def __init__(self, reader: RecordReader) -> None:
+    def __init__(self, reader: RecordReader | PeopleReader) -> None:
         self._reader = reader
 
-    def __getitems__(self, draw: _Draw) -> tuple[list[int], Any] | None:
-        """The ids of the records and their batch; None if none of many records has the form."""
-        rows = self._reader.rows(draw.ids, [True] * len(draw.ids), draw.seeds)
-        if rows is None:
+    def __getitems__(self, draw: _Draw) -> tuple[Drawn, Any] | None:
+        """Who is in the batch, and the batch; None if none of many records has the form."""
+        found: Any = self._reader.rows(draw.ids, [True] * len(draw.ids), draw.seeds)
+        if found is None:
             return None
-        present = [(i, row) for i, row in zip(draw.ids, rows, strict=True) if row is not None]
-        return [i for i, _ in present], self._reader.batch([row for _, row in present])
+        present = [place for place, rows in enumerate(found) if rows is not None]
+        ids = torch.tensor([draw.ids[place] for place in present], dtype=torch.int64)
+        found = [found[place] for place in present]
+        return Drawn(ids, self._reader.shares(found)), self._reader.batch(found)
 
 
 def _unchanged(batch: Any) -> Any:

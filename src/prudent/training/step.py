@@ -365,7 +365,7 @@ class Step:
             self._rehearsed = True
             self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
-        with self._drawn.records(chunk.ids, first).active():
+        with self._drawn.records(chunk.ids, first, self.engine.slots or 1).active():
             if corrupt is None:
                 return self.engine.read(values, chunk.read)
             formed = self.engine.formed(values, *chunk.read())

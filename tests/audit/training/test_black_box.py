@@ -13,6 +13,8 @@ from prudent.audit.training.curves import epsilon_of_mu
 from prudent.lab.audited_digits import accuracy, crafted, cross_entropy
 from prudent.training import Plan, Sum
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 
 def plan(noise_multiplier, steps, records, rate=1.0):
     rule = Sum(clip=1.0, noise_multiplier=noise_multiplier)

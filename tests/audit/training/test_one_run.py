@@ -7,6 +7,8 @@ from prudent.accounting import GaussianTest
 from prudent.audit.training.one_run import one_run
 from prudent.training import Plan, ProposeTestRelease, Sum, noise
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 
 def plan(noise_multiplier, rate=1.0, steps=1):
     rule = Sum(clip=1.0, noise_multiplier=noise_multiplier)

@@ -2,6 +2,7 @@
 
 import math
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from prudent.audit.training.scenes import (
     opposed,
 )
 from prudent.audit.training.white_box import Claim, epsilon_of_alarms, most_telling_trim, white_box
+from prudent.records.people import Unit
 from prudent.training import (
     FixedTrim,
     Mean,
@@ -28,6 +30,8 @@ from prudent.training import (
     noise,
     step,
 )
+
+pytestmark = pytest.mark.usefixtures("same_draws")
 
 BATCH = 64.0
 
@@ -248,3 +252,26 @@ def test_a_plan_without_noise_or_with_nothing_to_try_is_refused():
         white_box(Plan(sampling_rate=1.0, steps=1, aggregation=Mean()), delta=1e-5)
     with pytest.raises(ArgumentError, match="scenes"):
         white_box(plain(1.0), delta=1e-5, runs=0, lanes=0)
+
+
+# People.
+
+
+def test_a_person_with_many_records_tells_no_more_than_her_price():
+    """An honest run is refuted with a probability of at most 1e-8."""
+    result = white_box(
+        plain(2.0), delta=1e-2, runs=0, lanes=300, records_per_person=6, confidence=1 - 1e-8
+    )
+    assert not result.refuted
+
+
+def test_clipping_her_records_one_by_one_is_refuted(monkeypatch):
+    """Twelve clips move a lane by six deviations: of 300 guesses hardly one is wrong."""
+    people = Unit.people
+
+    def each_alone(self, items, records):
+        return attrs.evolve(people(self, items, records), members=[[i] for i in range(records)])
+
+    monkeypatch.setattr(Unit, "people", each_alone)
+    result = white_box(plain(2.0), delta=1e-2, runs=0, lanes=300, records_per_person=12)
+    assert result.refuted

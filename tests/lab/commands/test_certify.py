@@ -14,6 +14,8 @@ from tests.cli.conftest import prudent
 
 pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
@@ -101,7 +103,7 @@ def test_a_certified_prediction_that_changes_ends_the_run(
         )
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = np.random.default_rng(0)
     (tmp_path / "census").mkdir()

@@ -54,7 +54,7 @@ def test_the_comparison_holds_the_exact_price_and_every_conversion(
     assert {path.name for path in tmp_path.iterdir()} == {"comparison.png", "comparison.svg"}
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_comparison_refuses_the_white_box_outside_its_conditions(run: Command) -> None:
     lines = run("paper", "compare", "--steps=100").out.splitlines()
     (white_box,) = (line for line in lines if "white-box" in line and "PLD" not in line)
@@ -196,7 +196,7 @@ def test_a_rate_that_does_not_contract_is_one_line(run: Command) -> None:
     assert "learning_rate < " in answer.err
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_frontier_is_shown_from_the_shipped_results(run: Command) -> None:
     rows = json.loads(run("paper", "frontier", "--json").out)
     assert {row["ratio"] for row in rows} == {0.1, 0.2, 0.3}

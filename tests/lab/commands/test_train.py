@@ -8,9 +8,13 @@ import torch
 
 from prudent.cli import command_line, main
 from prudent.lab.settings import setting_fields
+from prudent.training import Plan, Sum
 from prudent.training.run.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
+KEYS |= {"protected"}
 
 
 def run(capsys, archive, *flags, status=0):
@@ -43,7 +47,7 @@ def test_noise_is_solved_for_epsilon_and_steps(capsys, archive):
     assert result["accuracy"] > 0.8
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_steps_are_solved_for_epsilon_and_noise(capsys, archive):
     flags = ("--method", "trimmed", "--noise-multiplier", "2", "--epsilon", "2")
     result = run(capsys, archive, *flags)
@@ -89,6 +93,21 @@ def test_neighbours_are_named(capsys, archive, flags, adjacency, records):
     common = ("--method", "dpsgd", "--steps", "3", "--noise-multiplier", "2")
     result = run(capsys, archive, *common, *flags)
     assert result["relation"] == {"kind": "Relation", "adjacency": adjacency, "records": records}
+
+
+def test_people_are_protected(capsys, archive):
+    """150 people with four records each: rate and batch count people, ε is that of the plan."""
+    common = ("--method", "dpsgd", "--steps", "3", "--noise-multiplier", "2", "--batch", "30")
+    result = run(capsys, archive, *common, "--unit", "owners", "--records-per-person", "3")
+    assert result["protected"] == "person"
+    assert result["relation"]["records"] == 1
+    rule = Sum(clip=1.0, noise_multiplier=2.0)
+    plan = Plan(sampling_rate=30 / 150, steps=3, aggregation=rule, expected_batch=30)
+    assert result["epsilon"] == plan.epsilon(1e-5)
+    flags = ("--dataset", f"npz:{archive}", *common)
+    assert error(capsys, *flags, "--unit", "nobody").startswith("--unit: expected the name of an")
+    assert error(capsys, *flags, "--per-unit", "sum").startswith("--per-unit: expected None with")
+    assert error(capsys, *common, "--unit", "owners").startswith("--unit: expected None with mnist")
 
 
 def test_a_secret_number_of_records_needs_a_public_one(capsys, archive):
@@ -272,15 +291,16 @@ def flags_of(command):
 
 
 def test_every_setting_of_an_experiment_has_a_flag():
-    settings = {field.name for _, field in setting_fields()} | {"records_per_person"}
-    assert len(settings) == 27
+    settings = {field.name for _, field in setting_fields()}
+    assert len(settings) == 29
     elsewhere = {"settings", "recipe", "device", "out", "resume", "as_json", "quiet"}
     assert flags_of("train") == settings | elsewhere
     # A search solves for noise that nobody knows, on records whose number is public.
-    assert settings - flags_of("tune") == {"public_size", "corrupt", "seed", "accountant"}
+    missing = {"public_size", "corrupt", "seed", "accountant", "unit", "per_unit"}
+    assert settings - flags_of("tune") == missing
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_steps_whose_test_failed_have_a_learning_rate_of_their_own(capsys, archive, tmp_path):
     """Nothing passes a test of this threshold; without its learning rate nothing is learned."""
     flags = ("--noise-multiplier", "0.01", "--steps", "20", "--test", "gaussian:30")

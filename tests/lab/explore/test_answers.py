@@ -38,7 +38,7 @@ def test_the_paper_has_a_number_where_its_theorem_holds() -> None:
     assert all(paper >= ours for paper, ours in zip(found["paper"], found["tested"], strict=True))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_noise_meets_the_target() -> None:
     found = answers.noise(SMALL)
     test = GaussianTest(4.0)

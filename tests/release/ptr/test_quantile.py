@@ -42,7 +42,7 @@ def test_quantile_margins_equal_brute_force(p: Fraction) -> None:
             assert found.value == (exact_quantile(p)(records(counts)),)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_capped_margin_is_the_margin_up_to_the_cap() -> None:
     for p in PROBABILITIES[::3]:
         for counts in data_sets(6):

@@ -92,7 +92,7 @@ def test_trimmed_mean(rounds: int) -> None:
     check_variety(margins, max(CAPS))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @rounds(25)
 def test_trimmed_mean_up_to_a_large_cap(rounds: int) -> None:
     """Hundreds of records, so that the search begins with squares of many changes each."""

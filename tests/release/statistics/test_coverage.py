@@ -48,7 +48,7 @@ def test_intervals_are_rarely_wrong_on_any_table(table: str, name: str) -> None:
             assert max(seen["wrong"], seen["wrong share"]) <= most_wrong(100), (size, epsilon)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_group_without_enough_records_has_no_interval() -> None:
     pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(1)

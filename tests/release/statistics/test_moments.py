@@ -168,7 +168,7 @@ def test_text_can_be_counted() -> None:
     assert isinstance(released.value, int)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_answer_in_an_engine() -> None:
     pytest.importorskip("ibis")
     pandas = pytest.importorskip("pandas")

@@ -1,5 +1,6 @@
 """Quantiles in a tail, without bounds: near the scale of the data, at the price that is charged."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import quantile, quantiles
 from tests.release.statistics.test_moments import Several
@@ -50,7 +52,7 @@ def test_only_a_tail_without_bounds_needs_a_scale() -> None:
         event: Any = quantile(INCOMES, epsilon=1.0, dry_run=True, **given).event
         return float(event.events[0].epsilon)
 
-    assert first(p="0.9") == 0.2
+    assert first(p="0.9") == 0.16
     assert first(p="0.75") == pytest.approx(0.9)
     assert first(p="0.9", bounds=(0, 1e5)) == pytest.approx(0.9)
 
@@ -61,3 +63,21 @@ def test_an_interval_that_reaches_an_end_is_none() -> None:
     for seed in range(5):
         found = quantile(values, p="0.99", epsilon=1.0, noise=ReproducibleNoise(seed))
         assert found.usual_interval is None
+
+
+def test_advice_follows_from_what_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no interval, what is said of it does not depend on the records."""
+    monkeypatch.setattr(PrivateInterval, "release", lambda *_: (0.0, 256.0))
+    notes = {
+        quantile(np.full(records, 7.0), p="0.99", epsilon=0.1, noise=ReproducibleNoise(1)).notes
+        for records in (3, 40, 100)
+    }
+    ((note,),) = notes
+    assert "bounds=(0, 256) about" in note
+
+
+def test_bounds_that_are_advised_need_fewer_records() -> None:
+    heights = np.random.default_rng(5).normal(170.0, 10.0, 1_000)
+    (note,) = quantile(heights, p="0.99", epsilon=0.3, noise=ReproducibleNoise(1)).notes
+    without, given = re.findall(r"about ([\d,]+) are enough.* about ([\d,]+), and", note)[0]
+    assert int(without.replace(",", "")) > int(given.replace(",", "")) > 1_000

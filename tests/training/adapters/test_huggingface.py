@@ -191,6 +191,49 @@ def test_an_update_is_the_mean_of_clipped_gradients(
         torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-6, msg=name)
 
 
+class Authored(Sentences):
+    """Sentences, each with the name of its author."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "author": f"author {index % 5}"}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_an_update_per_person_is_the_mean_of_clipped_gradients_of_people(
+    recompute: bool, arguments: Callable[..., TrainingArguments]
+) -> None:
+    """The column with the unit is no input; the model computes a loss of one record at a time."""
+    model = gpt2()
+    before = copy.deepcopy(model)
+    made = trainer(
+        model,
+        arguments(remove_unused_columns=not recompute),
+        train_dataset=Authored(causal=True),
+        eval_dataset=Authored(8, 1, causal=True),
+        unit="author",
+        records_per_person=5,
+        recompute=recompute,
+    )
+    made.train()
+    assert made.plan.expected_batch is None
+    assert made._step is not None
+    assert made._step.expected_batch == 5
+    data = Sentences(causal=True)
+    total = {name: torch.zeros_like(p) for name, p in before.named_parameters()}
+    for author in range(5):
+        before.zero_grad()
+        own = range(author, RECORDS, 5)
+        for index in own:
+            row = {name: torch.as_tensor(value)[None] for name, value in data[index].items()}
+            (before(**row).loss / len(own)).backward()
+        norm = math.sqrt(sum(float(p.grad.square().sum()) for p in before.parameters()))
+        for name, parameter in before.named_parameters():
+            total[name] += parameter.grad * min(1.0, 0.5 / norm) / 5
+    for name, parameter in model.named_parameters():
+        change = before.get_parameter(name) - parameter
+        torch.testing.assert_close(change, total[name], rtol=1e-3, atol=1e-6, msg=name)
+
+
 class StopsAt(TrainerCallback):
     def __init__(self, steps: int) -> None:
         self.steps = steps

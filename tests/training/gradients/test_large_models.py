@@ -249,7 +249,7 @@ def norms_and_sum(engine, model, chunks, weights_from_norms):
     return norms, total
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [BookKeeping, Materialised])
 def test_memory_does_not_grow_with_the_chunks(make):
     """Norms of all chunks first, nothing else kept; then each chunk again."""

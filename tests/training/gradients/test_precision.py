@@ -359,7 +359,7 @@ for allow in {ALLOWED.split(chr(10))[1:-1]!r}:
 
 
 @NEWER
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_settings_of_products_are_put_back():
     """Each in a process of its own: what one interface set, another cannot always undo."""
     subprocess.run([sys.executable, "-c", SETTINGS], check=True)

@@ -293,7 +293,7 @@ def test_no_record_adds_more_than_the_clip_in_bfloat16(engine, kind):
         assert (1 - 1e-5) * clip < size < (1 + 1e-5) * clip
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["lstm", "gru", "tanh"])
 def test_traced_into_one_program(kind):
     """No value is read on the way: a step can be compiled, or captured as a CUDA graph."""

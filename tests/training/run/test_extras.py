@@ -267,7 +267,7 @@ class TestTestsThatNeverPass:
         PassWatch(plan_of(rule()), 12).after(steps, passes)
         assert len(recwarn) == warns
 
-    @pytest.mark.unhurried
+    @pytest.mark.thorough
     def test_a_test_that_passes_is_not_talked_about(self, recwarn):
         fitted = train(plan_of(rule(clip=50.0, propose=0.9)), lr=1e-6)
         assert fitted.pass_rate > 0.5

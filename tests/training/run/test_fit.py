@@ -471,7 +471,7 @@ def test_modes_are_put_back_after_an_evaluation():
     assert [module.training for module in model.modules()] == seen[0]
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("corruption", [GradientSignFlip(0.5, seed=4), GradientNoise(0.25)])
 def test_a_gradient_corruption_is_given_as_it_is(corruption):
     bad = corrupted_mask(RECORDS, corruption.ratio, corruption.seed)

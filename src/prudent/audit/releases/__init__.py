@@ -34,6 +34,7 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "count-distinct": additive.count_distinct,
         "histogram": additive.histogram,
         "top-k": tables.top_k,
+        "join": tables.join,
         "ratio": tables.ratio,
         "weighted-mean": tables.weighted_mean,
         "covariance": tables.covariance,

@@ -14,7 +14,7 @@ import numpy as np
 from prudent import _extras
 from prudent.audit.releases.additive import Silent
 from prudent.audit.releases.case import Case, Run
-from prudent.release import statistics
+from prudent.release import joins, statistics
 from prudent.release.noise import Noise
 from prudent.release.request import Request, Statistic, open_records
 
@@ -83,6 +83,31 @@ def top_k(epsilon: float, delta: float) -> Case:
         )
 
     return _laplace("top-k", prepare, call, ([*fewer, _FREQUENT], fewer), epsilon, epsilon)
+
+
+def join(epsilon: float, delta: float) -> Case:
+    """The rows of two joined tables, of which a person counts with three of its twenty pairs."""
+    few = [(person, 1, 1) for person in range(200)]  # a person, with rows in either table
+
+    def call(data: Any, noise: Noise) -> Any:
+        found = statistics.count(_joined(data), per_unit=3, epsilon=epsilon, noise=noise)
+        return (float(found.value),)
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        from prudent.release.statistics.moments import Count
+
+        request = Request(data=_joined(data), per_unit=3, epsilon=epsilon, noise=noise)
+        column: Any = _Once(open_records(request, Count().kind(request))[None])
+        priced = Count().price(request, column)
+        return lambda: (float(Count().answer(priced, column, noise).value),)
+
+    return _laplace("join", prepare, call, ([*few, (200, 5, 4)], few), epsilon, epsilon / 3)
+
+
+def _joined(data: Sequence[tuple[int, int, int]]) -> Any:
+    one = _table(person=[person for person, times, _ in data for _ in range(times)])
+    other = _table(person=[person for person, _, times in data for _ in range(times)])
+    return joins.join(one, other, on="person", unit="person")
 
 
 class _Once:

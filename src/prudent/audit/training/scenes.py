@@ -44,6 +44,7 @@ from prudent.accounting.losses.domination import DominatedDpEvent, margin_pair
 from prudent.accounting.losses.pairs import Dominating, MixturePair, Pair
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.audit.lower_bounds import BoolArray, FloatArray
+from prudent.records.people import Unit
 from prudent.training.aggregation import (
     Aggregation,
     Fallback,
@@ -182,11 +183,18 @@ class Releases:
         return Releases(*(value[places] for value in attrs.astuple(self, recurse=False)))
 
 
-def observe(plan: Plan, scene: Scene, *, present: bool, runs: int) -> Releases:
-    """Take the steps of many runs on the records of a scene, with its canary or without."""
+def observe(
+    plan: Plan, scene: Scene, *, present: bool, runs: int, slots: int | None = None
+) -> Releases:
+    """Take the steps of many runs on the records of a scene, with its canary or without.
+
+    With `slots`, every record is a person, and the canary is one with so many copies of its record.
+    """
     records = scene.records(present=present)
+    copies = torch.ones(len(records), dtype=torch.int64)
+    copies[0] = slots if present and slots else 1
     model = LinearScene(records.shape[1])
-    run = _prepared(plan, plan.steps * runs, model, records)
+    run = _prepared(plan, plan.steps * runs, model, records, copies, slots)
     seen: list[Tensor] = []
     for number in track(range(plan.steps * runs), "training runs", plan.steps * runs):
         run.take(number)
@@ -216,13 +224,14 @@ class Lanes(nn.Module):
         return cast(Tensor, self.weights(lanes))[:, 0]
 
 
-def observe_lanes(plan: Plan, present: BoolArray) -> FloatArray:
+def observe_lanes(plan: Plan, present: BoolArray, slots: int | None = None) -> FloatArray:
     """Take the steps of one run in which each lane is a run of its own; shape (lanes, steps).
 
     A lane is a coordinate of the model. Where `present`, a Dirac canary has its gradient there, of
     twice the clip, so that it is clipped. The canaries of other lanes add nothing to this one, each
     is drawn on its own, and each coordinate has noise of its own: for the clipped sum, what a lane
-    shows is distributed as in a run with this canary alone, and lanes are independent.
+    shows is distributed as in a run with this canary alone, and lanes are independent. With
+    `slots`, every canary is a person with so many copies of its record.
     """
     clip = plan.aggregation.clip
     model = Lanes(len(present))
@@ -231,7 +240,8 @@ def observe_lanes(plan: Plan, present: BoolArray) -> FloatArray:
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         return 2 * clip * outputs
 
-    run = _prepared(plan, plan.steps, model, records, loss)
+    copies = torch.full((len(records),), slots or 1)
+    run = _prepared(plan, plan.steps, model, records, copies, slots, loss)
     seen = np.empty((len(present), plan.steps))
     for number in range(plan.steps):
         run.take(number)
@@ -241,9 +251,17 @@ def observe_lanes(plan: Plan, present: BoolArray) -> FloatArray:
 
 
 def _prepared(
-    plan: Plan, steps: int, model: nn.Module, records: Tensor, loss: "object" = output_as_loss
+    plan: Plan,
+    steps: int,
+    model: nn.Module,
+    records: Tensor,
+    copies: Tensor,
+    slots: int | None,
+    loss: "object" = output_as_loss,
 ) -> TrainingRun:
     """A run of the plan's steps, whose updates leave the model as it is."""
+    people = None if slots is None else torch.arange(len(records)).repeat_interleave(copies)
+    records = records.repeat_interleave(copies, 0)
     return TrainingRun.prepare(
         attrs.evolve(plan, steps=steps),
         model,
@@ -251,6 +269,7 @@ def _prepared(
         (records, torch.zeros(len(records))),
         options={"lr": 0.0},
         execution=Execution(distributed=False),
+        unit=Unit.given(people, slots, None),
     )
 
 

@@ -183,6 +183,7 @@ class CanaryAttack:
         runs: The number of runs to count.
         in_lanes: Whether many runs share one, each in a coordinate of its own.
         is_likelihood: Whether the score is the log-likelihood ratio of an honest run.
+        slots: If given, the canary is a person with so many records, all of which count in a step.
     """
 
     name: str
@@ -191,16 +192,17 @@ class CanaryAttack:
     runs: int
     in_lanes: bool = False
     is_likelihood: bool = True
+    slots: int | None = None
 
     def releases(self, plan: Plan, coins: BoolArray) -> Releases:
         """Run the plan once for each coin."""
         if self.in_lanes:
-            along = observe_lanes(plan, coins)
+            along = observe_lanes(plan, coins, self.slots)
             blank = np.zeros(along.shape)
             return Releases(along, blank > 0, blank, blank)
         counts = [int(np.sum(coins == value)) for value in (False, True)]
         parts = [
-            observe(plan, self.scene, present=present, runs=count)
+            observe(plan, self.scene, present=present, runs=count, slots=self.slots)
             for present, count in zip((False, True), counts, strict=True)
             if count
         ]
@@ -218,6 +220,7 @@ def white_box(
     runs: int = 1000,
     lanes: int = 100_000,
     scenes: Collection[str] = ("dirac", "displaced", "opposed"),
+    records_per_person: int | None = None,
     confidence: float = CONFIDENCE,
 ) -> AuditResult:
     """Try to refute the price of a plan with canaries that move every step as far as they can.
@@ -238,12 +241,18 @@ def white_box(
         lanes: For DP-SGD: the number of runs to count that share a run, each in a coordinate of
             its own. 0: none do.
         scenes: Which of the scenes to try; see `prudent.audit.training.scenes`.
+        records_per_person: Audit training with a privacy unit: the canary is a person with so many
+            records, and the claim is about people. None: about records.
         confidence: 1 minus the false-alarm rate.
     """
     plan = with_batch(plan)
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
     possible = _attacks(plan, _validate.count(runs=runs), _validate.count(lanes=lanes))
-    attacks = [attack for attack in possible if attack.scene.name in scenes]
+    attacks = [
+        attrs.evolve(attack, slots=records_per_person)
+        for attack in possible
+        if attack.scene.name in scenes
+    ]
     if not attacks:
         names = sorted({attack.scene.name for attack in possible})
         raise _validate.ArgumentError(

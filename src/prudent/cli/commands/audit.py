@@ -55,6 +55,7 @@ RELEASES = {
     "count-distinct": "The number of different values.",
     "histogram": "A histogram with public edges.",
     "top-k": "The most frequent of public categories.",
+    "join": "A count of two joined tables, of which a person has many rows.",
     "ratio": "A quotient of two sums of values within public bounds.",
     "weighted-mean": "The weighted mean of values and weights within public bounds.",
     "covariance": "The covariance of values within public bounds.",

@@ -59,8 +59,8 @@ def create(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The data that the budget is for: a file, an address or a name. A second "
-            "ledger for the same data is then noticed.",
+            help="The data that the budget is for: a file, an address or a name; joined tables as "
+            "'a.csv + b.csv'. A second ledger for the same data is then noticed.",
         ),
     ] = None,
     another: Annotated[

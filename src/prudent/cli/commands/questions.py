@@ -7,10 +7,20 @@ import attrs
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import Request, ask_and_print, groups_of, rule_of
+from prudent.cli.answering import (
+    Request,
+    ask_and_print,
+    groups_of,
+    listed,
+    receipt_file,
+    rule_of,
+)
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
-_NAMES = ("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "dry_run")
+_NAMES = (
+    *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
+    "dry_run",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -33,8 +43,16 @@ def sql(
     per_unit: Any = None,
     groups: Any = None,
     connect: Any = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,…", help="Of joined tables, those that are public, by their names there."
+        ),
+    ] = None,
     ledger: Any = None,
     dataset: Any = "default",
+    receipt: Any = None,
+    sign: Any = None,
     dry_run: Any = False,
     as_json: options.Json = False,
 ) -> None:
@@ -53,6 +71,10 @@ def sql(
 
     $ prudent sql "SELECT AVG(CLIP(salary, 0, 30000)), CORR(age, salary) \
         FROM 'salaries.parquet'" --epsilon 1 --dry-run
+
+    $ prudent sql "SELECT AVG(v.cost) FROM 'visits.parquet' v JOIN \
+        'patients.parquet' p ON v.patient = p.patient WHERE p.age > 60" \
+        --unit patient --epsilon 1
     """
     from prudent.release.questions import sql as answering
 
@@ -70,6 +92,8 @@ def sql(
         "per_unit": rule_of(per_unit),
         "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
         "connect": connect,
+        "public": listed(public) or (),
+        "receipt": receipt_file(receipt, sign),
     }
     ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))
 

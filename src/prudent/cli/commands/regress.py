@@ -8,7 +8,7 @@ import typer
 from prudent._rounding import nearest, outward, rounded_up
 from prudent._validate import Choice
 from prudent.cli import options
-from prudent.cli.answering import REFUSED, budget, print_json
+from prudent.cli.answering import REFUSED, Receipt, Sign, budget, print_json, receipt_file
 from prudent.cli.display import echo, neutral, note
 from prudent.cli.errors import Fault, tell
 from prudent.cli.progress import only_elapsed
@@ -93,6 +93,8 @@ def regress(
         typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
     ] = None,
     dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default",
+    receipt: Receipt = None,
+    sign: Sign = None,
     dry_run: Annotated[
         bool,
         typer.Option(help="Read and charge nothing: show the price and the error to expect."),
@@ -141,7 +143,8 @@ def regress(
             raise ValueError("FORMULA: expected such as 'salary ~ age + hours', got no '~'.")
         refused = None
         try:
-            fitted.fit(source, formula, connect=connect, table=table, where=where)
+            target = receipt_file(receipt, sign)
+            fitted.fit(source, formula, connect=connect, table=table, where=where, receipt=target)
         except TooFewRecordsError as error:
             refused = str(error)
     price = {"epsilon": fitted.epsilon_, "delta": fitted.delta_}

@@ -58,6 +58,9 @@ def median(request: Request, propose: Propose = None, certify: Certify = None) -
     $ prudent release median --connect postgres://me@db/hr --table salaries \
         --column salary --unit employee --epsilon 0.3
 
+    $ prudent release median visits.parquet --join patients.parquet \
+        --on patient --unit patient --column cost --epsilon 0.3
+
     $ prudent release median salaries.parquet --column salary --propose 500 \
         --epsilon 0.3 --delta 1e-7 --by education \
         --groups 'high school,college' --json
@@ -469,12 +472,9 @@ def _typed_categories(request: Request, categories: str | None) -> list[Any] | N
 
     if categories is None:
         return None
+    source = request.source_options()
     column = open_column(
-        request.source,
-        request.column,
-        connect=request.connect,
-        table=request.table,
-        kind="categories",
+        source.pop("data"), request.column, kind="categories", unit=request.unit, **source
     )
     assert isinstance(column, TableColumn)
     return list(column.typed(listed(categories) or []))

@@ -32,6 +32,7 @@ from prudent.estimators.aggregation.asked import MOST_PARTS, AggregateRequest
 from prudent.estimators.aggregation.medians import Medians
 from prudent.estimators.aggregation.parts import open_records
 from prudent.estimators.aggregation.votes import Votes
+from prudent.receipts.making import ReceiptTarget
 from prudent.records.seeds import Seeds, generators_kept, seed_generators
 from prudent.release.charging import charge
 from prudent.release.failures import withheld
@@ -56,6 +57,7 @@ def aggregate(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Any:
@@ -84,6 +86,7 @@ def aggregate(
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
         ledger: The ledger to charge before any record is read.
+        receipt: Where to write the receipt; see `prudent.median`.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Whether to return a `Preview` instead of releasing: nothing is charged or read.
 
@@ -116,9 +119,9 @@ def aggregate(
     if dry_run:
         return way.preview
     source = source_of(noise)
-    note = charge(ledger, way.preview, table if connect else data)
+    paid = charge(ledger, way.preview, table if connect else data, receipt=receipt)
     answer = withheld(_answer, way, fit_one, read, source)
-    note([answer])
+    paid.note([answer], answer)
     return answer
 
 

@@ -94,6 +94,12 @@ class Votes:
             confidence=confidence,
             epsilon=0.0,
             event=dp.NoOpDpEvent(),
+            basis={
+                "kind": "votes",
+                "counts": noisy.tolist(),
+                "distribution": self.noise.distribution.value,
+                "scale": scale,
+            },
         )
         deviation = self.noise.distribution.deviation(scale)
         return attrs.evolve(

@@ -33,13 +33,14 @@ _CHOICES = {
     "reveals": ("margin", "branch", "monotone-branch"),
     "fallback": ("sum", "trimmed", "skip"),
     "accountant": ("pld", "rdp"),
+    "per_unit": ("mean", "sum"),
 }
 _PERSON = "records_per_person"
 
 
 def flag_names() -> set[str]:
     """The names of all flags that are derived from settings."""
-    return {field.name for _, field in setting_fields()} | {_PERSON}
+    return {field.name for _, field in setting_fields()}
 
 
 def with_flags(
@@ -68,9 +69,6 @@ def _flags(help: Mapping[str, str]) -> Iterator[inspect.Parameter]:
         shown = field.metadata["shown"]
         told = field.metadata["help"] + ("" if shown is None else f" \\[{shown}]")
         yield _flag(field.name, field.metadata["kind"], help.get(field.name, told), _PANELS[part])
-        if field.name == "relation":
-            told = "Largest number of records of one person; ε protects a person. \\[1]"
-            yield _flag(_PERSON, int, told, _PANELS[part])
 
 
 def _flag(name: str, kind: Any, told: str, panel: str) -> inspect.Parameter:
@@ -125,10 +123,10 @@ def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> 
     for name, choices in _CHOICES.items():
         if name in values and values[name] not in choices:
             raise ArgumentError(name, f"one of {', '.join(choices)}", got=values[name])
-    for name in ("dataset", "corrupt"):
+    for name in ("dataset", "corrupt", "unit"):
         if name in values and not isinstance(values[name], str):
             raise ArgumentError(name, "a text", got=values[name])
-    records = values.pop(_PERSON, None)
+    records = None if "unit" in values else values.pop(_PERSON, None)
     if records is not None or "relation" in values:
         derived = "zero-out" if values.get("public_size") is None else "add-remove"
         name = values.get("relation", derived)

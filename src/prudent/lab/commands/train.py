@@ -53,7 +53,8 @@ def train(
 
     Give two of --epsilon, --steps and --noise-multiplier; the third is
     solved for. An archive npz:PATH holds train_features, train_labels,
-    test_features, test_labels and the number of classes.
+    test_features, test_labels and the number of classes; with --unit also
+    the owner of each training record, and ε then protects people.
 
     [b]Examples[/b]
 
@@ -174,7 +175,8 @@ def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) 
         console.print(
             f"guarantee     ({rounded_up(plain['epsilon'])}, {rounded_up(plain['delta'])})-DP"
         )
-        console.print(f"neighbours    by {result.fitted.plan.relation}")
+        neighbours = result.fitted.plan.relation.sentence(result.fitted.protected)
+        console.print(f"neighbours    by {neighbours}")
         console.print(f"noise         multiplier {rounded_down(plain['noise_multiplier'])}")
         if not seed_is_drawn:
             seed = result.experiment.seed
@@ -185,4 +187,6 @@ def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) 
     tested = "" if rate is None else f", test passed in {rate:.0%}"
     console.print(f"steps         {plain['steps']:,}{tested}")
     if out is not None:
-        console.print(as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt"))
+        console.print(
+            as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt, receipt.json")
+        )

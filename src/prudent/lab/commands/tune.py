@@ -131,13 +131,14 @@ def tune(
 
 with_flags(
     tune,
-    without=("public_size", "corrupt", "seed", "accountant"),
+    without=("public_size", "corrupt", "seed", "accountant", "unit", "per_unit"),
     help={
         "method": "dpsgd, trimmed or ptr. \\[dpsgd]",
         "epsilon": "ε of the whole search, from which the noise is solved. \\[3]",
         "noise_multiplier": "σ of a candidate, instead of --epsilon.",
         "steps": "Steps of each candidate.",
         "relation": "Which data sets are neighbours: zero-out or replace-one. \\[zero-out]",
+        "records_per_person": "Largest number of records of one person; ε protects her. \\[1]",
     },
 )
 

@@ -158,9 +158,28 @@ def double(number: float) -> ir.Value:
     return ibis.literal(repr(float(number))).cast("float64")
 
 
+def present(number: ir.Value) -> ir.BooleanValue:
+    """Whether a number is a value, neither NULL nor NaN.
+
+    All engines here order NaN above infinity. A comparison with a constant is made while a file is
+    scanned, or not at all where its statistics tell; `isnan` doubles the time of an average.
+    """
+    return number <= double(math.inf)
+
+
 def backend_name(expression: ir.Expr) -> str:
     """The name of the engine: duckdb, postgres, pyspark."""
     return str(expression.get_backend().name)
+
+
+def limb_bits(expression: ir.Expr, *, factors: int = 1) -> int:
+    """The bits of a limb such that sums of limbs, or of products of two, are exact.
+
+    DuckDB and PostgreSQL add 64-bit integers to wider ones. Others fail, or wrap, beyond 64 bits:
+    there a sum stays below 2**62 for up to 2**36 records.
+    """
+    wide = backend_name(expression) in ("duckdb", "postgres")
+    return (62 if wide else 26) // factors
 
 
 def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
@@ -277,7 +296,7 @@ def number_of(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a typed column to doubles, in units of its scale."""
     dtype, engine = column.type(), backend_name(column)
     if scale.truth:
-        return ibis.cases((column, double(1.0)), (~column, double(0.0)))
+        return column.cast("int32").cast("float64")  # a condition is evaluated once
     if scale.kind in _MOMENTS:
         return _MOMENTS[scale.kind][engine](column)
     if not dtype.is_decimal():

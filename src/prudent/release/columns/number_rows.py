@@ -21,6 +21,7 @@ from prudent.release.columns.dialects import (
     literal,
     number_of,
     number_of_text,
+    present,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.queries import TableColumn
@@ -83,7 +84,7 @@ def _without_gaps(rows: ir.Table, names: Sequence[str]) -> ir.Table:
     if not names:
         return rows
     rows = rows.drop_null(names)
-    return rows.filter(*(~rows[name].isnan() for name in names))
+    return rows.filter(*(present(rows[name]) for name in names))
 
 
 def _arrow_batches(rows: ir.Table) -> Iterable[Any]:

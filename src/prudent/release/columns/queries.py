@@ -39,12 +39,14 @@ from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
+    call,
     double,
     encoding,
     exact,
     fetched,
     image,
     legible,
+    limb_bits,
     literal,
     typed,
 )
@@ -52,17 +54,16 @@ from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.units import members_of
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
-    FACTOR,
-    HALF_SHIFT,
     HALVES_PER_LOG,
-    LIMB,
-    OCTAVES,
+    RAISED_SHIFT,
+    TINY,
     FloatArray,
     IntArray,
     Lattice,
     about,
     ends_in_steps,
     limbs,
+    lowered,
 )
 
 
@@ -96,21 +97,16 @@ def near_ranks(rows: ir.Table, *, low: float, high: float, first: int, last: int
     return ranked.filter(ranked.upto >= first, ranked.upto - ranked.records < last)
 
 
-def sums_between(
-    rows: ir.Table, *, low: float, high: float, lattice: Lattice, origin: int
-) -> ir.Expr:
+def sums_between(rows: ir.Table, *, low: float, high: float, lattice: Lattice) -> ir.Expr:
     """The sum of all values between two, moved to the lattice, and how many there are."""
     rows = rows.filter(rows.value < double(high))
+    rows = rows.select("value", step=steps_of(rows.value, lattice))
     between = rows.value > double(low)
-    rest = steps_of(rows.value, lattice) - double(origin)
-    parts = _limbs_of(rest, limbs(lattice.high - lattice.low, LIMB), LIMB)
-    sums = {
-        f"part_{place}": part.sum(where=between).cast("int64") for place, part in enumerate(parts)
-    }
+    parts = limbs_of(rows.step, max(-lattice.low, lattice.high), limb_bits(rows))
     return rows.aggregate(
         at_most_low=rows.count(where=rows.value <= double(low)),
         inside=rows.count(where=between),
-        **sums,
+        **{f"part_{place}": part.sum(where=between) for place, part in enumerate(parts)},
     )
 
 
@@ -118,21 +114,24 @@ def clipped_sums(
     rows: ir.Table, *, lattice: Lattice, first: int, last: int, ends: tuple[float, float]
 ) -> ir.Expr:
     """The sum of all values, clipped and moved to the lattice, and how many are beyond the ends."""
-    parts = _limbs(rows, lattice, first, last, LIMB)
-    sums = {f"part_{place}": part.sum().cast("int64") for place, part in enumerate(parts)}
+    rows = rows.select("value", step=steps_of(rows.value, lattice, first, last))
+    parts = limbs_of(rows.step, max(-first, last), limb_bits(rows))
+    sums = {f"part_{place}": part.sum() for place, part in enumerate(parts)}
     return rows.aggregate(**_counts_around(rows, ends), **sums)
 
 
 def clipped_squares(
     rows: ir.Table, *, lattice: Lattice, first: int, last: int, ends: tuple[float, float]
 ) -> ir.Expr:
-    """The same with the sum of squares."""
-    parts = _limbs(rows, lattice, first, last, FACTOR)
-    sums = {f"part_{place}": part.sum().cast("int64") for place, part in enumerate(parts)}
+    """The same with the sum of squares, both of distances from the middle step."""
+    middle = (first + last) // 2
+    step = steps_of(rows.value, lattice, first, last) - ibis.literal(middle, "int64")
+    rows = rows.select("value", step=step)
+    parts = limbs_of(rows.step, last - middle, limb_bits(rows, factors=2))
+    sums = {f"part_{place}": part.sum() for place, part in enumerate(parts)}
     for place, one in enumerate(parts):
         for other in range(place, len(parts)):
-            product = (one * parts[other]).cast("int64")
-            sums[f"product_{place}_{other}"] = product.sum().cast("int64")
+            sums[f"product_{place}_{other}"] = (one * parts[other]).sum()
     return rows.aggregate(**_counts_around(rows, ends), **sums)
 
 
@@ -141,33 +140,22 @@ def _counts_around(rows: ir.Table, ends: tuple[float, float]) -> dict[str, ir.Va
     low, high = map(double, ends)
     return {
         "records": rows.count(),
-        "below": rows.count(where=rows.value < low),
-        "upto": rows.count(where=rows.value <= high),
+        # faster than counts of filtered rows
+        "below": (rows.value < low).sum(),
+        "upto": (rows.value <= high).sum(),
     }
 
 
-def limbs_of_steps(value: ir.Value, lattice: Lattice, bits: int) -> list[ir.Value]:
-    """The distance of each value from the lower end of the lattice, in limbs of so many bits."""
-    rest = steps_of(value, lattice) - double(lattice.low)
-    return _limbs_of(rest, limbs(lattice.diameter, bits), bits)
+def limbs_of(whole: ir.Value, farthest: int, bits: int) -> list[ir.Value]:
+    """A 64-bit integer of at most this size in limbs of so many bits, least first.
 
-
-def _limbs(rows: ir.Table, lattice: Lattice, first: int, last: int, bits: int) -> list[ir.Value]:
-    """The distance of each value from the step `first`, in limbs of so many bits, least first."""
-    steps = steps_of(rows.value, lattice)
-    steps = ibis.ifelse(steps < double(first), double(first), steps)
-    rest = ibis.ifelse(steps > double(last), double(last), steps) - double(first)
-    return _limbs_of(rest, limbs(last - first, bits), bits)
-
-
-def _limbs_of(rest: ir.Value, count: int, bits: int) -> list[ir.Value]:
-    """A whole number in limbs of so many bits, least first; the last has what is left."""
+    The last has the rest and the sign; its size is at most 2**bits.
+    """
     found = []
-    for _ in range(count - 1):
-        upper = (rest / double(2.0**bits)).floor().cast("float64")
-        found.append((rest - upper * double(2.0**bits)).cast("int64"))
-        rest = upper
-    return [*found, rest.cast("int64")]
+    for _ in range(limbs(farthest - 1, bits) - 1):
+        found.append(whole & ibis.literal(2**bits - 1, "int64"))
+        whole = whole >> ibis.literal(bits, "int32")
+    return [*found, whole]
 
 
 def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Expr:
@@ -178,7 +166,7 @@ def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Expr:
 
 def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
     """The points of the lattice that hold nearly as many records as the fullest."""
-    steps = rows.select(step=steps_of(rows.value, lattice).cast("int64"))
+    steps = rows.select(step=steps_of(rows.value, lattice))
     groups = steps.group_by("step").aggregate(records=lambda t: t.count())
     fullest = groups.mutate(most=groups.records.max().over(ibis.window()))
     near = fullest.filter(fullest.records > fullest.most - within)
@@ -186,14 +174,13 @@ def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
 
 
 def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
-    """How many records lie in each half-octave."""
-    least, most = (double(2.0**power) for power in OCTAVES)
-    size = rows.value.abs()
-    size = ibis.ifelse(size > most, most, ibis.ifelse(size < least, least, size))
-    place = (size.ln() * double(HALVES_PER_LOG) + double(HALF_SHIFT)).floor().cast("int64")
-    place = ibis.ifelse(rows.value < double(0.0), -place, place)
-    place = ibis.ifelse(rows.value.abs() < least, ibis.literal(0, "int64"), place)
-    return rows.select(place=place).group_by("place").aggregate(records=lambda t: t.count())
+    """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
+    logs = (rows.value.abs() + double(TINY)).ln()
+    size = call("floor", logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT), returns=dt.float64)
+    if backend_name(rows) == "duckdb":  # groups by integers, which infinity is not, much faster
+        size = size.try_cast("int32")
+    found = rows.select(below=rows.value < double(0.0), size=size)
+    return found.group_by(["below", "size"]).aggregate(records=lambda t: t.count())
 
 
 def two_largest_groups(rows: ir.Table) -> ir.Expr:
@@ -232,17 +219,26 @@ def _by_size(rows: ir.Table) -> ir.Table:
     return rows.group_by("value").aggregate(records=lambda t: t.count())
 
 
-def steps_of(value: ir.Value, lattice: Lattice) -> ir.Value:
-    """Round a value to the lattice, in steps, as a double: bit for bit as `Lattice.steps` does."""
-    least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
-    value = ibis.ifelse(value > double(largest), double(largest), value)
-    value = ibis.ifelse(value < double(least), double(least), value)
+def steps_of(
+    value: ir.Value, lattice: Lattice, first: int | None = None, last: int | None = None
+) -> ir.Value:
+    """Round a value to the lattice, in steps between two: bit for bit as `Lattice.steps` does."""
+    first = lattice.low if first is None else first
+    last = lattice.high if last is None else last
+    least, largest = double(lattice.value(first)), double(lattice.value(last))
     scaled = value * double(math.ldexp(1.0, -lattice.exponent))
-    if lattice.exponent > 0:
-        # PostgreSQL raises an error when a product underflows; values this small are in step 0.
+    cases = [
+        (
+            value.between(least, largest),
+            (scaled + double(0.5)).floor(),
+        ),  # most, so that it is first
+        (value > largest, ibis.literal(last, "int64")),
+    ]
+    if lattice.exponent > 0 and first <= 0 <= last and backend_name(value) == "postgres":
+        # It raises an error when a product underflows; values this small are in step 0.
         tiny = value.abs() < double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
-        scaled = ibis.ifelse(tiny, double(0.0), scaled)
-    return (scaled + double(0.5)).floor().cast("float64")
+        cases.insert(0, (tiny, ibis.literal(0, "int64")))
+    return ibis.cases(*cases, else_=ibis.literal(first, "int64"))
 
 
 SAMPLE = 2**18
@@ -360,30 +356,28 @@ class TableColumn:
             low = self.order_statistics(first, first)[0]
             high = self.order_statistics(last, last)[0]
         low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        row = self._ask(sums_between, low=low, high=high, lattice=lattice, origin=low_step)
-        at_most_low, inside, *sums = (value or 0 for (value,) in row.values())
+        row = self._ask(sums_between, low=low, high=high, lattice=lattice)
+        found = {name: value or 0 for name, (value,) in row.items()}
         if first > last:
             return 0
-        at_low = at_most_low - first + 1
-        at_high = last - first + 1 - at_low - inside
-        total = _joined(sums, LIMB)
-        return int(total + (at_low + inside) * low_step + at_high * high_step)
+        at_low = found["at_most_low"] - first + 1
+        at_high = last - first + 1 - at_low - found["inside"]
+        total = joined(found, "part", limb_bits(self._rows))
+        return int(total + at_low * low_step + at_high * high_step)
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
         """See `Column`."""
-        count, total, _ = self._clipped(clipped_sums, low, high, lattice)
-        return int(count * ends_in_steps(lattice, low, high)[0] + total)
+        return self._clipped(clipped_sums, low, high, lattice)[1]
 
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
         count, total, squares = self._clipped(clipped_squares, low, high, lattice)
-        first = ends_in_steps(lattice, low, high)[0]
-        return about(origin - first, count=count, total=total, squares=squares)
+        return about(origin, count=count, total=total, squares=squares)
 
     def _clipped(
         self, question: Callable[..., ir.Expr], low: float, high: float, lattice: Lattice
     ) -> tuple[int, int, int]:
-        """Count, sum and perhaps sum of squares of clipped steps, from the lower end.
+        """Count, sum and perhaps sum of squares of clipped steps.
 
         The last answer is kept, with the counts that came along.
         """
@@ -393,16 +387,17 @@ class TableColumn:
         first, last = ends_in_steps(lattice, low, high)
         row = self._ask(question, lattice=lattice, first=first, last=last, ends=(low, high))
         found = {name: value or 0 for name, (value,) in row.items()}
-        self._count = found["records"]
+        self._count = count = found["records"]
         self._below = {low: found["below"], math.nextafter(high, math.inf): found["upto"]}
-        parts = [value for name, value in found.items() if name.startswith("part_")]
-        squares = 0
-        for name, value in found.items():
-            if name.startswith("product_"):
-                one, other = (int(place) for place in name.split("_")[1:])
-                squares += (value << ((one + other) * FACTOR)) * (1 if one == other else 2)
-        bits = LIMB if question is clipped_sums else FACTOR
-        sums = found["records"], _joined(parts, bits), squares
+        if question is clipped_sums:
+            sums = count, joined(found, "part", limb_bits(self._rows)), 0
+        else:
+            bits, middle = limb_bits(self._rows, factors=2), (first + last) // 2
+            total = joined(found, "part", bits)
+            squares = joined(found, "product", bits, squares=True)
+            # of distances from the middle, moved to steps
+            squares = about(-middle, count=count, total=total, squares=squares)
+            sums = count, total + count * middle, squares
         self._last_clipped = asked, question, sums
         return sums
 
@@ -413,10 +408,15 @@ class TableColumn:
 
     def half_octaves(self) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        found = _arrays(self._ask(sizes_of_half_octaves), by="place")
-        counts = found["records"].astype(np.int64)
-        self._count = int(counts.sum())
-        return found["place"].astype(np.int64), counts
+        found = self._ask(sizes_of_half_octaves)
+        sizes = np.array([math.inf if size is None else size for size in found["size"]], float)
+        raised = np.where(np.array(found["below"], bool), -sizes, sizes)
+        records = np.array(found["records"], np.int64)
+        self._count = int(records.sum())
+        places, where = np.unique(lowered(raised), return_inverse=True)
+        counts = np.zeros(len(places), np.int64)
+        np.add.at(counts, where, records)
+        return places, counts
 
     def leaders(self) -> Leaders:
         """See `Column`."""
@@ -502,9 +502,22 @@ def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[An
     return {name: column[order] for name, column in columns.items()}
 
 
-def _joined(parts: Sequence[int], bits: int) -> int:
-    """The number whose limbs of so many bits, least first, are these; a limb may be any integer."""
-    return sum(int(part) << (place * bits) for place, part in enumerate(parts))
+def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False) -> int:
+    """The number of which an answer has the limbs, or the products of limbs, of one kind.
+
+    Args:
+        found: Sums by names: a kind, and the places of the limbs that were multiplied.
+        kind: The kind of the limbs.
+        bits: The number of bits of a limb.
+        squares: Whether limbs of one number were multiplied, each pair of different ones once.
+    """
+    total = 0
+    for name, value in found.items():
+        own, *places = name.split("_")
+        if own == kind:
+            twice = squares and len(set(places)) > 1
+            total += int(value) << (sum(map(int, places)) * bits + twice)
+    return total
 
 
 def _answer(expression: ir.Expr) -> Any:

@@ -18,9 +18,11 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
+from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
+from prudent.release.joins import Join
 
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
@@ -45,12 +47,14 @@ class OpenTable:
         text: The columns of unparsed strings: all columns of a CSV file, and object columns of a
             pandas frame.
         own_connection: Whether the connection was opened here, and not by the caller.
+        join: What it is a join of; None if it is one table.
     """
 
     table: ir.Table
     close: Callable[[], None] = lambda: None
     text: frozenset[str] = frozenset()
     own_connection: bool = True
+    join: Join | None = None
 
 
 def open_source(
@@ -59,6 +63,8 @@ def open_source(
     connect: str | None = None,
     table: str | None = None,
     columns: Sequence[str] | None = None,
+    unit: str | None = None,
+    beside: OpenTable | None = None,
 ) -> OpenTable:
     """Open a table without reading its records.
 
@@ -66,33 +72,52 @@ def open_source(
         source: A path (Parquet, CSV, TSV, DuckDB; or a pattern such as `sales/*.parquet`, unless a
             file with that exact name exists), a pandas or polars frame, including a lazy one, a
             frame of narwhals, a relation of DuckDB, a pyarrow table or whatever hands one over, an
-            ibis table, a Spark data frame, or a table that is open already.
+            ibis table, a Spark data frame, a join, or a table that is open already.
         connect: Instead of a source, the address of a database: `postgres://user@host/database`,
             or `duckdb://` with a path.
         table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
         columns: All columns that will be used, if known; other columns of a frame are not copied.
+        unit: The column whose units the caller protects; None if it protects rows.
+        beside: The open table whose engine to use, where it is possible.
 
     Raises:
         SourceError: if there is no such table.
+        ArgumentError: if it is a join in which a unit has several rows, and the caller protects
+            rows, or other units.
     """
+    join = source.join if isinstance(source, OpenTable) else source
+    if isinstance(join, Join) and join.unit not in (None, unit):
+        raise ArgumentError(
+            "unit",
+            f"{join.unit!r}, as of the join",
+            got=unit,
+            why="a unit may have many rows there",
+        )
     if isinstance(source, OpenTable):
         return source
+    if isinstance(source, Join):
+        from prudent.release.columns.joining import open_join  # it opens its tables here
+
+        return open_join(source)
+    backend = None
+    if beside is not None and beside.own_connection:
+        backend = beside.table.get_backend()
     if (source is None) == (connect is None):
         given = "neither" if source is None else "both"
         raise SourceError(
             f"Expected either a source or connect (an address with table), got {given}."
         )
     if connect is not None:
-        return _known(_from_address(connect, table), "connect")
+        return _known(_from_address(connect, table, backend), "connect")
     if isinstance(source, str | Path):
-        return _from_path(str(source), table, columns)
+        return _from_path(str(source), table, columns, backend)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if isinstance(source, ir.Table):
         return _known(OpenTable(source, own_connection=False), "source")
     if type(source).__module__.startswith("pyspark."):
-        return _from_spark(source)
-    return _from_frame(source, columns)
+        return _from_spark(source, backend)
+    return _from_frame(source, columns, backend)
 
 
 def _known(opened: OpenTable, argument: str) -> OpenTable:
@@ -136,7 +161,9 @@ def _with_amounts(table: ir.Table) -> ir.Table:
     return table.mutate(**{name: table[name].cast(amount) for name in names})
 
 
-def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> OpenTable:
+def _from_path(
+    path: str, table: str | None, columns: Sequence[str] | None, backend: Any = None
+) -> OpenTable:
     suffix = Path(path).suffix.lower()
     known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
     if not known:
@@ -147,7 +174,7 @@ def _from_path(path: str, table: str | None, columns: Sequence[str] | None) -> O
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
-    backend = _quietly(_duckdb, "start DuckDB")
+    backend = _embedded(backend)
     if suffix in _PARQUET:
         opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
         return OpenTable(opened, backend.disconnect)
@@ -190,12 +217,18 @@ def _duckdb(*arguments: Any, **options: Any) -> Any:
     return backend
 
 
-def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
+def _embedded(backend: Any) -> Any:
+    """The embedded DuckDB to use: that of another table, if it has one."""
+    shared = backend is not None and backend.name == "duckdb"
+    return backend if shared else _quietly(_duckdb, "start DuckDB")
+
+
+def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) -> OpenTable:
     from prudent.release.columns import arrow_tables
 
     kind = type(frame).__module__.split(".")[0]
     if kind == "narwhals":
-        return open_source(frame.to_native(), columns=columns)
+        return _from_frame(frame.to_native(), columns, backend)
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
         frame, kind = _handed_over(frame, columns), "pyarrow"
     if type(frame).__name__ == "LazyFrame":
@@ -204,7 +237,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None) -> OpenTable:
     names = frame.column_names if kind == "pyarrow" else frame.columns
     kept = _kept(list(names), columns)
     untyped = _untyped(frame, kept) if kind == "pandas" else []
-    backend = _quietly(_duckdb, "start DuckDB")
+    backend = _embedded(backend)
     opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
     return OpenTable(opened, backend.disconnect, text=frozenset(map(str, untyped)))
 
@@ -265,8 +298,9 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
     return frame.select(kept)
 
 
-def _from_spark(frame: Any) -> OpenTable:
-    backend = ibis.pyspark.connect(frame.sparkSession)
+def _from_spark(frame: Any, backend: Any = None) -> OpenTable:
+    if backend is None or getattr(backend, "_session", None) is not frame.sparkSession:
+        backend = ibis.pyspark.connect(frame.sparkSession)
     view = f"prudent_{uuid.uuid4().hex}"
     frame.createOrReplaceTempView(view)
     catalog = frame.sparkSession.catalog
@@ -279,8 +313,10 @@ def _from_spark(frame: Any) -> OpenTable:
     return OpenTable(opened, close)
 
 
-def _from_address(address: str, table: str | None) -> OpenTable:
-    if address.startswith(("postgres://", "postgresql://")):
+def _from_address(address: str, table: str | None, backend: Any = None) -> OpenTable:
+    if backend is not None:  # of the other table of a join, which is in the same database
+        pass
+    elif address.startswith(("postgres://", "postgresql://")):
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
     else:
         backend = _quietly(lambda: ibis.connect(address), "connect: check address, user, server")

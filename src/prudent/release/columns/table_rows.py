@@ -22,6 +22,7 @@ from prudent.release.columns.dialects import (
     literal,
     number_of,
     number_of_text,
+    present,
     scale_of,
 )
 from prudent.release.columns.kinds.pairs import PairColumn
@@ -279,7 +280,7 @@ def open_rows(asked: Asked) -> Opened:
     rows = rows.select(**chosen).drop_null()
     for name in ("value", "other"):
         if name in chosen and rows[name].type().is_floating():
-            rows = rows.filter(~rows[name].isnan())
+            rows = rows.filter(present(rows[name]))
     single = isinstance(asked.by, str)
     return Opened(rows, value.type(), scales, contribution, keys, single, opened)
 
@@ -293,6 +294,7 @@ def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
         connect=asked.connect,
         table=asked.table,
         columns=used if known else None,
+        unit=asked.unit,
     )
     if opened is not asked.source:
         weakref.finalize(opened, opened.close)

@@ -74,7 +74,7 @@ def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) ->
     keys = ["unit", *members_of(rows)]
     how = contribution.per_unit
     if isinstance(how, int):
-        found = _evenly_spaced(rows, keys, how)
+        found = evenly_spaced(rows, keys, how)
     elif how == "median":
         found = _lower_medians(rows, keys)
     elif how in ("min", "max"):
@@ -119,13 +119,15 @@ def _lower_medians(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
     return placed.filter((placed.place * 2).isin([placed.rows - 1, placed.rows - 2]))
 
 
-def _evenly_spaced(rows: ir.Table, keys: Sequence[str], most: int) -> ir.Table:
-    """The values of places floor((2i - 1) n / 2k), i = 1..k, or all n values if n <= k.
+def evenly_spaced(
+    rows: ir.Table, keys: Sequence[str], most: int, order: Sequence[Any] = ("value",)
+) -> ir.Table:
+    """The rows of places floor((2i - 1) n / 2k), i = 1..k, or all n rows if n <= k.
 
     The number of i with a place before p is floor((2kp + n - 1) / 2n); it grows where there is one.
     The quotients are exact enough: both numbers are below 2**52.
     """
-    placed = _placed(rows, keys)
+    placed = _placed(rows, keys, order)
     count, place = placed.rows.cast("float64"), placed.place.cast("float64")
 
     def before(places: ir.Value) -> ir.Value:
@@ -136,10 +138,10 @@ def _evenly_spaced(rows: ir.Table, keys: Sequence[str], most: int) -> ir.Table:
     return placed.filter((placed.rows <= most) | chosen)
 
 
-def _placed(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+def _placed(rows: ir.Table, keys: Sequence[str], order: Sequence[Any] = ("value",)) -> ir.Table:
     """The rows with their place in the order of their unit's values, and the unit's row count."""
     own = ibis.window(group_by=keys)
-    ordered = ibis.window(group_by=keys, order_by="value")
+    ordered = ibis.window(group_by=keys, order_by=list(order))
     return rows.mutate(place=ibis.row_number().over(ordered), rows=rows.count().over(own))
 
 

@@ -12,16 +12,24 @@ clipped mean between tail and noise: a record at distance r outside, and noise o
 
 **Two steps.** First the ends are half-octaves, from 2**-40 to 2**64 and of both signs, counted by
 one grouped query. Half of the mass of each width is on [0, w], an eighth each on [-w, 0] and
-[-w, w], and a quarter on all other pairs. Then the chosen interval is divided into about a thousand
-points, counted by a second query, and its parts are the candidates. The first step has a small s,
-since the second corrects it; for widths below the usual one it is smaller still, so that a few
-records outweigh the masses of all the octaves that hold none.
+[-w, w], and a quarter on all other pairs. Here s is small, since the second step corrects it; for
+widths below the usual one it is smaller still, so that a few records outweigh the masses of all the
+octaves that hold none. Then the chosen interval is divided into about a thousand points, counted by
+a second query, and its parts are the candidates.
+
+**Steepness.** Of the parts that hold nearly all records, the narrowest has the most mass, the more
+so the larger s is. But 9 halvings with s = 4 outweigh 36/ε records: a small table would be clipped
+to nothing. So the number of records is released as well, with a little of ε, and s follows from it:
+the records that are there outweigh all halvings. Values with a heavy tail crowd at the other end of
+the interval, so for parts that share an end with it s is at most 1: half of the mass of each width
+is theirs, before it is weighed.
 """
 
 import functools
 import math
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -41,17 +49,23 @@ from prudent.release.lattice import (
     end_of_half_octave,
 )
 from prudent.release.noise import Noise
+from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
 POINTS = 2**10
 """Points into which an interval is divided to find a narrower one."""
 
 _SPREAD = Fraction(1)  # length of the range of the changes of O, in records
-_FAR = 50.0  # loss of weight from which on all intervals weigh the same
+_FAR = 60.0  # loss of weight from which on all intervals weigh the same
 _TOTAL = 2.0**60  # of the masses, up to rounding: sums fit 64 bits
 _STEEP, _FLAT = 0.5, 0.1  # s of the first step, above and below the usual width
+_USUAL_WIDTH = 2.0**10
 _USUAL = {"timestamp": 2.0**36, "duration": 2.0**26}  # a day and a minute, in microseconds
-_NEAR_STEEP, _FAR_STEEP, _NEAR = 2.0, 0.8, 3.0  # s of the second step, for the first octaves and on
-_HALVINGS = 11  # of the interval, in the second step
+_SIZE_SHARE = 0.12  # of the ε of the second step, for the number of records
+_LEAST_STEEP, _MOST_STEEP = -1.0, 4.0  # s of the second step; with few records, wider is safer
+_PER_RECORD, _FEW = 0.1, 10.0  # s for each record times ε, after the first few of them
+_STEEP_AT_AN_END = 1.0  # the largest s of a part that shares an end with the interval
+_STEEPNESSES = 4  # per unit of s: it is rounded, so that candidates are made once
+_HALVINGS = 9  # of the interval, in the second step
 _RESOLVED = 16.0  # an end is zero, or at least this fraction of the width
 _SHARES = np.array([0.5, 0.125, 0.125, 0.25])  # [0, w], [-w, 0], [-w, w], others
 
@@ -182,34 +196,47 @@ class PrivateInterval:
     """An interval that few records lie outside of, without public bounds.
 
     Guarantee:
-        A release has the privacy of `events`: one choice, and a second one if it is asked for.
+        A release has the privacy of `events`: one choice, and if it is asked for a noisy count
+        and a second choice.
 
     Attributes:
         scale: The scale of the column, which is public.
         wide: The choice among half-octaves.
+        size: The noise of the number of records.
         narrow: The choice among parts of the interval found.
         points: The number of points that the interval is divided into.
+        steepest: The largest s of the second step: the less, the fewer records lie outside.
+        halvings: How often the interval may be halved in the second step.
     """
 
     scale: Scale
     wide: IntervalChoice
+    size: AdditiveMechanism
     narrow: IntervalChoice
     points: int = POINTS
+    steepest: float = _MOST_STEEP
+    halvings: int = _HALVINGS
 
     @classmethod
     def of(
-        cls, column: Column, wide: float, narrow: float, points: int = POINTS
+        cls, column: Column, wide: float, narrow: float, points: int = POINTS, **others: Any
     ) -> "PrivateInterval":
-        """Return the mechanism for these ε of its two steps."""
-        first, second = (
-            IntervalChoice(part, column.contribution.records) for part in (wide, narrow)
+        """Return the mechanism for these ε of its two steps; `others` are attributes."""
+        size, rest = shares_of(narrow, _SIZE_SHARE)
+        first, second = (IntervalChoice(part, column.contribution.records) for part in (wide, rest))
+        return cls(
+            scale=column.scale,
+            wide=first,
+            size=AdditiveMechanism(multiplier=math.nextafter(1 / size, math.inf)),
+            narrow=second,
+            points=points,
+            **others,
         )
-        return cls(scale=column.scale, wide=first, narrow=second, points=points)
 
     @property
     def events(self) -> list[dp.DpEvent]:
         """The privacy events of one release."""
-        return [self.wide.event, self.narrow.event]
+        return [self.wide.event, self.size.event, self.narrow.event]
 
     def release(self, column: Column, noise: Noise) -> tuple[float, float]:
         """Release the interval."""
@@ -226,12 +253,20 @@ class PrivateInterval:
         """Read the points of a released interval."""
         return Points.read(column, ends, self.points)
 
+    def _steepness(self, records: int) -> float:
+        """The s that goes with a released number of records."""
+        each = self.narrow.epsilon / self.narrow.records
+        fitting = min(max(_PER_RECORD * (each * records - _FEW), _LEAST_STEEP), self.steepest)
+        return round(fitting * _STEEPNESSES) / _STEEPNESSES
+
     def within(
         self, points: Points, ends: tuple[float, float], noise: Noise
     ) -> tuple[float, float]:
         """Release a part of a released interval."""
         lattice, spacing = points.lattice, points.lattice.spacing
-        candidates = part_candidates(lattice.diameter - 2)
+        (records,) = self.size.noisy([points.count()], self.narrow.records, noise)
+        steepness = self._steepness(records)
+        candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
         first, last = self.narrow.release(
             candidates, points.steps - lattice.low - 1, points.counts, noise
         )
@@ -274,7 +309,7 @@ def octave_candidates(scale: Scale) -> Candidates:
     ]
     kept = resolved[0] & resolved[1] & (width > 0)
     first, last, low, high, width = (each[kept] for each in (first, last, low, high, width))
-    octave, usual = np.log2(width), math.log2(_USUAL.get(scale.kind, 4.0))
+    octave, usual = np.log2(width), math.log2(_USUAL.get(scale.kind, _USUAL_WIDTH))
     family = np.select([low == 0, high == 0, low == -high], [0, 1, 2], 3)
     logs = -np.where(octave > usual, _STEEP, _FLAT) * (octave - usual)
     return Candidates.weighing(
@@ -283,17 +318,18 @@ def octave_candidates(scale: Scale) -> Candidates:
 
 
 @functools.lru_cache(maxsize=64)
-def part_candidates(last: int) -> Candidates:
-    """Parts of the places 0, ..., last, whose widths are powers of two and 3/4 of them."""
+def part_candidates(last: int, steepness: float, halvings: int = _HALVINGS) -> Candidates:
+    """Parts of the places 0, ..., last, four of whose widths are in each octave."""
     size, starts = last + 1, []
-    widths = {size * part >> (halvings + 2) for halvings in range(_HALVINGS) for part in (3, 4)}
+    widths = {size * part >> (halved + 3) for halved in range(halvings) for part in range(5, 9)}
     for width in sorted(widths - {0}):
-        evenly = np.append(np.arange(0, size - width, max(1, width // 4)), size - width)
+        evenly = np.append(np.arange(0, size - width, max(1, width // 8)), size - width)
         starts.append(np.stack([evenly, np.full_like(evenly, width)]))
     first, width = np.concatenate(starts, axis=1)
-    narrower = np.log2(size / width)
-    logs = _NEAR_STEEP * np.minimum(narrower, _NEAR) + _FAR_STEEP * np.maximum(narrower - _NEAR, 0)
-    return Candidates.weighing(first, first + width - 1, logs - np.log(_alike(width)))
+    at_an_end = (first == 0) | (first + width == size)
+    logs = np.where(at_an_end, min(steepness, _STEEP_AT_AN_END), steepness) * np.log2(size / width)
+    alike = _alike(2 * width + at_an_end)
+    return Candidates.weighing(first, first + width - 1, logs - np.log(alike))
 
 
 def _alike(keys: FloatArray | IntArray) -> IntArray:

@@ -149,6 +149,7 @@ class Selected:
             asked for.
         interval_indices: Its ends as indices; None if it was not asked for.
         whole: Whether the interval is all values, since there are too few records for this ε.
+        among: Released ends of the values that it was chosen from; None if they are public.
     """
 
     value: float
@@ -156,6 +157,7 @@ class Selected:
     interval: tuple[float, float] | None = None
     interval_indices: tuple[int, int] | None = None
     whole: bool = False
+    among: tuple[float, float] | None = None
 
     @property
     def useless(self) -> bool:
@@ -355,7 +357,8 @@ class ExponentialQuantile:
         return list(map(operator.mul, masses, weights))
 
 
-def _ascending(ps: Sequence[Any]) -> tuple[Fraction, ...]:
+def ascending(ps: Sequence[Any]) -> tuple[Fraction, ...]:
+    """Probabilities as exact fractions; raise ArgumentError unless they ascend."""
     exact = tuple(rational(p) for p in ps)
     if not exact or sorted(set(exact)) != list(exact):
         raise _validate.ArgumentError("ps", "one or more probabilities, ascending", got=ps)
@@ -381,7 +384,7 @@ class ExponentialQuantiles:
         confidence: Of each interval.
     """
 
-    ps: tuple[Fraction, ...] = attrs.field(converter=_ascending)
+    ps: tuple[Fraction, ...] = attrs.field(converter=ascending)
     epsilon: float
     measure: Measure = attrs.field(factory=DoubleMeasure)
     interval_share: float = INTERVAL_SHARE
@@ -407,6 +410,10 @@ class ExponentialQuantiles:
     def event(self) -> dp.DpEvent:
         """The privacy event of one release."""
         return dp.ComposedDpEvent([part.event for part in self.parts])
+
+    def rank_error(self) -> int:
+        """See `ExponentialQuantile.rank_error`; of the worst of them."""
+        return max(part.rank_error() for part in self.parts)
 
     def release(self, column: Ranked, noise: Noise | None = None) -> tuple[Selected, ...]:
         """Release the quantiles of a column; see `ExponentialQuantile.release`."""

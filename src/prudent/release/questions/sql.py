@@ -19,32 +19,30 @@ and the message says what may be asked instead.
 | clip(x, low, high) inside any of them | public bounds |
 | agg(x) FILTER (WHERE …), WHERE … | `where` |
 | GROUP BY a, date_trunc('month', d) | `by`; see `groups` |
+| FROM a JOIN b ON a.k = b.k, JOIN b USING (k), LEFT JOIN | `join` |
 | ORDER BY, LIMIT | of the answers |
 """
 
 import contextlib
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import sqlglot
 from sqlglot import expressions as ast
 
-from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
 from prudent.release.outcome import Groups
 from prudent.release.questions.asks import Ask
+from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
 from prudent.release.questions.tables import Table, answered
-from prudent.release.questions.text import NEAREST, Node, ask_of, constant_of, refused, text_of
+from prudent.release.questions.text import Node, ask_of, constant_of, refused, text_of
 from prudent.release.request import GroupNames, Request
-
-_OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
-_PARTS = frozenset(("expressions", "from_", "from", "where", "group", "order", "limit", "kind"))
 
 
 def sql(
@@ -57,7 +55,9 @@ def sql(
     per_unit: PerUnit | None = None,
     groups: GroupNames | None = None,
     connect: str | None = None,
+    public: Sequence[str] = (),
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
     **tables: Any,
@@ -77,9 +77,13 @@ def sql(
             names in a condition, such as department IN ('HR', 'IT'); otherwise they are found
             privately, which needs `delta`.
         connect: The address of a database.
+        public: Of joined tables, those that are public knowledge, by the name that the query has
+            for them; see `join`. All others are private, and joined on `unit`.
         ledger: The ledger to charge.
+        receipt: Where to write the receipt; see `median`.
         noise: Source of randomness; None uses the operating system's.
-        dry_run: Release and charge nothing: return the price and the noise of each part.
+        dry_run: Release and charge nothing: return the price and the noise of each part, and what
+            the engine will be asked.
         **tables: Tables by the name that the query has for them: `people=frame`.
 
     Returns:
@@ -88,14 +92,11 @@ def sql(
     Raises:
         ArgumentError: if the query asks what cannot be answered; nothing is charged then.
     """
-    parsed = _Query.parse(query)
-    source: dict[str, Any] = {"data": data}
-    if isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb")):
-        source["table"] = parsed.table
-    if connect is not None:
-        source = {"connect": connect, "table": parsed.table}
-    elif data is None:
-        source = {"data": tables[parsed.table] if parsed.table in tables else _file(parsed, tables)}
+    tree = select_of(query)
+    source = From.of(tree, query).source(data, connect, tables, unit=unit, public=public)
+    if isinstance(source.get("data"), OpenTable):
+        qualify(tree, source["data"].table.columns)
+    parsed = _Query.of(tree, query)
     by = parsed.keys[0] if len(parsed.keys) == 1 else (parsed.keys or None)
     if groups is None and by is not None:
         groups = parsed.listed() or "private"
@@ -117,16 +118,21 @@ def sql(
         groups=groups,
         where=parsed.where,
         ledger=ledger,
+        receipt=receipt,
         noise=noise,
         dry_run=dry_run,
     )
     found = answered(parsed.asks, request)
-    return found if isinstance(found, Preview) else parsed.arranged(found)
+    if isinstance(found, Preview):
+        from prudent.release.explanation import with_queries
+
+        return with_queries(found, [ask.part(request) for ask in parsed.asks], request)
+    return parsed.arranged(found)
 
 
 def keys_of(query: str) -> list[str]:
     """The columns of groups that a query names."""
-    return list(_Query.parse(query).keys)
+    return list(_Query.of(select_of(query), query).keys)
 
 
 @attrs.frozen
@@ -135,7 +141,6 @@ class _Query:
 
     Attributes:
         tree: The query.
-        table: The name of its table.
         keys: The columns of groups, as `by` takes them.
         asks: The questions.
         order: What the answers are sorted by, the last first: the place of a key or the name of an
@@ -144,37 +149,13 @@ class _Query:
     """
 
     tree: Node
-    table: str
     keys: tuple[str, ...]
     asks: tuple[Ask, ...]
     order: tuple[tuple[int | str, bool], ...]
     limit: int | None
 
     @classmethod
-    def parse(cls, text: str) -> "_Query":
-        _validate.instance(str, "a query in SQL", query=text)
-        try:
-            trees: list[Node] = [
-                tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None
-            ]
-        except Exception:  # also of the tokenizer
-            raise refused(text, "it cannot be parsed") from None
-        if len(trees) != 1 or not isinstance(trees[0], ast.Select):
-            raise refused(text, "it is no single SELECT")
-        (tree,) = trees
-        for kind in (ast.With, ast.Join, ast.Having, ast.Subquery, ast.Window):
-            if tree.find(kind) is not None:
-                raise refused(text, f"it has {kind.__name__.upper()}", NEAREST[kind])
-        if tree.args.get("distinct") is not None:
-            raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
-        if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
-            raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
-        source = tree.args.get("from_") or tree.args.get("from")
-        named: Node = None if source is None else source.this
-        plain = isinstance(named, ast.Table) and isinstance(named.this, ast.Identifier)
-        if not plain or {key for key, value in named.args.items() if value} - _OF_A_TABLE:
-            raise refused(text, "it has no single table after FROM")
-        name = ".".join(part.name for part in named.parts)
+    def of(cls, tree: Node, text: str) -> "_Query":
         group = tree.args.get("group")
         listed = [] if group is None else list(group.expressions)
         if group is not None and {key for key, value in group.args.items() if value} - {
@@ -196,7 +177,6 @@ class _Query:
             raise refused(text, "LIMIT without GROUP BY has no meaning")
         return cls(
             tree,
-            name,
             tuple(keys),
             tuple(asks),
             _order(tree, keys, asks, text),
@@ -213,8 +193,7 @@ class _Query:
         """The groups that the condition names, if it does for every key; else None."""
         found: dict[str, list[Any]] = {}
         where = self.tree.args.get("where")
-        conjuncts = [] if where is None else _conjuncts(where.this)
-        for each in conjuncts:
+        for each in () if where is None else conjuncts(where.this):
             match each:
                 case ast.In(this=ast.Column() as column) if each.expressions:
                     values = each.expressions
@@ -273,17 +252,6 @@ def _order(
     return tuple(reversed(found))
 
 
-def _file(parsed: _Query, tables: Mapping[str, Any]) -> str:
-    if "." in parsed.table and not tables:
-        return parsed.table
-    raise ArgumentError(
-        "query",
-        f"FROM one of {', '.join(tables)}" if tables else "FROM a file in quotes, or a table given",
-        got=parsed.table,
-        hint=f"Give {parsed.table}=… as an argument, or FROM 'file.parquet'.",
-    )
-
-
 def _resolved(node: Node, tree: Node, text: str) -> Node:
     """What a place in the list, GROUP BY 1, or an alias stands for."""
     if isinstance(node, ast.Literal) and not node.is_string:
@@ -314,12 +282,3 @@ def _key(node: Node, text: str) -> str:
         f"groups of {text_of(node)} are not known",
         "Group by columns, date_trunc('month', column), month(column) or lower(column).",
     )
-
-
-def _conjuncts(node: Node) -> Iterator[Node]:
-    node = node.unnest()
-    if isinstance(node, ast.And):
-        yield from _conjuncts(node.this)
-        yield from _conjuncts(node.expression)
-    else:
-        yield node

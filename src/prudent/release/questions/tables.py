@@ -10,8 +10,10 @@ import attrs
 from prudent import _validate
 from prudent._rounding import rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Groups, group_title, html_table, rows_of
 from prudent.release.questions.asks import Ask
@@ -144,13 +146,16 @@ def table(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Table | Preview:
     """Release several statistics of several columns, in one request and at one charge.
 
-    ε is divided between the questions, with less for a count and more for a description. With
-    groups, every question is answered in every group; private groups are chosen once.
+    ε is divided between the questions by what each needs: the shares make the sum of the expected
+    relative errors least, and follow from the statistics alone, so that a count gets less than a
+    mean, and a median less than a variance. With groups, every question is answered in every group;
+    private groups are chosen once.
 
     Args:
         questions: Statistics by column, {"salary": ["median", "mean"], "age": "mean"}; or a list of
@@ -183,6 +188,7 @@ def describe(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Description:
@@ -213,7 +219,7 @@ def describe(
 
 def _is_table(data: Any, connect: str | None) -> bool:
     """Whether data have columns with names, and are not one column by itself."""
-    if connect is not None or isinstance(data, str | os.PathLike):
+    if connect is not None or isinstance(data, str | os.PathLike | Join):
         return True
     return any(hasattr(data, name) for name in ("columns", "column_names", "schema"))
 
@@ -258,7 +264,9 @@ def _described(request: Request) -> list[Ask]:
     """A description of every column, as its public type allows."""
     from prudent.release.columns.sources import open_source
 
-    opened = open_source(request.data, connect=request.connect, table=request.table)
+    opened = open_source(
+        request.data, connect=request.connect, table=request.table, unit=request.unit
+    )
     try:
         schema = dict(opened.table.schema().items())
     finally:

@@ -24,7 +24,8 @@ _PAIRS: dict[Any, str] = {ast.Corr: "correlation", ast.CovarPop: "covariance"}
 _QUANTILES = (ast.Quantile, ast.ApproxQuantile, ast.PercentileCont, ast.PercentileDisc)
 NEAREST: dict[Any, str] = {
     ast.Having: "Leave HAVING out, and choose among the answers.",
-    ast.Join: "Join the tables beforehand, in a view or an ibis table, with one row per person.",
+    ast.Join: "Join on the column of persons: FROM a JOIN b ON a.person = b.person, with it as "
+    "unit; or declare the second table public.",
     ast.Subquery: "Ask of a table or a view; a condition is written in WHERE.",
     ast.With: "Ask of a table or a view; a condition is written in WHERE.",
     ast.Window: "Ask by group: SELECT key, avg(x) … GROUP BY key.",
@@ -59,7 +60,7 @@ def refused(text: str, why: str, hint: str = "") -> ArgumentError:
     """The error of a question that has no private answer, with the nearest one that has."""
     return ArgumentError(
         "query",
-        "SELECT of aggregates FROM one table",
+        "SELECT of aggregates FROM a table, or two that are joined",
         got=text,
         why=why,
         hint=hint or f"Aggregates that can be asked: {_ALLOWED}.",

@@ -11,6 +11,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.accounting import MarginTest
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import MARGIN_CAP
 from prudent.release.charging import charge
 from prudent.release.columns.column import Column, Kind, PerUnit, in_order
@@ -53,6 +54,7 @@ def mode(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Outcome:
@@ -179,6 +181,7 @@ def trimmed_mean(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Outcome:
@@ -264,6 +267,7 @@ def trimmed_sum(
     test: MarginTest | None = None,
     failure: float | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Outcome:

@@ -11,6 +11,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import nearest
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, Kind, PerUnit
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
@@ -51,6 +52,7 @@ def proportion(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -83,6 +85,7 @@ def deviation(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -107,6 +110,7 @@ def minimum(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -131,6 +135,7 @@ def maximum(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:

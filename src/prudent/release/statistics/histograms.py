@@ -14,6 +14,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
@@ -29,7 +30,7 @@ from prudent.release.request import (
     answers,
     release,
 )
-from prudent.release.statistics.frequencies import counted_by
+from prudent.release.statistics.frequencies import release_counts
 from prudent.release.statistics.moments import (
     NARROW_SHARE,
     WIDE_SHARE,
@@ -191,6 +192,7 @@ def histogram(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Histogram:
@@ -215,7 +217,7 @@ def histogram(
         of `count` with groups.
     """
     if categories is not None:
-        return release(Count(), counted_by(locals(), categories))  # type: ignore[no-any-return]
+        return release_counts(Count(), locals(), categories)  # type: ignore[no-any-return]
     bins = _validate.count(1, _MOST_BINS, bins=bins)
     return release(Bins(edges, bins, column), Request.of(locals()))  # type: ignore[no-any-return]
 

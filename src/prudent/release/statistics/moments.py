@@ -15,6 +15,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent._rounding import exact
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit
 from prudent.release.exponential.interval import PrivateInterval
@@ -54,10 +55,10 @@ from prudent.release.sums.moments import (
     fine_lattice,
 )
 
-WIDE_SHARE, NARROW_SHARE = 0.17, 0.13
+WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-CLIPPED_SHARE = 0.04
+CLIPPED_SHARE = 0.03
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
 
 
@@ -78,6 +79,7 @@ def count(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -112,6 +114,7 @@ def sum(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -141,6 +144,7 @@ def mean(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -170,6 +174,7 @@ def variance(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:

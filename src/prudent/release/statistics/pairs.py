@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.exponential.interval import PrivateInterval
@@ -65,6 +66,7 @@ def ratio(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -103,6 +105,7 @@ def weighted_mean(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -143,6 +146,7 @@ def covariance(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -179,6 +183,7 @@ def correlation(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:

@@ -14,16 +14,16 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
-from prudent.release.exponential.many import HalvedQuantiles
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
@@ -50,8 +50,9 @@ from prudent.release.request import (
 )
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
-from prudent.release.sums.additive import shares_of
+from prudent.release.sums.additive import composed, shares_of
 from prudent.release.sums.clipping import for_units
+from prudent.release.sums.tree import POINTS, CountedQuantiles
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
@@ -61,20 +62,19 @@ _ADVICE = (
 _SEVERAL_SHARE = 0.25
 """Fraction of ε for the intervals of several quantiles, which each get a small part of it."""
 
-SCALE_SHARE = 0.2
-"""Fraction of ε for the scale of the values, before a quantile in a tail is chosen without bounds.
+WIDE_SHARE, NARROW_SHARE = 0.16, 0.06
+"""Fractions of ε for the two steps that find an interval, before a quantile in a tail is chosen
+without bounds, or many are.
 
-Only n (1 - p) records lie above a quantile, too few in a small table to outweigh all the octaves
-beyond the data. All n records tell the scale.
+Only n (1 - p) records lie above a quantile, too few in a small table to outweigh all the values
+beyond the data. All n records tell where they are.
 """
 
-NARROW_SHARE = 0.05
-"""Fraction of ε for a narrower interval, among whose points many quantiles are chosen."""
+_TRIMMED = {"steepest": 1.0, "halvings": 4}
+"""How the interval is narrowed: by little, since a quantile beyond it would be moved to its end."""
 
 _ONE_BY_ONE = 3
-"""The most quantiles that are chosen one by one; more are chosen by halving."""
-
-_POINTS = 2**14  # that a quantile may be, if there are many
+"""The most quantiles that are chosen one by one; more follow from the counts of a tree."""
 
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""
@@ -104,6 +104,7 @@ def median(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -144,6 +145,8 @@ def median(
         connect: The address of a database, instead of `data`.
         table: The name of the table in that database.
         ledger: The ledger to charge before any data is read.
+        receipt: Where to write a receipt that `prudent verify` checks: a path, or a
+            `prudent.ReceiptFile` that is signed.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Whether to return a `Preview` instead of releasing: nothing is charged, and no
             record is read.
@@ -180,6 +183,7 @@ def quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -213,6 +217,7 @@ def quantiles(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -226,8 +231,8 @@ def quantiles(
     Returns:
         `Released`, whose value is a tuple with one value for each of `ps`.
     """
-    exact = tuple(margins.rational(p, "ps") for p in _validate.values(ps=ps))
-    return release(Quantiles(exact), Request.of(locals()))  # type: ignore[no-any-return]
+    fractions = tuple(margins.rational(p, "ps") for p in _validate.values(ps=ps))
+    return release(Quantiles(fractions), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @tested_answers
@@ -254,6 +259,7 @@ def iqr(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -281,6 +287,7 @@ def certify_quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Released:
@@ -321,12 +328,13 @@ class Quantile(Tested):
             return self.priced(
                 name, tested.calibrate(request, scale=records.scale), request, records
             )
-        share, measure = _choice(request, records)
-        share, scaled = _scaled(request, records, share, self.p)
+        measure = _choice(request, records)
+        rest, scaled = _scaled(request, records, self.p)
+        share = float_share(rest, records.contribution.records)
         chosen = ExponentialQuantile(self.p, share, measure, confidence=request.confidence)
         enough = int(float(rounded_up(chosen.enough_records, 2)))
         few = f"With fewer than about {enough:,} records there may be no interval."
-        return _priced(name, Choosing(chosen, scaled), [chosen], request, records, few)
+        return _priced(name, Choosing(chosen, scaled), chosen.rank_error(), request, records, few)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
@@ -339,7 +347,27 @@ class Quantile(Tested):
             confidence = priced.mechanism.chosen.confidence
             known = ReleasedInterval(low, high, confidence, selected.useless)
             spread = ScaledSpread(selected.value, known, records.scale)
-        return _chosen(records.scale.value(selected.value), priced, spread)
+        found = _chosen(records.scale.value(selected.value), priced, spread)
+        if not selected.useless or selected.among is None:
+            return found
+        return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
+
+    def _advice(self, priced: Priced, among: tuple[float, float], records: Column) -> str:
+        """How many records would do, without bounds and with released ends as bounds.
+
+        It follows from p, ε and what was released; how many records there are is not known.
+        """
+        share = float_share(priced.preview.epsilon, records.contribution.records)
+        chosen: ExponentialQuantile = priced.mechanism.chosen
+        near = attrs.evolve(chosen, epsilon=share, measure=_measure(among, records.scale))
+        enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
+        without, with_bounds = (f"{int(float(each)):,}" for each in enough)
+        ends = ", ".join(exact(records.scale.value(end)) for end in among)
+        return (
+            f"Too few records for an interval of the {self.p}-quantile at this ε: without bounds "
+            f"about {without} are enough; with bounds=({ends}) about {with_bounds}, and its rank "
+            f"is then off by about {rounded_up(near.typical_rank_error(), 1)} records."
+        )
 
     @override
     def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
@@ -357,17 +385,19 @@ class Quantiles(Statistic):
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
-        share, measure = _choice(request, records)
+        measure, units = _choice(request, records), records.contribution.records
         many = len(self.ps) > _ONE_BY_ONE
-        share, scaled = _scaled(request, records, share, *self.ps, always=many)
-        chosen: Any = ExponentialQuantiles(  # checks the options
-            self.ps, share, measure, _SEVERAL_SHARE, request.confidence
+        rest, scaled = _scaled(request, records, *self.ps, always=many)
+        chosen: Any = (
+            CountedQuantiles(self.ps, rest, units, request.confidence)
+            if many
+            else ExponentialQuantiles(
+                self.ps, float_share(rest, units), measure, _SEVERAL_SHARE, request.confidence
+            )
         )
-        if many:
-            chosen = HalvedQuantiles(self.ps, share, _SEVERAL_SHARE, request.confidence)
         ends = measure.value(measure.low), measure.value(measure.high)
         choosing = Choosing(chosen, scaled, None if request.bounds is None else ends)
-        return _priced("quantiles", choosing, chosen.parts, request, records)
+        return _priced("quantiles", choosing, chosen.rank_error(), request, records)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
@@ -401,8 +431,11 @@ class Range(Tested):
             raise _validate.ArgumentError(
                 "certify", "with propose, for an interquartile range", got=request.certify
             )
-        chosen = ExponentialRange(*_choice(request, records), confidence=request.confidence)
-        return _priced("iqr", Choosing(chosen), chosen.quartiles.parts, request, records)
+        measure = _choice(request, records)
+        share = float_share(request.epsilon, records.contribution.records)
+        chosen = ExponentialRange(share, measure, confidence=request.confidence)
+        error = chosen.quartiles.rank_error()
+        return _priced("iqr", Choosing(chosen), error, request, records)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
@@ -431,51 +464,53 @@ class Choosing:
         bounds: Public bounds, instead of that interval.
     """
 
-    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | HalvedQuantiles
+    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | CountedQuantiles
     scaled: PrivateInterval | None = None
     bounds: tuple[float, float] | None = None
 
     def event(self, records: int) -> dp.DpEvent:
         """The privacy event, for units of so many records."""
-        event = for_units(self.chosen.event, records)
-        if self.scaled is None:
-            return event
-        steps = self.scaled.events
-        if not isinstance(self.chosen, HalvedQuantiles):
-            steps = steps[:1]  # the values of a measure need no narrower interval
-        return dp.ComposedDpEvent([*steps, event])
+        event = self.chosen.event
+        if not isinstance(self.chosen, CountedQuantiles):  # for the ε of one record
+            event = for_units(event, records)
+        return composed([*([] if self.scaled is None else self.scaled.events), event])
 
     def release(self, records: Column, noise: Noise) -> Any:
         """Release the scale, if it is asked for, and the quantiles.
 
         Values beyond the scale are moved to its ends, so an interval that reaches an end has none.
         """
-        if isinstance(self.chosen, HalvedQuantiles):
-            return self._halved(self.chosen, records, noise)
+        if isinstance(self.chosen, CountedQuantiles):
+            return self._counted(self.chosen, records, noise)
         if self.scaled is None:
             return self.chosen.release(records, noise)
-        low, high = self.scaled.widest(records, noise)
-        near: Measure = DoubleMeasure((low, high))
-        if records.scale.whole:
-            lattice = records.scale.lattice()
-            first, last = lattice.steps([low, high]).tolist()
-            near = LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
+        among = self.scaled.release(records, noise)
+        near = _measure(among, records.scale)
         found: Any = attrs.evolve(self.chosen, measure=near).release(records, noise)
         if isinstance(found, Selected):
-            return _inside(found, near)
+            return attrs.evolve(_inside(found, near), among=among)
         return tuple(_inside(one, near) for one in found)
 
-    def _halved(
-        self, chosen: HalvedQuantiles, records: Column, noise: Noise
+    def _counted(
+        self, chosen: CountedQuantiles, records: Column, noise: Noise
     ) -> tuple[Selected, ...]:
         """Many quantiles, among the points of the bounds or of the interval."""
-        if self.scaled is None:
-            assert self.bounds is not None
-            points = Points.read(records, self.bounds, _POINTS)
-            return tuple(_wider(one, points) for one in chosen.release(points, noise))
-        points = Points.read(records, self.scaled.release(records, noise), _POINTS)
-        found = chosen.release(points, noise)
-        return tuple(_wider(_inside(one, points.measure), points) for one in found)
+        public, between = self.scaled is None, not records.scale.whole
+        ends = self.bounds if self.scaled is None else self.scaled.release(records, noise)
+        assert ends is not None
+        points = Points.read(records, ends, POINTS)
+        found = chosen.release(points, noise, between)
+        known = found if public else tuple(_inside(one, points.measure) for one in found)
+        return tuple(_wider(one, points) for one in known)
+
+
+def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
+    """The values of a column between released ends."""
+    if not scale.whole:
+        return DoubleMeasure(ends)
+    lattice = scale.lattice()
+    first, last = lattice.steps(list(ends)).tolist()
+    return LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
 
 
 def _wider(found: Selected, points: Points) -> Selected:
@@ -491,23 +526,23 @@ def _inside(found: Selected, measure: Measure) -> Selected:
     if found.interval_indices is None:
         return found
     first, last = found.interval_indices
-    return attrs.evolve(found, whole=not measure.low < first <= last < measure.high)
+    inside = measure.low < first <= last < measure.high
+    return attrs.evolve(found, whole=found.whole or not inside)
 
 
 def _scaled(
-    request: Request, records: Column, share: float, *ps: Fraction, always: bool = False
+    request: Request, records: Column, *ps: Fraction, always: bool = False
 ) -> tuple[float, PrivateInterval | None]:
-    """What is left of the ε of one record, and how a scale is found, if a quantile needs one."""
+    """What is left of ε, and how a scale is found, if a quantile needs one."""
     middle = all(min(p, 1 - p) >= _TAIL for p in ps) and not always
     if request.bounds is not None or middle:
-        return share, None
-    wide, narrow, rest = shares_of(request.epsilon, SCALE_SHARE, NARROW_SHARE if always else 0.0)
-    scaled = PrivateInterval.of(records, wide, narrow if always else wide)
-    return float_share(rest, records.contribution.records), scaled
+        return request.epsilon, None
+    wide, narrow, rest = shares_of(request.epsilon, WIDE_SHARE, NARROW_SHARE)
+    return rest, PrivateInterval.of(records, wide, narrow, **_TRIMMED)
 
 
-def _choice(request: Request, records: Column) -> tuple[float, Measure]:
-    """ε for one record, and the values an answer may take; options of the test are refused.
+def _choice(request: Request, records: Column) -> Measure:
+    """The values an answer may take; options of the test are refused.
 
     A unit with several records shares ε between them, since ranges add up.
     """
@@ -518,18 +553,15 @@ def _choice(request: Request, records: Column) -> tuple[float, Measure]:
             raise _validate.ArgumentError(
                 name, "with propose only", got=given, why="without a proposal nothing is tested"
             )
-    scale = records.scale
-    return float_share(request.epsilon, records.contribution.records), (
-        LatticeMeasure(scale.lattice(request.bounds))
-        if scale.whole
-        else DoubleMeasure(request.bounds)
-    )
+    if records.scale.whole:
+        return LatticeMeasure(records.scale.lattice(request.bounds))
+    return DoubleMeasure(request.bounds)
 
 
 def _priced(
     name: str,
     mechanism: Choosing,
-    parts: Sequence[ExponentialQuantile],
+    rank_error: int,
     request: Request,
     records: Column,
     *notes: str,
@@ -539,7 +571,7 @@ def _priced(
         mechanism="exponential",
         epsilon=request.epsilon,
         event=mechanism.event(records.contribution.records),
-        rank_error=max(part.rank_error() for part in parts),
+        rank_error=rank_error,
         notes=notes,
     )
     return Priced(preview=preview, mechanism=mechanism)

@@ -15,6 +15,7 @@ from prudent import _validate
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import MARGIN_CAP, distance_by_margin
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
@@ -300,6 +301,7 @@ def search_quantile(
     connect: str | None = None,
     table: str | None = None,
     ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
 ) -> Outcome:

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.records.people import Unit
 from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private import Preparation, make_ready, prepare
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
@@ -43,6 +44,9 @@ def make_private(
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
     fix: bool = False,
     key: Key | None = None,
     ledger: LedgerLike | None = None,
@@ -70,6 +74,9 @@ def make_private(
         loss_reduction: As for `prudent.make_private`.
         max_physical_batch: As for `prudent.make_private`.
         example: As for `prudent.make_private`.
+        unit: As for `prudent.make_private`.
+        records_per_person: As for `prudent.make_private`.
+        per_unit: As for `prudent.make_private`.
         fix: As for `prudent.make_private`.
         key: As for `prudent.make_private`.
         ledger: As for `prudent.make_private`; to resume, `ckpt_path` has the saved state.
@@ -100,6 +107,7 @@ def make_private(
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
+        unit=Unit.given(unit, records_per_person, per_unit),
         key=key,
         ledger=ledger,
     )

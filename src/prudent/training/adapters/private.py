@@ -12,6 +12,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.charging import LedgerLike
+from prudent.records.people import Unit
 from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
@@ -40,6 +41,9 @@ def make_private(
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
     fix: bool = False,
     key: Key | None = None,
     ledger: LedgerLike | None = None,
@@ -76,6 +80,12 @@ def make_private(
             batch is run in parts, which takes three to four times as long; the loop stays the same.
         example: A public item of the data set, as for `fit`: with a `collate_fn` that pads to the
             longest item, every record is padded to the example's length.
+        unit: Who each record belongs to, as for `fit`. Batches are then drawn of people, of whom
+            `batch_size` are expected, and a person's gradient is clipped once. A batch holds
+            `records_per_person` rows for each of them, one person after another: keep the rows in
+            this order. Rows that a person has no record for repeat one of hers and count nothing.
+        records_per_person: As for `fit`.
+        per_unit: As for `fit`.
         fix: Replace layers that mix records, such as batch normalisation, by others where that is
             possible (`prudent.training.checking.mending`), and print each replacement. Parameters
             stay the same objects.
@@ -91,7 +101,8 @@ def make_private(
         from the parameters is, over the whole run, (ε, δ)-DP for ε = `optimizer.plan.epsilon(δ)`
         and the neighbours of `optimizer.plan.relation`. Without a plan, the rate is the batch size
         divided by the number of records, which `ZERO_OUT` treats as public. `prudent.check` tells
-        whether a model and a loss meet the conditions.
+        whether a model and a loss meet the conditions. With a `unit`, neighbours differ in one
+        person, with any number of records.
 
     | case | what happens |
     |---|---|
@@ -124,6 +135,7 @@ def make_private(
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
+        unit=Unit.given(unit, records_per_person, per_unit),
         key=key,
         ledger=ledger,
     )
@@ -181,6 +193,7 @@ def prepare(
     loss_reduction: str,
     max_physical_batch: int | None,
     example: Any,
+    unit: Unit | None,
     key: Key | None,
     ledger: LedgerLike | None,
 ) -> Preparation:
@@ -188,8 +201,16 @@ def prepare(
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)
+    records = len(loader.dataset)  # type: ignore[arg-type]
+    people = None if unit is None else unit.people(loader.dataset, records)
+    count = records if people is None else len(people)
     if plan is None:
-        plan, batches = _calibrated(loader, epsilon, delta, epochs, clip, aggregation), len(loader)
+        batches = len(loader)
+        if people is not None:
+            assert loader.batch_size is not None
+            batches = -(-count // loader.batch_size)
+        given = epsilon, delta, epochs, clip, aggregation
+        plan = _calibrated(loader.batch_size, count, batches, *given)
     else:
         _refuse_with_plan(
             epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, aggregation=aggregation
@@ -198,11 +219,10 @@ def prepare(
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
     charge, key = RunCharge(ledger, plan, delta), given_or_random(key)
-    records = len(loader.dataset)  # type: ignore[arg-type]
-    sampler = PoissonSampler(records, plan.sampling_rate, key=key)
+    sampler = PoissonSampler(count, plan.sampling_rate, key=key)
     return Preparation(
         charge,
-        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced),
+        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced, unit, people),
         Reduction(loss_reduction),
         max_physical_batch,
         key,
@@ -210,14 +230,16 @@ def prepare(
 
 
 def _calibrated(
-    loader: DataLoader[Any],
+    batch: int | None,
+    count: int,
+    batches: int,
     epsilon: float | None,
     delta: float | None,
     epochs: int | None,
     clip: float | None,
     aggregation: Aggregation | None,
 ) -> Plan:
-    """The plan with the least noise for (ε, δ) over this many epochs of the loader."""
+    """The plan with the least noise for (ε, δ) over this many epochs of so many batches."""
     if epsilon is None or delta is None or epochs is None:
         given = {"epsilon": epsilon, "delta": delta, "epochs": epochs}
         missing = [name for name, value in given.items() if value is None]
@@ -231,13 +253,12 @@ def _calibrated(
         aggregation = Sum(clip=1.0 if clip is None else clip, noise_multiplier=1.0)
     elif clip is not None:
         raise ArgumentError("clip", "None with an aggregation, which has its own", got=clip)
-    records, batch = len(loader.dataset), loader.batch_size  # type: ignore[arg-type]
     assert batch is not None
     return Plan(
-        sampling_rate=min(1.0, batch / records),
-        steps=_validate.count(1, epochs=epochs) * len(loader),
+        sampling_rate=min(1.0, batch / count),
+        steps=_validate.count(1, epochs=epochs) * batches,
         aggregation=aggregation,
-        expected_batch=min(batch, records),
+        expected_batch=min(batch, count),
         relation=ZERO_OUT,
     ).calibrate(epsilon=epsilon, delta=delta)
 

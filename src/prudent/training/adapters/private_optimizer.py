@@ -64,12 +64,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self.outcome: StepOutcome | None = None
         self._charge = charge
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        records = len(loader.dataset)  # type: ignore[arg-type]
         self._release = Step(
             self.plan,
             model,
             _computed_elsewhere,
-            expected_batch=self.plan.sampling_rate * records,
+            expected_batch=self.plan.sampling_rate * loader.count,
             engine=_Prepared(model, _computed_elsewhere),
             key=key,
         )
@@ -204,10 +203,13 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._before = {
             name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
         }
-        drawn = self._release.randomness.at(self.steps + 1)
-        ids = self._loader.ids(count_records(args, kwargs))
-        with drawn.seeded(), drawn.records(ids).active():
-            outputs, passed = self._run_outside(trained, args, kwargs)
+        random = self._release.randomness.at(self.steps + 1)
+        drawn = self._loader.drawn(count_records(args, kwargs))
+        # What was not drawn has no people, and no step can be taken on it.
+        slots = None if drawn is None else self._loader.slots
+        ids, shares = (None, None) if drawn is None else drawn
+        with random.seeded(), random.records(ids, slots=slots or 1).active():
+            outputs, passed = self._run_outside(trained, args, kwargs, slots, shares)
         passed.received = self._ready.append
         return outputs
 

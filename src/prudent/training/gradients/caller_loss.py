@@ -21,7 +21,7 @@ from typing_extensions import override
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients.capture import Capture
-from prudent.training.gradients.engine import count_records, native_products
+from prudent.training.gradients.engine import by_person, count_records, native_products
 from prudent.training.gradients.engines import BookKeeping, _Kept
 from prudent.training.gradients.factors.tape import NormTape, Tape
 from prudent.training.gradients.kept_records import Leftovers
@@ -85,7 +85,12 @@ class OutsideLoss:
     physical_batch: int | None = None
 
     def __call__(
-        self, trained: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        trained: Mapping[str, Tensor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        slots: int | None = None,
+        shares: Tensor | None = None,
     ) -> tuple[Any, "Pass"]:
         """Run a batch forward.
 
@@ -93,6 +98,8 @@ class OutsideLoss:
             trained: The parameters to differentiate with respect to, by name.
             args: Positional arguments of the model.
             kwargs: Keyword arguments of the model.
+            slots: If given, so many consecutive rows are those of one person.
+            shares: What the term of each row is multiplied by, if they are.
 
         Returns:
             The outputs, which require a gradient, and the pass that waits for it.
@@ -102,7 +109,7 @@ class OutsideLoss:
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
         everything = self.model.named_parameters()
         fixed = {name: value.detach() for name, value in everything if name not in leaves}
-        engine = _Linear(self.model, partial(_fill, self.forward, (args, kwargs)))
+        engine = _Linear(self.model, partial(_fill, self.forward, (args, kwargs)), slots)
         tensors = [t.detach() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         with native_products():
             if records == 0:
@@ -110,9 +117,11 @@ class OutsideLoss:
             elif self.physical_batch is None or records <= self.physical_batch:
                 passed = _AtOnce(engine, leaves, fixed, tensors)
             else:
-                passed = _InParts(engine, leaves, fixed, tensors, self.physical_batch)
+                whole = max(1, self.physical_batch // (slots or 1)) * (slots or 1)
+                passed = _InParts(engine, leaves, fixed, tensors, whole)
         passed.records = records
         passed.factor = records if self.reduction is Reduction.MEAN else 1
+        passed.shares = shares
         return self._gated(passed, engine.outline), passed
 
     def _gated(self, passed: "Pass", outline: "_Outline") -> Any:
@@ -138,6 +147,7 @@ class Pass(ABC):
         outputs: Every output tensor, with records on the first axis.
         records: Number of records. Private: neither released nor charged.
         factor: What the gradients of the outputs are multiplied by, to undo a mean.
+        shares: What that of each row is multiplied by as well; None: by nothing.
         received: Called with this pass when its backward has run.
     """
 
@@ -146,6 +156,7 @@ class Pass(ABC):
         self.outputs: Tensors = []
         self.records = 0
         self.factor = 1
+        self.shares: Tensor | None = None
         self.received: Callable[[Pass], None] = _nobody
         self._given: list[Tensor | None] | None = None
 
@@ -156,8 +167,15 @@ class Pass(ABC):
                 "Expected one backward pass through the outputs of a batch, got two: each record "
                 "would count twice. Add the losses up, and call backward() once."
             )
-        self._given = [None if g is None else g * self.factor for g in gradients]
+        self._given = [None if g is None else self._scaled(g) for g in gradients]
         self.received(self)
+
+    def _scaled(self, gradient: Tensor) -> Tensor:
+        scaled = gradient * self.factor
+        if self.shares is None:
+            return scaled
+        shares = self.shares.to(gradient.device, gradient.dtype)
+        return scaled * shares.view(-1, *[1] * (gradient.ndim - 1))
 
     @abstractmethod
     def gradients(self) -> list[Gradients]:
@@ -176,14 +194,14 @@ class _AtOnce(Pass):
         super().__init__(engine, leaves, fixed)
 
         def run(tensors: Tensors) -> tuple[NormTape, Tensors]:
-            tape = NormTape(leaves, keep=True)
+            tape = NormTape(leaves, keep=True, slots=engine._slots_of(tensors, ()))
             return tape, engine.outputs(tape, fixed, tensors)
 
         restart = restarting(next(iter(leaves.values())).device)
         result, self._refused = attempt(run, tensors), None
         if result is None:
             spared = engine._spared(run, tensors)
-            self._refused = spared.refused
+            self._refused = engine._refused(spared)
             restart()
             result = run(spared.replaced(tensors))
         self._tape: NormTape | None
@@ -201,6 +219,7 @@ class _AtOnce(Pass):
         with torch.autocast(losses.device.type, enabled=False), native_products():
             tape.collect(losses)
             with torch.no_grad():
+                losses = by_person(losses, tape.slots).sum(1)
                 answer = _Kept(tape, tape.norms(losses.detach()), _unknown(losses))
         return [answer if self._refused is None else answer.without(self._refused)]
 
@@ -255,7 +274,7 @@ class _Part:
             outputs = attempt(run, tensors)
             if outputs is None:
                 spared = engine._spared(run, tensors)
-                self._refused, tensors = spared.refused, spared.replaced(tensors)
+                self._refused, tensors = engine._refused(spared), spared.replaced(tensors)
                 with self._replay.again():
                     outputs = run(tensors)
         self.tensors, self.outputs = tensors, outputs
@@ -308,14 +327,17 @@ class _Linear(BookKeeping):
     Args:
         model: As for every engine.
         forward: Calls the model's own forward with these tensors in their places.
+        slots: As for every engine; shares are multiplied into G.
 
     Attributes:
         outline: The outputs without their tensors, known after the first run.
         reached: Which of the differentiable outputs have a gradient.
     """
 
-    def __init__(self, model: nn.Module, forward: Callable[[Tensors], Any]) -> None:
-        super().__init__(model, _computed_outside)
+    def __init__(
+        self, model: nn.Module, forward: Callable[[Tensors], Any], slots: int | None
+    ) -> None:
+        super().__init__(model, _computed_outside, slots=slots)
         self._forward = forward
         self.outline: _Outline
         self.reached: list[bool] = []

@@ -64,6 +64,10 @@ class Engine(ABC):
             of one.
         autocast: Run the model in this type (torch.bfloat16). Parameters, norms, weights and sums
             stay in the precision of the parameters.
+        slots: Make gradients of people: each is the sum over so many consecutive rows, the slots of
+            one person. The targets are then a pair (targets, shares), and the loss of every row is
+            multiplied by its share, which is zero for an empty slot. Norms, losses and weights are
+            those of people.
 
     Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, up to rounding in the
     parameters' precision, and larger where the terms of a gradient cancel: a norm that is too small
@@ -88,7 +92,9 @@ class Engine(ABC):
         *,
         recompute: bool = False,
         autocast: torch.dtype | None = None,
+        slots: int | None = None,
     ) -> None:
+        self.slots = slots
         self.model = model
         self.loss = loss
         self.recompute = recompute
@@ -118,7 +124,7 @@ class Engine(ABC):
             # again.
             replay = Replay(device) if self.recompute else None
         batch = _without_graph(read())
-        if count_records(*batch) == 0:
+        if self._count(*batch) == 0:
             return NoRecords(trained)
         with native_products(), self._precision(device):
             if replay is None:
@@ -131,7 +137,11 @@ class Engine(ABC):
                 spared = self._spared(lambda batch: self._norms(trained, fixed, *batch), batch)
                 with replay.again():
                     replaced = spared.replaced(_without_graph(read()))
-                    results = map(spared.marked, self._norms(trained, fixed, *replaced))
+                    refused = self._refused(spared)
+                    results = (
+                        result.masked_fill(refused, torch.nan)
+                        for result in self._norms(trained, fixed, *replaced)
+                    )
             norms, losses = results
             before, streams = sketch(batch), active_streams()
 
@@ -141,7 +151,9 @@ class Engine(ABC):
                 check_same(sketch(batch), before, 1e-5)
                 inputs, targets = batch if spared is None else spared.replaced(batch)
                 losses, total = self._sum(trained, fixed, inputs, targets, weights)
-                return losses if spared is None else spared.marked(losses), total
+                if spared is not None:
+                    losses = losses.masked_fill(self._refused(spared), torch.nan)
+                return losses, total
 
         return Recomputed(run_again, norms, losses, replay.near)
 
@@ -154,7 +166,7 @@ class Engine(ABC):
         """The same with every record's gradient formed, for callers that need them."""
         refuse_unsupported(self.model)
         trained, fixed = self._split(parameters)
-        if count_records(inputs, targets) == 0:
+        if self._count(inputs, targets) == 0:
             empty = {name: v.detach().new_zeros(0, *v.shape) for name, v in trained.items()}
             return Formed(empty, NoRecords(trained).losses)
         batch = _without_graph((inputs, targets))
@@ -170,7 +182,7 @@ class Engine(ABC):
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            batch = made_up(read(), 2, varied=True)
+            batch = made_up(read(), 2 * (self.slots or 1), varied=True)
             try:
                 norms = self(parameters, *batch).norms
             except Exception:  # an error of the model will show again on the actual batch
@@ -215,11 +227,28 @@ class Engine(ABC):
             return answer
         spared = self._spared(run, batch)
         restart()  # the second attempt draws what the first drew
-        return run(spared.replaced(batch)).without(spared.refused)
+        return run(spared.replaced(batch)).without(self._refused(spared))
 
     def _spared(self, run: Callable[[Any], Any], batch: Any) -> Spared:
         """Find the rejected records; an error of the model itself is raised with its layer."""
         return Spared(run, batch, lambda error: named(error, self.model))
+
+    def _refused(self, spared: Spared) -> Tensor:
+        """The records, or the people with a record, that the model or the loss rejects."""
+        return by_person(spared.refused, self.slots or 1).any(1)
+
+    def _count(self, inputs: Any, targets: Any) -> int:
+        """The number of rows, which must be those of whole people."""
+        rows = count_records(inputs, targets)
+        if rows % (self.slots or 1):
+            raise ValueError(f"Expected {self.slots} rows for every person, got {rows} in all.")
+        return rows
+
+    def _slots_of(self, inputs: Any, targets: Any) -> int:
+        """Rows of a person; 1 in a part of a batch that is only tried and may cut a person."""
+        if self.slots is None or count_records(inputs, targets) % self.slots:
+            return 1
+        return self.slots
 
     def _split(self, parameters: Parameters) -> tuple[Values, Values]:
         """Trained leaves and all other values, both detached from the caller's tensors."""
@@ -241,7 +270,10 @@ class Engine(ABC):
         return trained, fixed
 
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
-        """The loss of one record, as a batch of one."""
+        """The loss of one record, as a batch of one; times its share, if it is a person's."""
+        share = None
+        if self.slots is not None:
+            targets, share = targets
         inputs, targets = pytree.tree_map_only(Tensor, lambda leaf: leaf[None], (inputs, targets))
         outputs = self._holding(values, lambda: run_on(self.model, inputs))
         losses = self.loss(outputs, targets)
@@ -253,7 +285,7 @@ class Engine(ABC):
                 shown=str(shape),
                 hint="Use reduction='none', and sum or average over the positions of a record.",
             )
-        return losses[0]
+        return losses[0] if share is None else losses[0] * share.to(losses.dtype)
 
     def _holding(self, values: Mapping[str, Tensor], run: Callable[[], Any]) -> Any:
         """The result of `run()` while the model uses the given values."""
@@ -285,6 +317,11 @@ def run_on(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+
+def by_person(values: Tensor, slots: int) -> Tensor:
+    """Values of records, of shape (records, ...), as (people, slots, ...)."""
+    return values.reshape(-1, slots, *values.shape[1:])
 
 
 def count_records(inputs: Any, targets: Any) -> int:

@@ -9,7 +9,7 @@ from torch.func import grad_and_value, vmap
 
 from prudent._torch_private import pytree
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
-from prudent.training.gradients.engine import Engine, count_records
+from prudent.training.gradients.engine import Engine, by_person, count_records
 from prudent.training.gradients.factors.rules import without_fused_attention
 from prudent.training.gradients.factors.tape import (
     FormTape,
@@ -45,35 +45,37 @@ class BookKeeping(Engine):
     """
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
-        tape = NormTape(trained, keep=True)
+        tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
         norms, losses = self._record(tape, fixed, inputs, targets)
         return _Kept(tape, norms, losses)
 
     def _norms(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any
     ) -> tuple[Tensor, Tensor]:
-        return self._record(NormTape(trained, keep=False), fixed, inputs, targets)
+        tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
+        return self._record(tape, fixed, inputs, targets)
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
     ) -> tuple[Tensor, Values]:
-        tape = SumTape(trained, weights)
+        tape = SumTape(trained, weights, self._slots_of(inputs, targets))
         losses = self._collect(tape, fixed, inputs, targets)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            return losses, tape.sums()
+            return by_person(losses, tape.slots).sum(1), tape.sums()
 
     def _record(
         self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
     ) -> tuple[Tensor, Tensor]:
         losses = self._collect(tape, fixed, inputs, targets)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            losses = by_person(losses, tape.slots).sum(1)
             return tape.norms(losses), losses
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
-        tape = FormTape(trained, count_records(inputs, targets))
+        tape = FormTape(trained, count_records(inputs, targets), self._slots_of(inputs, targets))
         losses = self._collect(tape, fixed, inputs, targets)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            return Formed(tape.formed(), losses)
+            return Formed(tape.formed(), by_person(losses, tape.slots).sum(1))
 
     def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
         """Fill the tape with one forward and one backward pass; return the losses."""
@@ -148,4 +150,6 @@ class Materialised(Engine):
             per_example, losses = differentiate(values, inputs, targets, rows)
         refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            return Formed(per_example, losses)
+            slots = self._slots_of(inputs, targets)
+            per_example = {n: by_person(g, slots).sum(1) for n, g in per_example.items()}
+            return Formed(per_example, by_person(losses, slots).sum(1))

@@ -271,10 +271,6 @@ class Spared:
 
         return pytree.tree_map(one, batch, self._record)
 
-    def marked(self, values: Tensor) -> Tensor:
-        """Norms or losses, with NaN for every refused record."""
-        return values.masked_fill(self.refused, torch.nan)
-
 
 def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
     """A made-up record that `run` accepts; if there is none, raises the first error."""

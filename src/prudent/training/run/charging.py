@@ -2,12 +2,15 @@
 
 import secrets
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import dp_accounting as dp
 
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
+from prudent.receipts.making import receipt_of
+from prudent.receipts.receipt import Receipt
 from prudent.training.plan import Plan
 
 
@@ -37,6 +40,7 @@ class RunCharge:
     resumed: bool = False
     taken: int = 0
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
+    _noted: list[Any] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.ledger is not None:
@@ -79,6 +83,7 @@ class RunCharge:
         paid for, whatever the history says.
         """
         charges = self._made.get(self.name)
+        self._noted = self._noted or charges or []
         record = getattr(self.ledger, "record_outcome", None)
         if not charges or record is None:
             return
@@ -93,6 +98,34 @@ class RunCharge:
                 f"ledger, where it stays unknown: {error}",
                 stacklevel=2,
             )
+
+    def receipt(self, kind: str, released: Mapping[str, Any], **facts: Any) -> Receipt:
+        """The receipt of the run, for the whole plan.
+
+        Args:
+            kind: "training" or "federated".
+            released: What was released.
+            **facts: More of it; see `receipt_of`.
+        """
+        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
+        charge = only if only is not None and only.event == plan.event else None
+        return receipt_of(
+            kind,
+            asked={"plan": plan, "run": self.name},
+            event=plan.event,
+            epsilon=plan.epsilon(delta),
+            delta=delta,
+            relation=plan.relation,
+            released=released,
+            ledger=self.ledger,
+            charge=charge,
+            **facts,
+        )
+
+
+USUAL_DELTA = 1e-6
+"""The δ of the receipt of a run for which none was stated."""
 
 
 def _steps(event: dp.DpEvent, plan: Plan) -> int:

@@ -51,7 +51,8 @@ class Execution:
         device: Device of the model and the data. With several processes, "cuda" means the GPU
             numbered LOCAL_RANK in each.
         engine: The engine that computes per-example norms.
-        physical_batch: Rows that each process computes at a time. None: enough for most draws.
+        physical_batch: Records, or people, that each process computes at a time. None: enough for
+            most draws.
         recompute: Run each chunk twice instead of keeping what its weighted sum needs, so that
             memory of the device does not grow with the logical batch. No CUDA graph is captured.
             Random numbers of the model must come from torch's default generators, which are reset
@@ -133,7 +134,9 @@ class Execution:
         """The key of sampling and noise: derived from the seed if given, else new at every call."""
         return Key.random() if self.seed is None else Key.from_seed(self.seed)
 
-    def engine_of(self, model: nn.Module, loss: Loss) -> Engine:
-        """The chosen engine for a model and its loss."""
+    def engine_of(self, model: nn.Module, loss: Loss, slots: int | None = None) -> Engine:
+        """The chosen engine for a model and its loss; `slots` as for every engine."""
         autocast = torch.bfloat16 if self.precision is Precision.BF16 else None
-        return _ENGINES[self.engine](model, loss, recompute=self.recompute, autocast=autocast)
+        return _ENGINES[self.engine](
+            model, loss, recompute=self.recompute, autocast=autocast, slots=slots
+        )

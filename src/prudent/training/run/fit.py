@@ -1,6 +1,7 @@
 """The training function `fit`: from a plan, a model and data to a private model."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -9,9 +10,11 @@ from torch import nn
 
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
+from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.chunk import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
+from prudent.training.parallel.sharding import whole_state
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.execution import Execution
@@ -35,6 +38,7 @@ class Fitted:
             knows the seed, because they can subtract the noise.
         lost: Number of steps of the plan that are paid for but not in the model, because a resumed
             run could not prove that it would repeat them (see `prudent.training.run.resuming`).
+        protected: What the plan counts, and its ε protects: every "record", or every "person".
     """
 
     model: nn.Module
@@ -43,6 +47,7 @@ class Fitted:
     pass_rate: float | None
     predictable_noise: bool
     lost: int = 0
+    protected: str = "record"
 
 
 def fit(
@@ -55,6 +60,9 @@ def fit(
     scheduler: Scheduler | None = None,
     collate_fn: Collate | None = None,
     example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
     execution: Execution | None = None,
     corrupt: Corrupt | Corruption | None = None,
     average: float | None = None,
@@ -89,6 +97,16 @@ def fit(
         example: A public item, in the form of the records. Its types and shapes are used instead of
             those that most of the first items have. The `collate_fn` then gets it together with
             each item, so that one that pads to the longest item pads to the example's length.
+        unit: Who each record belongs to: one id per record, or the name of an entry of items that
+            are dictionaries, which then is no input. People take the place of records: the plan's
+            sampling rate, expected batch, trims and ε are those of people. A person's gradient in a
+            step is that of her records' losses together, clipped once. None: every record is
+            protected alone. See `prudent.records.people` for odd ids.
+        records_per_person: With a unit, the public number of a person's records that count in a
+            step, at most; 8 unless given. A new random choice of them in every step if she has
+            more.
+        per_unit: With a unit, whether the loss of a person is the "mean" (unless given) or the
+            "sum" of the losses of these records.
         execution: Device, engine and other settings that do not change the plan's event. A seed
             makes the noise predictable.
         corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
@@ -111,7 +129,8 @@ def fit(
         neighbours of `Fitted.plan.relation`, as long as the key of the noise stays secret. The key
         comes from the operating system unless `execution` has a seed. Without a public
         `plan.expected_batch` the sum is divided by the sampling rate times the number of records,
-        and the relation declares this number public.
+        and the relation declares this number public. With a `unit`, all this holds for
+        neighbours that differ in one person, with any number of records.
     """
     reporting = Reporting() if reporting is None else reporting
     _validate.instance(Reporting, "a Reporting", reporting=reporting)
@@ -130,19 +149,26 @@ def fit(
         average=average,
         collate_fn=collate_fn,
         example=example,
+        unit=Unit.given(unit, records_per_person, per_unit),
         scheduler=scheduler,
     )
-    with OpenedRun.of(run, RunCharge(ledger, plan, delta), reporting) as opened:
+    charge = RunCharge(ledger, plan, delta)
+    with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost
-    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost)
+    if reporting.receipt_file is not None and _is_covered(corrupt):
+        state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
+        facts = {"pass_rate": run.pass_rate, "lost": lost}
+        write = partial(reporting.write_receipt, charge, state, facts, predictable=key.predictable)
+        run.processes.first(write)
+    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected)
 
 
 def _check_covered(
     corrupt: Corrupt | Corruption | None, delta: float | None, ledger: LedgerLike | None
 ) -> None:
     """Raise an error if ε is to be shown or charged for a corruption that no accounting covers."""
-    if not isinstance(corrupt, Corruption) or corrupt.per_record:
+    if _is_covered(corrupt):
         return
     for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
         if value is not None:
@@ -153,3 +179,8 @@ def _check_covered(
                 why="its bad records read the gradients of others, which no accounting covers, so "
                 f"no epsilon is {done}",
             )
+
+
+def _is_covered(corrupt: Corrupt | Corruption | None) -> bool:
+    """Whether an accounting covers the corruption: bad records read no gradients of others."""
+    return not isinstance(corrupt, Corruption) or corrupt.per_record

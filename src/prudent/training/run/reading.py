@@ -21,6 +21,7 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
+from prudent.records.people import PeopleReader, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader, checked
 from prudent.records.seeds import Seeds
 from prudent.training.chunk import Chunk
@@ -33,7 +34,7 @@ class ReadRequest(NamedTuple):
     """What to read for one physical batch.
 
     Attributes:
-        ids: Record ids, one per row.
+        ids: Ids of records, one per row; or of people.
         valid: False for padding, which is not read.
         seeds: Seeds of the random numbers that are drawn while a record is read.
     """
@@ -48,8 +49,8 @@ class ReadBatch(NamedTuple):
 
     Attributes:
         inputs: The inputs, a tree of tensors.
-        targets: The targets, likewise.
-        readable: False for rows of padding and of records that count as absent.
+        targets: The targets, likewise; of people a pair of them and of the shares of all slots.
+        readable: False for padding and for records, or people, that count as absent.
     """
 
     inputs: Any
@@ -65,15 +66,17 @@ class _ReadBatches:
         reader: Reads the records.
     """
 
-    reader: RecordReader
+    reader: RecordReader | PeopleReader
 
     def __getitem__(self, request: ReadRequest) -> ReadBatch | None:
         """The batch that was asked for; None if none of many records has the form."""
-        rows = self.reader.rows(*request)
+        rows: Any = self.reader.rows(*request)
         if rows is None:
             return None
         readable = torch.tensor([row is not None for row in rows])
-        return ReadBatch(*inputs_and_targets(self.reader.batch(rows)), readable)
+        inputs, targets = inputs_and_targets(self.reader.batch(rows))
+        shares = self.reader.shares(rows)
+        return ReadBatch(inputs, targets if shares is None else (targets, shares), readable)
 
 
 @attrs.frozen(kw_only=True)
@@ -81,13 +84,13 @@ class ItemLoader:
     """Reads the batches of a run ahead of time and places them on the device.
 
     Attributes:
-        reader: Reads the records.
+        reader: Reads the records, or people.
         device: Where batches are needed; those for a GPU are copied from pinned memory.
         workers: Processes that read; 0: this one reads when a batch is needed.
         prefetch: Physical batches that each worker reads ahead.
     """
 
-    reader: RecordReader
+    reader: RecordReader | PeopleReader
     device: torch.device
     workers: int = 0
     prefetch: int = 2
@@ -164,7 +167,7 @@ class RunRecords:
     """The records of a run: tensors on the device, or items that are read on the host.
 
     Attributes:
-        count: Number of records in all processes.
+        count: Number of records in all processes, or of people.
         fingerprint: Returns the fingerprint of the records, which it computes once.
         gather: Reads a batch of this process from tensors on the device; None for items.
         loader: Reads batches of items on the host; None for tensors.
@@ -183,38 +186,55 @@ class RunRecords:
         processes: Processes,
         collate_fn: Collate | None = None,
         example: Any = None,
+        unit: Unit | None = None,
     ) -> Self:
-        """The records of a data set; this process reads only its own."""
+        """The records of a data set, or its people; this process reads only its own."""
         tensors = None if isinstance(train_set, Dataset) and collate_fn else tensors_of(train_set)
         count = count_of(train_set, tensors)
+        people = None if unit is None else unit.people(train_set, count)
+        count = count if people is None else len(people)
         if count < processes.count:
             raise ArgumentError(
                 "train_set",
-                f"with at least one record for each of the {processes.count} processes",
+                f"with at least one {'record' if people is None else 'person'} for each of the "
+                f"{processes.count} processes",
                 shown=f"{count} in all",
                 hint="Start fewer processes.",
             )
         known = functools.cache(functools.partial(fingerprint, train_set))
+        if people is not None:
+            known = functools.cache(lambda: people.fingerprint(fingerprint(train_set)))
+        reader: RecordReader | PeopleReader
         if tensors is None:
-            first = range(processes.rank, count, processes.count)
-            loader = ItemLoader(
-                reader=RecordReader(
-                    train_set, collate_fn, first, example=example, check=inputs_and_targets
-                ),
-                device=execution.device,
-                workers=execution.workers,
-                prefetch=execution.prefetch,
+            own = processes.rank, processes.count
+            reader = records = RecordReader(
+                train_set if unit is None else unit.items(train_set),
+                collate_fn,
+                range(own[0], count, own[1]) if people is None else people.first(*own),
+                example=example,
+                check=inputs_and_targets,
             )
-            return cls(count=count, fingerprint=known, loader=loader)
-        for name, value in (("collate_fn", collate_fn), ("example", example)):
-            if value is not None:
-                raise ArgumentError(
-                    name,
-                    "None with a pair of tensors, which are already a batch",
-                    hint="A TensorDataset of them is a data set of items.",
-                )
-        gather = _gather(tensors, execution.device, processes)
-        return cls(count=count, fingerprint=known, gather=gather)
+            if people is not None:
+                reader = PeopleReader(records, people)
+        else:
+            for name, value in (("collate_fn", collate_fn), ("example", example)):
+                if value is not None:
+                    raise ArgumentError(
+                        name,
+                        "None with a pair of tensors, which are already a batch",
+                        hint="A TensorDataset of them is a data set of items.",
+                    )
+            if people is None:
+                gather = _gather(tensors, execution.device, processes)
+                return cls(count=count, fingerprint=known, gather=gather)
+            reader = PeopleReader(TensorReader(tensors), people)
+        loader = ItemLoader(
+            reader=reader,
+            device=execution.device,
+            workers=execution.workers,
+            prefetch=execution.prefetch,
+        )
+        return cls(count=count, fingerprint=known, loader=loader)
 
     def check_same(self, processes: Processes) -> None:
         """Raise an error unless every process has the same records in the same order."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent._fingerprint import fingerprint
 from prudent.accounting.serialisation import to_json
+from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
@@ -52,7 +53,7 @@ class TrainingRun:
 
     Attributes:
         execution: Device, engine and similar settings of this process.
-        records: The records, read by id.
+        records: The records, read by id; or the people.
         step: Releases a batch; it holds the plan, the model and the processes.
         sampler: Draws the batches.
         updates: Performs an update per batch; it holds the optimizer and the counters.
@@ -89,6 +90,7 @@ class TrainingRun:
         collate_fn: Collate | None = None,
         example: Any = None,
         scheduler: Scheduler | None = None,
+        unit: Unit | None = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
         _check_parts(plan, model, loss, corrupt, execution)
@@ -97,7 +99,7 @@ class TrainingRun:
         model = unwrapped(model, processes)
         if not has_shards(model):
             model.to(device)
-        records = RunRecords.of(train_set, execution, processes, collate_fn, example)
+        records = RunRecords.of(train_set, execution, processes, collate_fn, example, unit)
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
         key = shared_key(execution.key, processes)
@@ -106,7 +108,7 @@ class TrainingRun:
             model,
             loss,
             expected_batch=plan.sampling_rate * records.count,
-            engine=execution.engine_of(model, loss),
+            engine=execution.engine_of(model, loss, None if unit is None else unit.slots),
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             # Records on the device let the whole update be captured; see Updates.
@@ -170,6 +172,11 @@ class TrainingRun:
     def processes(self) -> Processes:
         """The processes that execute the plan together."""
         return self.step.processes
+
+    @property
+    def protected(self) -> str:
+        """What the plan counts, and its ε protects: every record, or every person."""
+        return "record" if self.step.engine.slots is None else "person"
 
     def take(self, number: int) -> None:
         """Take a step, by its number from 0."""
@@ -239,7 +246,7 @@ class TrainingRun:
             step=step,
             epsilon=epsilon,
             delta=delta,
-            relation=None if epsilon is None else str(self.plan.relation),
+            relation=None if epsilon is None else self.plan.relation.sentence(self.protected),
             pass_rate=averages.pass_rate if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),

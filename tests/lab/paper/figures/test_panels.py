@@ -34,7 +34,7 @@ def at(curve: Curve, x: float) -> float:
     return float(curve.y[np.argmin(np.abs(curve.x - x))])
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize(("panel", "direct"), [("δ₀ = 9·10⁻⁶", 2.061), ("δ₀ = 9.9·10⁻⁶", 2.182)])
 def test_figure_1_shows_the_known_values(first: Figure, panel: str, direct: float) -> None:
     """Errata 1, item 12, at σ₁ = 4."""

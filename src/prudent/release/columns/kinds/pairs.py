@@ -3,11 +3,13 @@
 from typing import Any
 
 import attrs
+import ibis
 import ibis.expr.types as ir
 
-from prudent.release.columns.queries import TableColumn, limbs_of_steps
+from prudent.release.columns.dialects import limb_bits
+from prudent.release.columns.queries import TableColumn, joined, limbs_of, steps_of
 from prudent.release.columns.scales import Scale
-from prudent.release.lattice import FACTOR, Lattice
+from prudent.release.lattice import Lattice
 
 
 @attrs.frozen
@@ -48,28 +50,15 @@ class PairColumn(TableColumn):
         row = self._ask(product_sums, first=first, second=second)
         found = {name: int(value or 0) for name, (value,) in row.items()}
 
-        def parts(kind: str) -> int:
-            return _weighted(found, kind, twice=False)
-
+        bits = limb_bits(self.rows, factors=2)
         return ProductSums(
             count=found["records"],
-            first=parts("first"),
-            second=parts("second"),
-            product=parts("product"),
-            first_squares=_weighted(found, "ones", twice=True),
-            second_squares=_weighted(found, "twos", twice=True),
+            first=joined(found, "first", bits),
+            second=joined(found, "second", bits),
+            product=joined(found, "product", bits),
+            first_squares=joined(found, "ones", bits, squares=True),
+            second_squares=joined(found, "twos", bits, squares=True),
         )
-
-
-def _weighted(found: dict[str, int], kind: str, *, twice: bool) -> int:
-    """The number of which an answer has the limbs, or the products of limbs, of one kind."""
-    total = 0
-    for name, value in found.items():
-        own, *places = name.split("_")
-        if own == kind:
-            doubled = twice and len(set(places)) > 1
-            total += value << (sum(map(int, places)) * FACTOR + doubled)
-    return total
 
 
 class _Second(TableColumn):
@@ -89,17 +78,18 @@ def _renamed(rows: ir.Table) -> ir.Table:
 
 def product_sums(rows: ir.Table, *, first: Lattice, second: Lattice) -> ir.Expr:
     """The sums of two columns, clipped and moved to lattices, of their squares and products."""
-    one = limbs_of_steps(rows.value, first, FACTOR)
-    two = limbs_of_steps(rows.other, second, FACTOR)
-
-    def total(value: Any) -> ir.Value:
-        return value.cast("int64").sum().cast("int64")
-
-    sums = {f"first_{place}": total(part) for place, part in enumerate(one)}
-    sums |= {f"second_{place}": total(part) for place, part in enumerate(two)}
+    rows = rows.select(
+        one=steps_of(rows.value, first) - ibis.literal(first.low, "int64"),
+        two=steps_of(rows.other, second) - ibis.literal(second.low, "int64"),
+    )
+    bits = limb_bits(rows, factors=2)
+    one = limbs_of(rows.one, first.diameter, bits)
+    two = limbs_of(rows.two, second.diameter, bits)
+    sums = {f"first_{place}": part.sum() for place, part in enumerate(one)}
+    sums |= {f"second_{place}": part.sum() for place, part in enumerate(two)}
     for i, left in enumerate(one):
-        sums |= {f"product_{i}_{j}": total(left * right) for j, right in enumerate(two)}
+        sums |= {f"product_{i}_{j}": (left * right).sum() for j, right in enumerate(two)}
     for name, parts in (("ones", one), ("twos", two)):
         for i, left in enumerate(parts):
-            sums |= {f"{name}_{i}_{j}": total(left * parts[j]) for j in range(i, len(parts))}
+            sums |= {f"{name}_{i}_{j}": (left * parts[j]).sum() for j in range(i, len(parts))}
     return rows.aggregate(records=rows.count(), **sums)

@@ -180,8 +180,9 @@ class _Translation:
         return self.of(node.this)
 
     def _column(self, node: Any) -> Any:
-        if node.name in self.table.columns:
-            return self.table[node.name]
+        for name in (f"{node.table}.{node.name}", node.name):  # the first is of a join
+            if name in self.table.columns:
+                return self.table[name]
         hint = "Texts are written in single quotes: 'Oslo'." if node.this.quoted else ""
         names = ", ".join(map(str, self.table.columns))
         raise ArgumentError(self.argument, f"with columns among {names}", got=node.name, hint=hint)

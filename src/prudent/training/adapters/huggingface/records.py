@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from prudent._validate import ArgumentError
+from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import Collate, RecordReader
 from prudent.records.seeds import Seeds
 from prudent.training.sampling import PoissonSampler
@@ -35,7 +36,7 @@ class LogicalDraw:
 
     Attributes:
         number: The step, counted from 0.
-        ids: Record ids, shape (chunks, physical batch).
+        ids: Ids of records, or of people, shape (chunks, physical batch).
         valid: False for padding; same shape.
         seeds: Seeds of the random numbers that are drawn while a record is read.
     """
@@ -72,11 +73,12 @@ class LogicalDraws(Sampler[Any]):
 
 @attrs.frozen(eq=False)
 class PhysicalBatch:
-    """One physical batch on the host: inputs by name, validity and record ids."""
+    """One physical batch on the host: inputs by name, validity and ids; with people, shares."""
 
     inputs: Row
     valid: Tensor
     ids: Tensor
+    shares: Tensor | None = None
 
 
 @attrs.frozen(eq=False)
@@ -103,19 +105,34 @@ class LogicalRecords(Dataset[Any]):
         collate: Maps a list of one record to its tensors.
         examples: The tensors of public records, of which the first has the form of all.
         whole: Keep all padding, so that every part has the same number of rows.
+        unit: Who the records belong to; None: every record is drawn alone.
+        people: The people of the data set, if there is a unit.
     """
 
-    def __init__(self, data: Any, collate: Collate, examples: Row, *, whole: bool = False) -> None:
-        self._data, self._whole = data, whole
+    def __init__(
+        self,
+        data: Any,
+        collate: Collate,
+        examples: Row,
+        *,
+        whole: bool = False,
+        unit: Unit | None = None,
+        people: People | None = None,
+    ) -> None:
+        self._count, self._whole = len(data) if people is None else len(people), whole
         like = {name: value[0] for name, value in examples.items()}
-        self._reader = RecordReader(data, collate, range(len(data)), like=like, cut=True)
+        first = range(len(data)) if people is None else people.first()
+        items = data if unit is None else unit.items(data)
+        reader = RecordReader(items, collate, first, like=like, cut=True)
+        self._reader = reader if people is None else PeopleReader(reader, people)
 
     def __len__(self) -> int:
-        return len(self._data)
+        return self._count
 
     def __getitems__(self, draw: LogicalDraw) -> LogicalBatch | None:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
         ids, valid = draw.ids, draw.valid
+        rows: Any
         rows = self._reader.rows(ids.flatten().tolist(), valid.flatten().tolist(), draw.seeds)
         if rows is None:
             return None
@@ -126,12 +143,12 @@ class LogicalRecords(Dataset[Any]):
         ]
         return LogicalBatch(draw.number, parts)
 
-    def _part(self, rows: list[list[Tensor] | None], ids: Tensor, drawn: int) -> PhysicalBatch:
+    def _part(self, rows: Any, ids: Tensor, drawn: int) -> PhysicalBatch:
         if not self._whole:  # padding comes last
             kept = max(1, -(-drawn // _ROWS)) * _ROWS
             rows, ids = rows[:kept], ids[:kept]
         known = torch.tensor([row is not None for row in rows])
-        return PhysicalBatch(dict(self._reader.batch(rows)), known, ids)
+        return PhysicalBatch(dict(self._reader.batch(rows)), known, ids, self._reader.shares(rows))
 
 
 def public_records(example: Any, evaluated: Any) -> list[Any]:

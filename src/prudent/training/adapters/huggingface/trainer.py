@@ -17,6 +17,7 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.records.containers import fingerprint as records_fingerprint
+from prudent.records.people import Unit, without
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.checkpoints import digests, identity_of, restorable
@@ -85,6 +86,12 @@ class PrivateTrainer(Uncopied, Trainer):
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
+        unit: Who each record belongs to, as for `prudent.fit`; the name of a column, such as
+            "user_id", is taken out of the inputs of the model. Batches are then drawn of people, of
+            whom the batch size of the settings are expected, and `max_grad_norm` bounds the
+            gradient of each person.
+        records_per_person: As for `prudent.fit`.
+        per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
             the collator pads to the longest record.
         example: A public record, in the form of the training records, from which all shapes are
@@ -100,7 +107,8 @@ class PrivateTrainer(Uncopied, Trainer):
     Guarantee:
         The models after all steps and everything in `state.log_history` but results of evaluations
         are, together, (ε, δ)-DP for ε = `plan.epsilon(δ)` and the neighbours of `plan.relation`, as
-        long as checkpoints stay secret: they hold the key. Evaluate on public records alone.
+        long as checkpoints stay secret: they hold the key. Evaluate on public records alone. With a
+        `unit`, neighbours differ in one person, with any number of records.
 
     Attributes:
         plan: The plan that is carried out.
@@ -119,6 +127,9 @@ class PrivateTrainer(Uncopied, Trainer):
         epsilon: float | None = None,
         delta: float | None = None,
         aggregation: Aggregation | None = None,
+        unit: Any = None,
+        records_per_person: int | None = None,
+        per_unit: str | None = None,
         max_length: int | None = None,
         example: Mapping[str, Any] | None = None,
         key: Key | None = None,
@@ -134,10 +145,13 @@ class PrivateTrainer(Uncopied, Trainer):
         settings.check_given(type(self), args, data, given.get("eval_dataset"))
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
+        self._unit = Unit.given(unit, records_per_person, per_unit)
+        self._people = None if self._unit is None else self._unit.people(data, len(data))
+        self._count = len(data) if self._people is None else len(self._people)
         self.plan = settings.planned(
-            args, len(data), plan=plan, epsilon=epsilon, delta=self.delta, aggregation=aggregation
+            args, self._count, plan=plan, epsilon=epsilon, delta=self.delta, aggregation=aggregation
         )
-        self._accumulates = self.plan.sampling_rate * len(data) > args.per_device_train_batch_size
+        self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         self._recompute = recompute
         if recompute is None:
             self._recompute = self._accumulates or args.gradient_checkpointing
@@ -182,7 +196,7 @@ class PrivateTrainer(Uncopied, Trainer):
         steps = settings.steps_per_epoch(self.plan)
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
-            len(self.train_dataset),
+            self._count,
             self.plan.sampling_rate,
             physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._continuity.key,
@@ -191,7 +205,14 @@ class PrivateTrainer(Uncopied, Trainer):
         whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            LogicalRecords(self.train_dataset, collate, examples, whole=whole),
+            LogicalRecords(
+                self.train_dataset,
+                collate,
+                examples,
+                whole=whole,
+                unit=self._unit,
+                people=self._people,
+            ),
             batch_sampler=LogicalDraws(sampler, steps, lambda: int(self.state.global_step)),
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -203,7 +224,8 @@ class PrivateTrainer(Uncopied, Trainer):
         """The collator of one record, and the tensors of public ones."""
         collator = padded(self.data_collator, self._max_length)
         collate = self._get_collator_with_removed_columns(collator, description="training")
-        records = public_records(self._given_example, self.eval_dataset)
+        public = public_records(self._given_example, self.eval_dataset)
+        records = [without(record, self._column) for record in public]
         return collate, examples_of(records, collate, self._max_length)
 
     def get_batch_samples(
@@ -222,7 +244,7 @@ class PrivateTrainer(Uncopied, Trainer):
     def get_total_train_batch_size(self, args: Any) -> int:
         """The expected number of records of a step."""
         batch = self.plan.expected_batch
-        expected = self.plan.sampling_rate * len(self.train_dataset) if batch is None else batch
+        expected = self.plan.sampling_rate * self._count if batch is None else batch
         return round(expected)
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -281,12 +303,24 @@ class PrivateTrainer(Uncopied, Trainer):
         device = self.args.device
 
         def read() -> tuple[Any, Any]:
-            return self._split({name: value.to(device) for name, value in part.inputs.items()})
+            row = {name: value.to(device) for name, value in part.inputs.items()}
+            inputs, targets = self._split(row)
+            if part.shares is not None:
+                targets = targets, part.shares.to(device)
+            return inputs, targets
 
         valid, ids = part.valid.to(device), part.ids.to(device)
         if self._recompute:
             return Chunk(read, None, valid, ids)
         return Chunk(*read(), valid, ids)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """The inputs of an evaluation on the device, without the column of the unit."""
+        return super()._prepare_inputs(without(inputs, self._column))
+
+    @property
+    def _column(self) -> str | None:
+        return None if self._unit is None else self._unit.column
 
     def _split(self, row: Row) -> tuple[Row, Any]:
         """Inputs and targets: labels are inputs, unless the loss is not computed by the model."""
@@ -317,6 +351,7 @@ class PrivateTrainer(Uncopied, Trainer):
         )
         row = {name: value.to(self.args.device) for name, value in self._reading()[1].items()}
         check_reach(reach(engine, *self._split(row)))
+        engine.slots = None if self._people is None else self._people.slots
         self._charge.pay()
         self._begun = True
         self._positions = Positions.of(self.model)
@@ -324,7 +359,7 @@ class PrivateTrainer(Uncopied, Trainer):
             self.plan,
             self.model,
             self._loss,
-            expected_batch=self.plan.sampling_rate * len(self.train_dataset),
+            expected_batch=self.plan.sampling_rate * self._count,
             engine=engine,
             key=self._continuity.key,
             compile=self._compile,
@@ -377,13 +412,14 @@ class PrivateTrainer(Uncopied, Trainer):
         """What decides whether a checkpoint is of this run."""
         return {
             "plan": repr(self.plan),
-            "records": len(self.train_dataset),
+            "records": self._count,
             "data": self._records_fingerprint,
         }
 
     @functools.cached_property
     def _records_fingerprint(self) -> str:
-        return records_fingerprint(self.train_dataset)  # may read every record
+        found = records_fingerprint(self.train_dataset)  # may read every record
+        return found if self._people is None else self._people.fingerprint(found)
 
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""

@@ -194,7 +194,7 @@ class Outer:
         product: The matrix product, in the precision of the layer. `cut_product` truncates the
             factors, which are then kept as the layer has them; see `cut`.
         unfold: Computes the second factor from `columns` if that holds something smaller, with
-            records along the first axis.
+            records along the first axis and what has positions, such as images, along the second.
     """
 
     rows: Tensor
@@ -329,6 +329,38 @@ def table_rows(indices: Tensor, values: Tensor, count: int) -> Dense | TableRows
     """The gradients as added rows, or formed if the table is no longer than the record."""
     kept = TableRows(indices, at_least_single(values), count)
     return Dense(kept.per_example()) if count <= indices.shape[1] else kept
+
+
+def of_people(contribution: Contribution, slots: int) -> Contribution:
+    """The contribution to the summed gradient of every `slots` consecutive records.
+
+    What all records of a person contribute is what one record with all their positions would, so
+    no record's gradient has to be formed for it.
+    """
+
+    def together(factor: Tensor, axis: int) -> Tensor:
+        joined: Tensor = factor.unflatten(axis, (-1, slots)).flatten(axis + 1, axis + 2)  # type: ignore[no-untyped-call]
+        return joined
+
+    match contribution:
+        case Dense():
+            return attrs.evolve(
+                contribution,
+                values=contribution.values.view(-1, slots, *contribution.values.shape[1:]).sum(1),
+            )
+        case TableRows():
+            indices, values = together(contribution.indices, 0), together(contribution.values, 0)
+            return table_rows(indices, values, contribution.count)
+        case Outer():
+            rows, form, product = (
+                together(contribution.rows, 1),
+                contribution.form,
+                contribution.product,
+            )
+            if contribution.unfold is None:
+                return outer(rows, together(contribution.columns, 1), form, product)
+            columns = together(contribution.columns, 0)
+            return attrs.evolve(contribution, rows=rows, columns=columns)
 
 
 def _converted(values: Tensor) -> int:

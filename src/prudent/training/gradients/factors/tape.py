@@ -14,6 +14,7 @@ from prudent.training.gradients.factors.contributions import (
     Dense,
     Use,
     merged,
+    of_people,
     weighted_sums,
 )
 from prudent.training.gradients.factors.layers import autocast_type
@@ -79,9 +80,11 @@ class Tape(ABC):
 
     Args:
         parameters: The trained parameters by name: leaves that require a gradient.
+        slots: Number of consecutive records whose gradients are added up to one, that of a person.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], slots: int = 1) -> None:
+        self.slots = slots
         self.parameters = dict(parameters)
         self.anchor = next(iter(self.parameters.values())).new_zeros(()).requires_grad_()
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
@@ -106,10 +109,15 @@ class Tape(ABC):
                 # Keep the tensor alive so that its id is not reused.
                 self._derived[id(shared)] = shared, []
                 self._behind |= self._parameters_behind(shared)
-            return self._derived[id(shared)][1].append
+            return self._of_people(self._derived[id(shared)][1].append)
         if self._announces:
             self._announce(name)
-        return lambda contribution: self._receive(name, contribution)
+        return self._of_people(lambda contribution: self._receive(name, contribution))
+
+    def _of_people(self, receive: Use) -> Use:
+        if self.slots == 1:
+            return receive
+        return lambda contribution: receive(of_people(contribution, self.slots))
 
     def converted(self, record: Tensor, values: Tensor) -> Tensor:
         """The values of a record as autocast converts them, contiguous.
@@ -196,10 +204,11 @@ class NormTape(Tape):
     Args:
         parameters: As for every tape.
         keep: Whether to keep what a weighted sum needs.
+        slots: As for every tape.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool) -> None:
-        super().__init__(parameters)
+    def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool, slots: int = 1) -> None:
+        super().__init__(parameters, slots)
         self._keep = keep
         self._uses = dict.fromkeys(self.parameters, 0)
         self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
@@ -245,11 +254,12 @@ class SumTape(Tape):
 
     Args:
         parameters: As for every tape.
-        weights: One per record.
+        weights: One per record, or per person.
+        slots: As for every tape.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor) -> None:
-        super().__init__(parameters)
+    def __init__(self, parameters: Mapping[str, Tensor], weights: Tensor, slots: int = 1) -> None:
+        super().__init__(parameters, slots)
         self._weights = weights
         self._sums: dict[str, Tensor] = {}
         self._small: dict[torch.dtype, list[tuple[str, Dense]]] = {}
@@ -287,11 +297,12 @@ class FormTape(Tape):
     Args:
         parameters: As for every tape.
         records: Number of records.
+        slots: As for every tape.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], records: int) -> None:
-        super().__init__(parameters)
-        self._records = records
+    def __init__(self, parameters: Mapping[str, Tensor], records: int, slots: int = 1) -> None:
+        super().__init__(parameters, slots)
+        self._records = records // slots
         self._formed: dict[str, Tensor] = {}
 
     def formed(self) -> dict[str, Tensor]:

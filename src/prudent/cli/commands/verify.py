@@ -1,0 +1,64 @@
+"""`prudent verify`: a receipt, checked without trusting whoever wrote it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prudent.cli import options
+from prudent.cli.display import echo, echo_json, neutral
+
+UNUSABLE = 2
+
+
+def verify(
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="What --receipt wrote.")],
+    signer: Annotated[
+        str | None,
+        typer.Option(metavar="PUBKEY", help="Whose signature it must have: a public key."),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The digest of the ledger, from its keeper."),
+    ] = None,
+    checklist: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
+
+    The price is proved again by ball arithmetic, in code that shares nothing with the accountant.
+    It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, and with 2 if
+    the file is none, or a claim that matters could not be checked.
+
+    [b]Example[/b]
+
+    $ prudent verify answer.json --signer 3f0a…
+    """
+    from prudent import _files
+    from prudent._formats import DamagedFileError, NewerFormatError
+    from prudent.cli.errors import Fault, tell
+    from prudent.verification.checks import verify as check
+
+    try:
+        found = check(receipt, signer=signer, head=head)
+    except (DamagedFileError, NewerFormatError, OSError) as error:
+        tell(Fault(str(error), status=UNUSABLE))
+        raise typer.Exit(UNUSABLE) from None
+    if as_json:
+        echo_json(found.plain())
+    else:
+        for line in found.lines():
+            echo(neutral(line))
+    if checklist is not None:
+        from prudent.verification.checklist import checklist as filled
+
+        with _files.replacing(checklist) as file:
+            file.write(filled(found))
+    if found.status:
+        raise typer.Exit(found.status)

@@ -1,0 +1,1 @@
+"""Receipts: what was asked, released and claimed, in a file that anyone can check."""

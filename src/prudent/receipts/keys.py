@@ -1,0 +1,119 @@
+"""Ed25519 keys: made once, kept by their owner, and used to sign receipts.
+
+A key is a file `NAME.key` that only its owner may read, beside `NAME.pub`, which is public: one
+line of hexadecimal digits each.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from prudent import _extras, _files
+from prudent._formats import reading
+from prudent._validate import ArgumentError
+from prudent.receipts.receipt import Receipt
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+_PURPOSE = b"prudent receipt 1\n"  # a signature of a receipt is one of nothing else
+
+
+def folder() -> Path:
+    """Where keys are kept: $PRUDENT_KEYS, or ~/.config/prudent/keys."""
+    given = os.environ.get("PRUDENT_KEYS")
+    return Path(given) if given else Path.home() / ".config" / "prudent" / "keys"
+
+
+def make(name: str) -> str:
+    """Make a key of this name, and return its public part.
+
+    Raises:
+        ArgumentError: If there is one of this name, which is never replaced.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("."):
+        raise ArgumentError("name", "letters, digits, - and _", got=name)
+    secret = folder() / f"{name}.key"
+    if secret.exists():
+        raise ArgumentError("name", "one that has no key yet", got=name)
+    key = _private().generate()
+    secret.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _files.replacing(secret, owner_only=True) as file:
+        file.write(key.private_bytes_raw().hex() + "\n")
+    public = str(key.public_key().public_bytes_raw().hex())
+    with _files.replacing(secret.with_suffix(".pub")) as file:
+        file.write(public + "\n")
+    return public
+
+
+def public_keys() -> dict[str, str]:
+    """The public part of every key, by name."""
+    return {
+        path.stem: path.read_text(encoding="ascii").strip()
+        for path in sorted(folder().glob("*.pub"))
+    }
+
+
+def public_key(given: str | os.PathLike[str]) -> str:
+    """A public key, given as its digits, as the name of a key, or as a .pub file."""
+    text = os.fspath(given)
+    if re.fullmatch(r"[0-9a-f]{64}", text):
+        return text
+    return key_digits(text, ".pub")
+
+
+def signed(receipt: Receipt, key: str | os.PathLike[str]) -> Receipt:
+    """The receipt, signed.
+
+    Args:
+        receipt: What to sign.
+        key: The name of a key, or its file.
+    """
+    secret = _private().from_private_bytes(bytes.fromhex(key_digits(key)))
+    public = secret.public_key().public_bytes_raw().hex()
+    signature = secret.sign(_PURPOSE + receipt.digest.encode()).hex()
+    return attrs.evolve(receipt, signature={"key": public, "signature": signature})
+
+
+def is_signed(receipt: Receipt) -> bool:
+    """Whether the signature is one of this receipt by the key beside it."""
+    with _extras.needed("A signed receipt"):
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    assert receipt.signature is not None
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(receipt.signature["key"]))
+        signature = bytes.fromhex(receipt.signature["signature"])
+        key.verify(signature, _PURPOSE + receipt.digest.encode())
+    except (InvalidSignature, KeyError, TypeError, ValueError):
+        return False
+    return True
+
+
+def key_digits(given: str | os.PathLike[str], suffix: str = ".key") -> str:
+    """The digits in a file of a key, which is named or found by its name."""
+    given = os.fspath(given)
+    path = Path(given).expanduser()
+    if not path.is_file():
+        path = folder() / f"{given}{suffix}"
+    if not path.is_file():
+        raise ArgumentError(
+            "key",
+            f"the name of a key, or a {suffix} file",
+            got=given,
+            hint="Make one with `prudent keys make NAME`.",
+        )
+    with reading(path, f"a {suffix} file of `prudent keys`"):
+        digits = path.read_text(encoding="ascii").strip()
+        if not re.fullmatch(r"[0-9a-f]{64}", digits):
+            raise ValueError("no key")
+        return digits
+
+
+def _private() -> Any:
+    with _extras.needed("A signed receipt"):
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey

@@ -1,0 +1,161 @@
+"""The one door through which receipts are made: by releases, models, training runs and searches."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+import attrs
+
+from prudent import __version__, _files, _validate
+from prudent.accounting import serialisation
+from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.receipts import keys
+from prudent.receipts.receipt import Receipt, digest_of, digest_of_file
+from prudent.receipts.theorems import theorems_of
+
+_PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
+
+
+@attrs.frozen
+class ReceiptFile:
+    """Where to write a receipt, and whose key signs it.
+
+    Attributes:
+        path: The file.
+        sign: The name or the file of a key of `prudent keys`; None: it is not signed.
+    """
+
+    path: Path = attrs.field(converter=lambda path: _validate.path(path=path))
+    sign: str | os.PathLike[str] | None = None
+
+    @classmethod
+    def at(cls, target: "ReceiptTarget | None") -> Self | None:
+        """The file of a target, found to be writable, and its key to be there."""
+        if target is None:
+            return None
+        found = target if isinstance(target, cls) else cls(target)  # type: ignore[arg-type]
+        if found.path.is_dir():
+            raise _validate.ArgumentError("receipt", "a file", got=str(found.path))
+        _files.check_writable(found.path.parent)
+        if found.sign is not None:
+            keys.key_digits(found.sign)
+        return found
+
+    def write(self, receipt: Receipt) -> None:
+        """Write a receipt; if that fails, say so: the answer itself is paid for and stays."""
+        try:
+            (receipt if self.sign is None else keys.signed(receipt, self.sign)).write(self.path)
+        except OSError as error:
+            reason = error.strerror
+            warnings.warn(f"The receipt could not be written: {reason}.", stacklevel=2)
+
+
+ReceiptTarget: TypeAlias = str | os.PathLike[str] | ReceiptFile
+"""Where a receipt goes: a path, or a `ReceiptFile` that also says who signs it."""
+
+
+def receipt_of(
+    kind: str,
+    *,
+    asked: Mapping[str, Any],
+    event: Any,
+    epsilon: float,
+    delta: float,
+    relation: Relation = ADD_REMOVE,
+    unit: str | None = None,
+    released: Any = None,
+    files: Mapping[str, str | os.PathLike[str]] | None = None,
+    features: str | None = None,
+    ledger: Any = None,
+    charge: Any = None,
+    predictable: bool = False,
+) -> Receipt:
+    """The receipt of an answer. Everything it takes must be public or released.
+
+    Args:
+        kind: One of `receipt.KINDS`.
+        asked: What was asked.
+        event: The privacy event.
+        epsilon: The ε that is claimed for it.
+        delta: The δ beside it.
+        relation: Which data sets are neighbours.
+        unit: The column of privacy units; None: every record by itself.
+        released: The values that were released.
+        files: Files that were released, by name.
+        features: A digest of public feature maps.
+        ledger: The ledger that was charged.
+        charge: What it noted.
+        predictable: Whether the noise was seeded.
+    """
+    plain = serialisation.to_plain(event)
+    values, facts = plain_value(released), plain_value(asked)
+    noted = None if charge is None or not hasattr(ledger, "proof") else ledger.proof(charge)
+    versions = {"prudent": __version__, "python": platform.python_version()}
+    for name in _PROGRAMS:
+        with_version = _version(name)
+        versions |= {} if with_version is None else {name: with_version}
+    receipt = Receipt(
+        kind=kind,
+        asked=facts,
+        event=plain,
+        relation=serialisation.to_plain(relation),
+        unit=unit or "record",
+        epsilon=float(epsilon),
+        delta=float(delta),
+        released=values,
+        files={name: digest_of_file(path) for name, path in (files or {}).items()},
+        ledger=noted,
+        versions=versions,
+        predictable=predictable,
+    )
+    digests = receipt.expected_digests() | ({} if features is None else {"features": features})
+    theorems = theorems_of(plain, receipt)
+    return attrs.evolve(receipt, digests=digests, theorems=theorems)
+
+
+def _version(program: str) -> str | None:
+    try:
+        return importlib.metadata.version(program)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def plain_value(value: Any) -> Any:
+    """A public value as JSON holds it: dates as ISO 8601, durations in seconds."""
+    if isinstance(value, Mapping):
+        return {name_of(name): plain_value(each) for name, each in value.items()}
+    if hasattr(value, "plain"):
+        return plain_value(value.plain())
+    if isinstance(value, Enum):
+        return plain_value(value.value)
+    if attrs.has(type(value)):
+        fields = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+        return {"kind": type(value).__name__} | {
+            name: plain_value(each) for name, each in fields.items() if not name.startswith("_")
+        }
+    if isinstance(value, list | tuple):
+        return [plain_value(each) for each in value]
+    if hasattr(value, "tolist"):  # arrays and scalars of numpy
+        return plain_value(value.tolist())
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    plain = serialisation.to_plain(value)
+    return plain if plain is None or isinstance(plain, bool | str | int | float) else str(plain)
+
+
+def name_of(name: Any) -> str:
+    """The name of a group in words; of several columns, with commas between."""
+    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
+def fingerprint_of(value: Any) -> str:
+    """SHA-256 of a public value in its canonical form."""
+    return digest_of(plain_value(value))

@@ -1,0 +1,72 @@
+"""Which theorem each claim of a receipt rests on, and where its proof is."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prudent.receipts.receipt import Receipt
+
+_COQ = "checked by Coq"
+_PAPER = "proved on paper"
+
+_PTR = {
+    "margin": "ProposeTestRelease.ptr_releasing_the_margin",
+    "branch": "ProposeTestRelease.ptr_releasing_the_branch",
+    "monotone-branch": "ProposeTestRelease.ptr_releasing_a_monotone_branch",
+}
+
+_EVENTS = {
+    "GaussianDpEvent": ("Gaussian noise", "Balle and Wang 2018, theorem 8", _PAPER),
+    "LaplaceDpEvent": ("Laplace noise", "Dwork, McSherry, Nissim and Smith 2006", _PAPER),
+    "DiscreteLaplaceDpEvent": ("discrete Laplace noise", "Ghosh et al. 2009", _PAPER),
+    "ExponentialMechanismDpEvent": (
+        "the exponential mechanism",
+        "Exponential.exponential_mechanism_profile",
+        _COQ,
+    ),
+    "ApproximateDpEvent": ("any (ε, δ)-DP mechanism", "Kairouz, Oh and Viswanath 2015", _PAPER),
+    "PoissonSampledDpEvent": ("Poisson sampling", "Errata 2.1, Subsampling", _PAPER),
+    "ComposedDpEvent": ("composition", "Finite.composition", _COQ),
+    "SelfComposedDpEvent": ("composition", "Finite.composition", _COQ),
+    "WorstOfDpEvent": (
+        "one of several, chosen without the data",
+        "Zhu, Dong and Wang 2022",
+        _PAPER,
+    ),
+    "RepeatAndSelectDpEvent": ("the best of many", "accounting.losses.repeated_selection", _PAPER),
+    "BinomialSelectionDpEvent": (
+        "the best of many",
+        "accounting.losses.repeated_selection",
+        _PAPER,
+    ),
+}
+
+
+def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, str]]:
+    """What the claims of a receipt rest on, each theorem once.
+
+    The conditions of the Coq theorems are stated in docs/proofs.md: finite sets of outcomes, in
+    particular. What remains on paper is said there.
+    """
+    found = [*_of_event(event)]
+    if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
+        found.append(("several records of a person", "Finite.group_privacy", _COQ))
+    if receipt.certificates():
+        found.append(("a certificate by a noisy distance", "release.certificates", _PAPER))
+    if receipt.kind == "classifier":
+        found.append(("radii of predictions by counts", "Counts.certificate", _COQ))
+    names = ("claim", "theorem", "proof")
+    return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
+
+
+def _of_event(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    kind = event["kind"]
+    if kind == "ProposeTestReleaseDpEvent":
+        yield "Propose-Test-Release", _PTR[event["reveals"]], _COQ
+        yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
+    elif kind.endswith("Test"):
+        yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
+    elif kind in _EVENTS:
+        yield _EVENTS[kind]
+    inside = [event.get("event"), *(event.get("events") or ())]
+    for each in filter(None, inside):
+        yield from _of_event(each)

@@ -1,0 +1,302 @@
+"""People: the records of a data set by whom they belong to, and what counts of a person in a step.
+
+With a privacy unit a person is what a record is without one: she is drawn, her gradient is that of
+all her records in the step, and it is clipped once. So what she adds must be a function of her own
+records and of public facts alone, bit for bit:
+
+| case | what happens |
+|---|---|
+| more records than slots | a keyed draw by their content, a new one in every step, chooses |
+| fewer records than slots | the other slots repeat them with a share of zero |
+| order of her records in the data set | no effect: slots are filled in the order of that draw |
+| records with the same content | each counts, and which of them is chosen makes no difference |
+| record that cannot be read or has another form | absent; a person without any other is absent |
+| record whose id is None, NaN or no plain value | absent: it belongs to nobody |
+| ids 1, 1.0 and True, or a text and its copy | one person, as everywhere numbers are compared |
+"""
+
+import datetime
+import hashlib
+import uuid
+from collections.abc import Hashable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Self
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from prudent import _validate
+from prudent._torch_private import pytree
+from prudent._validate import ArgumentError
+from prudent.records.arrays import exact_key
+from prudent.records.containers import digest
+from prudent.records.reader import TRIES, RecordReader
+from prudent.records.seeds import Seeds, generators_kept
+
+_SLOTS = 8
+_PLAIN = (
+    *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta),
+    *(uuid.UUID, bytes),
+)
+
+
+class PerUnit(_validate.Choice):
+    """What the loss of a person is, given the losses of her records in a step."""
+
+    MEAN = "mean"
+    SUM = "sum"
+
+
+@attrs.frozen(eq=False)
+class Unit:
+    """Who is protected, as the arguments of an entry say it.
+
+    Attributes:
+        ids: One id per record, or the name of the entry of each item that holds it.
+        slots: The public number of records of a person that count in a step, at most.
+        per_unit: What the loss of a person is.
+    """
+
+    ids: Any
+    slots: int
+    per_unit: PerUnit
+
+    @classmethod
+    def given(cls, unit: Any, records_per_person: int | None, per_unit: str | None) -> Self | None:
+        """The unit that the arguments of an entry name; None: every record is protected alone."""
+        if unit is None:
+            for name, value in {
+                "records_per_person": records_per_person,
+                "per_unit": per_unit,
+            }.items():
+                if value is not None:
+                    raise ArgumentError(name, "None without a unit", got=value)
+            return None
+        slots = _SLOTS if records_per_person is None else records_per_person
+        return cls(
+            unit,
+            _validate.count(1, records_per_person=slots),
+            PerUnit.MEAN if per_unit is None else PerUnit(per_unit),
+        )
+
+    @property
+    def column(self) -> str | None:
+        """The name of the entry that holds the ids, which is no input of a model."""
+        return self.ids if isinstance(self.ids, str) else None
+
+    def people(self, items: Any, records: int) -> "People":
+        """The people of a data set of so many records."""
+        ids = self.ids if self.column is None else _column(items, self.column, records)
+        keys = _keys(ids)
+        if len(keys) != records:
+            raise ArgumentError(
+                "unit", "one id for each record", shown=f"{len(keys)} for {records} records"
+            )
+        members: dict[Hashable, list[int]] = {}
+        for record, key in enumerate(keys):
+            if key is not None:
+                members.setdefault(key, []).append(record)
+        if not members:
+            raise ArgumentError(
+                "unit",
+                "texts, numbers, dates or other plain values",
+                shown="other values or none at all",
+                why="a record whose id is none of these belongs to nobody and is absent",
+            )
+        ordered = sorted(members, key=lambda key: (type(key).__name__, key))
+        return People([members[key] for key in ordered], self.slots, self.per_unit)
+
+    def items(self, items: Any) -> Any:
+        """The items of a data set without the entry that holds the ids."""
+        return items if self.column is None else Without(items, self.column)
+
+
+def people_in(ids: Any, records: int) -> int:
+    """The number of people to whom so many records belong."""
+    return len(Unit(ids, 1, PerUnit.MEAN).people(None, records))
+
+
+@attrs.frozen(eq=False)
+class People:
+    """The people of a data set, in an order that does not depend on that of the records.
+
+    Attributes:
+        members: The numbers of the records of each person.
+        slots: Records of a person that count in a step, at most.
+        per_unit: What the loss of a person is.
+    """
+
+    members: Sequence[Sequence[int]]
+    slots: int
+    per_unit: PerUnit
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def first(self, start: int = 0, step: int = 1) -> list[int]:
+        """A record of each of the first people, so that no person has two among them."""
+        return [self.members[person][0] for person in range(start, len(self), step)[:TRIES]]
+
+    def fingerprint(self, records: str) -> str:
+        """A fingerprint of the people and of the fingerprint of their records. Secret."""
+        listed = [list(each) for each in self.members]
+        return digest([records, listed, self.slots, self.per_unit.value]).hex()
+
+
+class PeopleReader:
+    """Reads the slots of people by their numbers, in the way of a `RecordReader`.
+
+    Args:
+        reader: Reads the records.
+        people: Whose they are.
+    """
+
+    def __init__(self, reader: "RecordReader | TensorReader", people: People) -> None:
+        self._reader, self._people = reader, people
+        self._contents: dict[int, list[tuple[int, bytes]]] = {}
+
+    def rows(
+        self, ids: Sequence[int], valid: Sequence[bool], seeds: Seeds
+    ) -> list[list[Any] | None] | None:
+        """The rows of people in a step; None for padding and for people without any.
+
+        None in place of the list means that none of eight or more people has one.
+        """
+        with generators_kept():
+            found = [
+                self._rows_of(person, seeds) if real else None
+                for person, real in zip(ids, valid, strict=True)
+            ]
+        return None if sum(valid) >= TRIES and all(rows is None for rows in found) else found
+
+    def batch(self, found: Sequence[list[Any] | None]) -> Any:
+        """The slots of all people, one after another, with the records on the first axis."""
+        slots = range(self._people.slots)
+        return self._reader.batch(
+            [None if rows is None else rows[slot % len(rows)] for rows in found for slot in slots]
+        )
+
+    def shares(self, found: Sequence[list[Any] | None]) -> Tensor:
+        """What the loss in each slot is multiplied by."""
+        shares = torch.zeros(len(found), self._people.slots, dtype=torch.float64)
+        for place, rows in enumerate(found):
+            if rows is not None:
+                mean = self._people.per_unit is PerUnit.MEAN
+                shares[place, : len(rows)] = 1 / len(rows) if mean else 1.0
+        return shares.flatten()
+
+    def _rows_of(self, person: int, seeds: Seeds) -> list[Any] | None:
+        slots = self._people.slots
+        ordered = sorted((seeds.order(content), record) for record, content in self._known(person))
+        rows = [
+            self._reader.row(record, seeds.of(person * slots + slot))
+            for slot, (_, record) in enumerate(ordered[:slots])
+        ]
+        return [row for row in rows if row is not None] or None
+
+    def _known(self, person: int) -> list[tuple[int, bytes]]:
+        """The readable records of a person, each with what no other of hers has.
+
+        Records are read with one seed for all to find it, and once: what is drawn while a record is
+        read must not depend on its place. One that is alone needs nothing.
+        """
+        members = self._people.members[person]
+        if len(members) == 1:
+            return [(members[0], b"")]
+        if person not in self._contents:
+            count: dict[bytes, int] = {}
+            known = []
+            for record in members:
+                content = self._reader.content(record)
+                if content is not None:
+                    count[content] = count.get(content, 0) + 1
+                    known.append((record, content + count[content].to_bytes(8, "little")))
+            self._contents[person] = known
+        return self._contents[person]
+
+
+@attrs.frozen(eq=False)
+class TensorReader:
+    """Reads the records of a pair of tensors, on the host, in the way of a `RecordReader`.
+
+    A row is the number of its record, so that a batch is read at once.
+    """
+
+    tensors: tuple[Any, Any]
+
+    def row(self, number: int, seed: int) -> int:
+        """The row of a record; nothing is drawn."""
+        return number
+
+    def content(self, number: int) -> bytes:
+        """A digest of a record."""
+        return digest([leaf[number] for leaf in pytree.tree_leaves(self.tensors)])
+
+    def batch(self, rows: Sequence[int | None]) -> tuple[Any, Any]:
+        """Inputs and targets; the first record stands in for None."""
+        numbers = torch.tensor([row or 0 for row in rows])
+        inputs, targets = pytree.tree_map(
+            lambda leaf: leaf.index_select(0, numbers.to(leaf.device)), self.tensors
+        )
+        return inputs, targets
+
+
+@attrs.frozen(eq=False)
+class Without:
+    """The items of a data set of mappings without one of their entries."""
+
+    items: Any
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> Any:
+        return without(self.items[number], self.name)
+
+
+def without(item: Any, name: str | None) -> Any:
+    """An item without one of its entries, if it is a mapping that has it."""
+    if name is None or not isinstance(item, Mapping):
+        return item
+    return {key: value for key, value in item.items() if key != name}
+
+
+def _column(items: Any, name: str, records: int) -> list[Any]:
+    """The entry of this name of every item; None for an item that has none."""
+    if name in (getattr(items, "column_names", None) or ()):  # of Hugging Face, read at once
+        return list(items[name])
+
+    def entry(number: int) -> Any:
+        try:
+            return items[number][name]
+        except Exception:  # its text may quote the record
+            return None
+
+    return [entry(number) for number in range(records)]
+
+
+def _keys(ids: Any) -> list[Hashable | None]:
+    """What each id is, exactly; None if it is no id."""
+    if hasattr(ids, "is_floating_point"):  # a tensor
+        ids = ids.detach().cpu().numpy()
+    elif not isinstance(ids, np.ndarray) and hasattr(ids, "to_numpy"):  # a column of a frame
+        ids = ids.to_numpy()
+    if isinstance(ids, str | bytes | Mapping) or not hasattr(ids, "__len__"):
+        raise ArgumentError("unit", "one id for each record", shown=type(ids).__name__)
+    if isinstance(ids, np.ndarray) and ids.dtype.kind in "biuU" and ids.ndim == 1:
+        different, places = np.unique(ids, return_inverse=True)
+        known = [_key(each) for each in different]
+        return [known[place] for place in places]
+    return [_key(each) for each in ids]
+
+
+def _key(given: Any) -> Hashable | None:
+    if type(given) is Decimal:
+        return Fraction(given) if given.is_finite() else None
+    if type(given) in _PLAIN:
+        return hashlib.blake2b(repr((type(given).__name__, given)).encode()).hexdigest()
+    return exact_key(given)

@@ -1,0 +1,249 @@
+"""A join of two tables as one open table, computed by the engine that has both.
+
+Every step is a function of the rows of one unit and of public rows (see `prudent.release.joins`):
+
+| step | first table | private second table | public second table |
+| --- | --- | --- | --- |
+| keys | converted alone to a type in which equal means the same | the same | the same |
+| a row without a unit | left out, if both tables are private | left out | |
+| rows of one unit | at most `most_rows`, evenly spaced, if both are private | the same | |
+| rows of one key | all | all | one; a key that has several is refused, and matches none |
+| joined | rows with equal keys; with how="left" also those that match none | | |
+
+What equal means is that of the grouping of units: bytes for texts, one zero and no NaN for floating
+numbers. A join that called two units equal would pair rows of two persons.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ibis
+import ibis.expr.datatypes as dt
+import ibis.expr.types as ir
+
+from prudent._validate import ArgumentError
+from prudent.release.columns.dialects import backend_name, double, exact, fetched
+from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.units import evenly_spaced
+from prudent.release.failures import withheld
+from prudent.release.joins import Join
+
+_ORDERED = (  # types that every engine sorts, whatever is stored
+    dt.String,
+    dt.Boolean,
+    dt.Integer,
+    dt.Floating,
+    dt.Decimal,
+    dt.Date,
+    dt.Timestamp,
+    dt.Binary,
+    dt.UUID,
+    dt.INET,
+    dt.MACADDR,
+)
+_READ = {"integer": "int64", "number": "float64", "date": "date"}  # from the texts of a file
+
+
+def open_join(join: Join) -> OpenTable:
+    """Open both tables, and return their join, without reading a private record.
+
+    Raises:
+        SourceError: if there is no such table.
+        ArgumentError: if the tables are not in one engine, or the keys cannot be compared.
+    """
+    left = _opened(join, join.left, join.unit)
+    try:
+        right = _opened(join, join.right, _unit_of_right(join), left)
+    except BaseException:
+        left.close()
+        raise
+
+    def close() -> None:
+        left.close()
+        right.close()
+
+    try:
+        return _joined(join, left, right, close)
+    except BaseException:
+        close()
+        raise
+
+
+def _unit_of_right(join: Join) -> str | None:
+    return None if join.public or join.unit is None else join.keys[join.unit]
+
+
+def _opened(
+    join: Join, source: Any, unit: str | None, beside: OpenTable | None = None
+) -> OpenTable:
+    if isinstance(source, Join) and source.unit is None:
+        unit = None
+    if join.connect is None or not isinstance(source, str):
+        return open_source(source, unit=unit, beside=beside)
+    return open_source(connect=join.connect, table=source, unit=unit, beside=beside)
+
+
+def _joined(join: Join, left: OpenTable, right: OpenTable, close: Any) -> OpenTable:
+    one, other = left.table, right.table
+    if one.get_backend() is not other.get_backend():
+        raise ArgumentError(
+            "right",
+            "a table in the engine of the first",
+            shown="one in another",
+            hint="Give two files or frames, two tables of one database with connect, two ibis "
+            "tables of one connection, or two data frames of one Spark session.",
+        )
+    for argument, table, names in (("left", one, join.keys), ("right", other, join.keys.values())):
+        for name in names:
+            if name not in table.columns:
+                raise ArgumentError(
+                    "on", f"columns of both tables, those of {argument} among them", got=name
+                )
+    pairs = [_comparable(left, name, right, join.keys[name]) for name in join.keys]
+    engine = backend_name(one)
+    # Plain names inside, so that no column of one table can be taken for one of the other.
+    own = {f"l{place}": name for place, name in enumerate(one.columns)}
+    their = {f"r{place}": name for place, name in enumerate(other.columns)}
+    keys = [f"k{place}" for place in range(len(pairs))]
+    converted = {name: pair[0] for name, pair in zip(join.keys, pairs, strict=True)}
+    first = one.select(
+        **{short: converted.get(name, one[name]) for short, name in own.items()},
+        **{key: exact(pair[0], engine) for key, pair in zip(keys, pairs, strict=True)},
+    )
+    second = other.select(
+        **{short: other[name] for short, name in their.items()},
+        **{f"o{key}": exact(pair[1], engine) for key, pair in zip(keys, pairs, strict=True)},
+    )
+    if join.bounded:
+        assert join.unit is not None
+        unit = keys[list(join.keys).index(join.unit)]
+        first = _bounded(first, unit, join.most_rows)
+        second = _bounded(second, f"o{unit}", join.most_rows)
+    else:
+        second = _one_for_each(second, [f"o{key}" for key in keys])
+    equal = [first[key] == second[f"o{key}"] for key in keys]
+    both = first.join(second, equal, how=join.how)
+    names = _names(join, own, their)
+    kept = {name: both[short] for short, name in names.items() if short in both.columns}
+    text = {names[short] for short, name in own.items() if name in left.text - set(join.keys)}
+    text |= {names[short] for short, name in their.items() if name in right.text and short in names}
+    text |= {
+        name
+        for name, pair in zip(join.keys, pairs, strict=True)
+        if name in left.text and pair[0].type().is_string()
+    }
+    own_connection = left.own_connection and right.own_connection
+    return OpenTable(both.select(**kept), close, frozenset(text), own_connection, join)
+
+
+def _names(join: Join, own: dict[str, str], their: dict[str, str]) -> dict[str, str]:
+    """The names of the joined columns: of two alike, each with the name of its table before it."""
+    same = set(own.values()) & set(their.values())
+    one, other = join.names
+    names = {
+        short: f"{one}.{name}" if name in same - set(join.keys) else name
+        for short, name in own.items()
+    }
+    for short, name in their.items():
+        if join.how == "left" or join.keys.get(name) != name:  # else it is that of the first
+            names[short] = f"{other}.{name}" if name in same else name
+    if len(set(names.values())) < len(names):
+        raise ArgumentError(
+            "names", "that no column has already", got=join.names, hint="Give names=('a', 'b')."
+        )
+    return names
+
+
+def _bounded(rows: ir.Table, unit: str, most: int) -> ir.Table:
+    """Of the rows of each unit so many, chosen by the order of their own values.
+
+    Rows that are equal in all columns that are kept are the same row, whichever is chosen.
+    """
+    engine = backend_name(rows)
+    sortable = [
+        name
+        for name in rows.columns
+        if isinstance(rows[name].type(), _ORDERED)
+        or (rows[name].type().is_interval() and engine != "pyspark")
+    ]
+    rows = rows.select(*sortable)
+    rows = rows.filter(rows[unit].notnull())
+    order = [exact(rows[name], engine) for name in sortable if name != unit]
+    return evenly_spaced(rows, [unit], most, order).select(*sortable)
+
+
+def _one_for_each(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
+    """The rows of a public table; refused if two have the same key.
+
+    One that got a second row in the meantime matches nothing: no row becomes two.
+    """
+    rows = rows.filter(*(rows[key].notnull() for key in keys))
+    alone = rows.count().over(ibis.window(group_by=keys))
+    several = rows.group_by(keys).aggregate(times=lambda t: t.count())
+    several = several.filter(several.times > 1).limit(1).select("times")
+    if withheld(fetched, several)["times"]:
+        raise ArgumentError(
+            "right",
+            "a public table with one row for each key",
+            shown="one with several",
+            why="a record would be counted once for each",
+            hint="Choose one row for each key, in a view or an ibis table.",
+        )
+    rows = rows.mutate(times=alone)
+    return rows.filter(rows.times == 1).drop("times")
+
+
+def _comparable(
+    left: OpenTable, name: str, right: OpenTable, other: str
+) -> tuple[ir.Value, ir.Value]:
+    """The two columns of a key, as values that are equal only if they are the same unit."""
+    one, two = left.table[name], right.table[other]
+    kinds = _kind(one.type()), _kind(two.type())
+    engine = backend_name(one)
+    if kinds[0] == kinds[1] == "number":
+        return _number(one), _number(two)
+    if kinds[0] == kinds[1] and kinds[0] is not None:
+        return one, two
+    if name in left.text and kinds[1] in _READ:
+        return _read(one, kinds[1]), _number(two) if kinds[1] == "number" else two
+    if other in right.text and kinds[0] in _READ:
+        return _number(one) if kinds[0] == "number" else one, _read(two, kinds[0])
+    if engine == "duckdb" and set(kinds) == {"integer", "number"}:  # numbers of pandas, with gaps
+        return (_whole(one), two) if kinds[0] == "number" else (one, _whole(two))
+    raise ArgumentError(
+        "on",
+        "columns of one type, whose values can be compared",
+        shown=f"{name!r} of type {one.type()} and {other!r} of type {two.type()}",
+        hint="Convert one of them, in a view or an ibis table.",
+    )
+
+
+def _kind(dtype: dt.DataType) -> str | None:
+    """Types whose values can be compared with each other, without a conversion that may fail."""
+    for name in ("string", "integer", "boolean", "date", "binary", "uuid"):
+        if getattr(dtype, f"is_{name}")():
+            return name
+    if dtype.is_floating():
+        return "number"
+    # Times of two zones, and decimals of two widths, would be converted.
+    plain = dtype.is_timestamp() or dtype.is_decimal() or dtype.is_inet() or dtype.is_macaddr()
+    return str(dtype.copy(nullable=True)) if plain else None
+
+
+def _number(column: ir.Value) -> ir.Value:
+    """A floating number with one zero; NaN is missing."""
+    number = column.cast("float64")
+    number = ibis.ifelse(number == double(0.0), double(0.0), number)
+    return ibis.ifelse(number.isnan(), ibis.null("float64"), number)
+
+
+def _whole(column: ir.Value) -> ir.Value:
+    """The integer that a floating number is; missing if it is none."""
+    whole = column.try_cast("int64")
+    return ibis.ifelse(whole.cast("float64") == column, whole, ibis.null("int64"))
+
+
+def _read(column: ir.Value, kind: str | None) -> ir.Value:
+    """The value that a text of a file says; missing if it is none."""
+    found = column.try_cast(_READ[str(kind)])
+    return _number(found) if kind == "number" else found

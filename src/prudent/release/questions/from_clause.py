@@ -1,0 +1,230 @@
+"""What a query in SQL asks of: one table, or two that are joined."""
+
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import sqlglot
+from sqlglot import expressions as ast
+
+from prudent import _validate
+from prudent._validate import ArgumentError
+from prudent.release.columns.sources import open_source
+from prudent.release.joins import Join, join
+from prudent.release.questions.text import NEAREST, Node, refused, text_of
+
+_OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
+_OF_A_JOIN = frozenset(("this", "on", "using", "side", "kind"))
+_PARTS = frozenset(
+    ("expressions", "from_", "from", "joins", "where", "group", "order", "limit", "kind")
+)
+_KINDS = {
+    ("", ""): "inner",
+    ("", "INNER"): "inner",
+    ("LEFT", ""): "left",
+    ("LEFT", "OUTER"): "left",
+}
+
+
+def select_of(text: str) -> Node:
+    """The tree of a query, if it is one that may have a private answer.
+
+    Raises:
+        ArgumentError: if it is none.
+    """
+    _validate.instance(str, "a query in SQL", query=text)
+    try:
+        trees: list[Node] = [
+            tree for tree in sqlglot.parse(text, dialect="duckdb") if tree is not None
+        ]
+    except Exception:  # also of the tokenizer
+        raise refused(text, "it cannot be parsed") from None
+    if len(trees) != 1 or not isinstance(trees[0], ast.Select):
+        raise refused(text, "it is no single SELECT")
+    (tree,) = trees
+    for kind in (ast.With, ast.Having, ast.Subquery, ast.Window):
+        if tree.find(kind) is not None:
+            raise refused(text, f"it has {kind.__name__.upper()}", NEAREST[kind])
+    if tree.args.get("distinct") is not None:
+        raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
+    if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
+        raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
+    return tree
+
+
+@attrs.frozen
+class Named:
+    """A table of a query.
+
+    Attributes:
+        name: Its name, or its path.
+        alias: What its columns are called by.
+    """
+
+    name: str
+    alias: str
+
+    @classmethod
+    def of(cls, node: Node, text: str) -> "Named":
+        """The table that a node names."""
+        plain = isinstance(node, ast.Table) and isinstance(node.this, ast.Identifier)
+        if not plain or {key for key, value in node.args.items() if value} - _OF_A_TABLE:
+            raise refused(text, "it has no single table after FROM")
+        name = ".".join(part.name for part in node.parts)
+        return cls(name, node.alias or node.name)
+
+    def source(self, tables: Mapping[str, Any], connect: str | None) -> Any:
+        """The table itself: one that was given, the name of one in a database, or a file."""
+        if connect is not None:
+            return self.name
+        if self.name in tables:
+            return tables[self.name]
+        if "." in self.name and os.path.splitext(self.name)[1]:
+            return self.name
+        raise ArgumentError(
+            "query",
+            f"FROM one of {', '.join(tables)}"
+            if tables
+            else "FROM a file in quotes, or a table given",
+            got=self.name,
+            hint=f"Give {self.name}=… as an argument, or FROM 'file.parquet'.",
+        )
+
+
+@attrs.frozen
+class From:
+    """The tables of a query, and how they are joined: how, and on which pairs of columns."""
+
+    first: Named
+    others: tuple[tuple[Named, str, Mapping[str, str]], ...]
+
+    @classmethod
+    def of(cls, tree: Node, text: str) -> "From":
+        """What stands after FROM."""
+        source = tree.args.get("from_") or tree.args.get("from")
+        first = Named.of(None if source is None else source.this, text)
+        others = []
+        for node in tree.args.get("joins") or ():
+            second = Named.of(node.this, text)
+            how = _KINDS.get((node.side, node.kind))
+            if how is None or {key for key, value in node.args.items() if value} - _OF_A_JOIN:
+                raise refused(
+                    text,
+                    "of joins it may have JOIN and LEFT JOIN, with ON or USING",
+                    NEAREST[ast.Join],
+                )
+            others.append((second, how, _pairs(node, second, text)))
+        known = {first.alias, *(second.alias for second, _, _ in others)}
+        if len(known) <= len(others):
+            raise refused(
+                text, "two tables have the same name", "Give them names: FROM a x JOIN b y."
+            )
+        for column in tree.find_all(ast.Column):
+            if column.table and column.table not in known:
+                raise refused(text, f"it names no table {column.table}")
+        return cls(first, tuple(others))
+
+    def source(
+        self,
+        data: Any,
+        connect: str | None,
+        tables: Mapping[str, Any],
+        *,
+        unit: str | None,
+        public: Sequence[str],
+    ) -> dict[str, Any]:
+        """The arguments of a request that say which table to read.
+
+        Raises:
+            ArgumentError: if there is no such table, or a unit cannot be followed through a join.
+        """
+        if isinstance(data, str | os.PathLike) and str(data).endswith((".duckdb", ".ddb")):
+            if not self.others:
+                return {"data": data, "table": self.first.name}
+            data, connect = None, f"duckdb://{os.fspath(data)}"
+        if not self.others:
+            if connect is not None:
+                return {"connect": connect, "table": self.first.name}
+            return {"data": self.first.source(tables, None) if data is None else data}
+        if data is not None:
+            raise ArgumentError(
+                "data",
+                "None for a join",
+                shown="one table",
+                hint="Give each by its name: a=…, b=….",
+            )
+        joined = self._joined(connect, tables, unit, _validate.values(public=public))
+        opened = open_source(joined, unit=joined.unit)
+        weakref.finalize(opened, opened.close)
+        return {"data": opened}
+
+    def _joined(
+        self, connect: str | None, tables: Mapping[str, Any], unit: str | None, public: list[str]
+    ) -> Join:
+        everything = [self.first, *(second for second, _, _ in self.others)]
+        names = {name for each in everything for name in (each.name, each.alias)}
+        for name in public:
+            _validate.one_of(sorted(names), public=name)
+        first, others = self.first, self.others
+        if _among(first, public) and len(others) == 1 and others[0][1] == "inner":
+            ((second, how, pairs),) = others  # the private table comes first
+            first, others = second, ((first, how, {b: a for a, b in pairs.items()}),)
+        found: Any = first.source(tables, connect)
+        for second, how, pairs in others:
+            found = join(
+                found,
+                second.source(tables, connect),
+                on=pairs,
+                unit=unit,
+                public=_among(second, public),
+                how=how,  # type: ignore[arg-type]
+                connect=connect,
+                names=(first.alias, second.alias),
+            )
+        return found  # type: ignore[no-any-return]
+
+
+def _among(named: Named, public: Sequence[str]) -> bool:
+    return named.name in public or named.alias in public
+
+
+def _pairs(node: Node, second: Named, text: str) -> dict[str, str]:
+    """The pairs of columns that ON or USING calls equal: of a table before, and of this one."""
+    if using := node.args.get("using"):
+        return {each.name: each.name for each in using}
+    found = {}
+    for each in conjuncts(node.args["on"]) if node.args.get("on") else ():
+        match each:
+            case ast.EQ(this=ast.Column() as one, expression=ast.Column() as other):
+                if one.table == second.alias:
+                    one, other = other, one
+                if other.table == second.alias != one.table:
+                    found[one.name] = other.name
+                    continue
+        raise refused(text, f"{text_of(each)} is not a.key = b.key", NEAREST[ast.Join])
+    if not found:
+        raise refused(text, "its JOIN has neither ON nor USING", NEAREST[ast.Join])
+    return found
+
+
+def qualify(tree: Node, columns: Sequence[str]) -> None:
+    """Give the columns of a query the names that they have in a join."""
+    for column in list(tree.find_all(ast.Column)):
+        if column.table:
+            name = f"{column.table}.{column.name}"
+            plain = name if name in columns else column.name
+            quoted = column.this.quoted or "." in plain
+            column.set("this", ast.to_identifier(plain, quoted=quoted))
+            column.set("table", None)
+
+
+def conjuncts(node: Node) -> Iterator[Node]:
+    """The conditions that must all hold."""
+    node = node.unnest()
+    if isinstance(node, ast.And):
+        yield from conjuncts(node.this)
+        yield from conjuncts(node.expression)
+    else:
+        yield node

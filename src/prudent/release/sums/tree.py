@@ -1,0 +1,200 @@
+"""Many quantiles at once, from noisy counts of the nodes of a tree.
+
+The points of an interval are the leaves of a tree in which every node has 16 children, in three
+levels below the root. How many records lie in each node is released with noise; any number of
+quantiles, and an interval of each, follow from these counts and cost no more.
+
+**Privacy.** A record lies in one node of each level. So it changes the counts by one in each of
+three places, and noise for a sensitivity of 3 pays for all of them.
+
+**Least squares.** The counts of a node and of its children disagree, and the estimates that agree
+and are nearest to them have the least variance (Hay et al., 2010). Bottom-up, z(v) is the average
+of the count of v and the sum of z of its children, with weights w and 1 - w of their precision;
+top-down, what a node has more than its children is divided evenly among them.
+
+**Intervals.** Let e(v) be the error of the estimate of C(v) - p n, where C(v) is the number of
+records up to point v. Unrolling both passes, the path from the root to v, with v at a fraction f of
+the leaves of a node, gives the noise of z weight f - g at a node of the path, and 1 - g and -g at
+its siblings before and after. There g = p below the root, and w f + (1 - w) g at the next level,
+with the w and f of the node above. So all weights are in [-1, 1], and e is a sum of Laplace noises
+of scale s with weights a, for which V = Σ a² is known. By convexity the moment generating function
+of e at λ/s is at most (1 - λ²)^-V, that of discrete noise being less than that of continuous noise.
+Hence e > s t has a probability of at most α for t = (log(1/α) - V log(1 - λ²))/λ, whatever λ in
+(0, 1), and so has e < -s t. The quantile is the first point q with C(q) - p n >= 0. So with
+confidence 1 - 2α it is among the points v whose estimate is at least -s t at v, and at most s t at
+the point before.
+"""
+
+import functools
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cached_property
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+
+from prudent.release.exponential.interval import Points
+from prudent.release.exponential.quantile import (
+    CONFIDENCE,
+    ExponentialQuantile,
+    Selected,
+    ascending,
+)
+from prudent.release.lattice import FloatArray, IntArray
+from prudent.release.noise import Noise
+from prudent.release.sums.additive import AdditiveMechanism
+
+BRANCHES, LEVELS = 16, 3
+_LEAVES = BRANCHES**LEVELS
+
+POINTS = _LEAVES // 2 - 2
+"""Points into which an interval is divided: a power of two as spacing may double their number."""
+
+_SLOPES = np.linspace(0.02, 0.98, 49)[:, None]  # the λ that are tried
+_ROUNDING = 1e-6  # records; more than all sums of doubles are off by
+
+
+def _height(level: int) -> int:
+    return LEVELS - level
+
+
+def _weight(level: int) -> float:
+    """w: of the count of a node in z, where its leaves are the last level."""
+    height = _height(level) + 1
+    return (BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1)
+
+
+def consistent(levels: Sequence[FloatArray]) -> FloatArray:
+    """The least-squares estimates of the leaves, from the counts of each level."""
+    averages = [np.asarray(levels[-1], np.float64)]
+    for level in range(LEVELS - 1, 0, -1):
+        below = averages[0].reshape(-1, BRANCHES).sum(axis=1)
+        weight = _weight(level)
+        averages.insert(0, weight * levels[level - 1] + (1 - weight) * below)
+    found = averages[0]
+    for children in averages[1:]:
+        groups = children.reshape(-1, BRANCHES)
+        spare = (found - groups.sum(axis=1)) / BRANCHES
+        found = (groups + spare[:, None]).ravel()
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def variances(p: float) -> FloatArray:
+    """V of the estimate of C(v) - p n at each leaf v."""
+    place = np.arange(1, _LEAVES + 1)
+    total, g = np.zeros(_LEAVES), np.full(_LEAVES, p)
+    for level in range(1, LEVELS + 1):
+        leaves = BRANCHES ** _height(level)
+        before = (place - 1) // leaves % BRANCHES
+        f = ((place - 1) % leaves + 1) / leaves
+        apart = _alone(level)
+        total += (before * (1 - g) ** 2 + (BRANCHES - 1 - before) * g**2) * apart
+        total += ((f - g) * _weight(level)) ** 2
+        g = _weight(level) * f + (1 - _weight(level)) * g
+    return total
+
+
+def _alone(level: int) -> float:
+    """The sum of squared weights of the noise in z of a node of a level, over its subtree."""
+    if level == LEVELS:
+        return 1.0
+    weight = _weight(level)
+    return weight**2 + (1 - weight) ** 2 * BRANCHES * _alone(level + 1)
+
+
+@attrs.frozen(slots=False)
+class CountedQuantiles:
+    """Quantiles at several probabilities, ascending, among the points of an interval.
+
+    Guarantee:
+        A release is ε-DP with δ = 0 for adding or removing one unit of at most `records` records,
+        and has the privacy of `event`. Answers ascend.
+
+    Attributes:
+        ps: The probabilities, ascending.
+        epsilon: ε of all of them together.
+        records: The largest number of records of one privacy unit.
+        confidence: Of each interval.
+    """
+
+    ps: tuple[Fraction, ...] = attrs.field(converter=ascending)
+    epsilon: float
+    records: int = 1
+    confidence: float = CONFIDENCE
+
+    def __attrs_post_init__(self) -> None:
+        ExponentialQuantile(self.ps[-1], 1.0, confidence=self.confidence)  # checks both
+
+    @cached_property
+    def _mechanism(self) -> AdditiveMechanism:
+        return AdditiveMechanism.calibrate(self.epsilon)
+
+    @property
+    def event(self) -> dp.DpEvent:
+        """The privacy event of one release."""
+        return self._mechanism.event
+
+    def rank_error(self) -> int:
+        """What the rank error of a quantile exceeds with a probability of 5 % at most."""
+        worst = max(float(self._allowance(float(p), CONFIDENCE).max()) for p in self.ps)
+        return int(np.ceil(worst))
+
+    def _allowance(self, p: float, confidence: float) -> FloatArray:
+        """The allowance s t of each leaf."""
+        tail = np.log(2 / (1 - confidence))
+        bounds = (tail - variances(p) * np.log1p(-(_SLOPES**2))) / _SLOPES
+        return np.asarray(
+            self._mechanism.scale(LEVELS * self.records) * bounds.min(axis=0) + _ROUNDING
+        )
+
+    def release(self, points: Points, noise: Noise, between: bool) -> tuple[Selected, ...]:
+        """Release the quantiles of the records at points.
+
+        Args:
+            points: The records.
+            noise: Source of randomness.
+            between: Whether values between two points are possible.
+        """
+        levels = _counts(points)
+        vector = np.concatenate(levels).tolist()
+        noisy = np.array(self._mechanism.noisy(vector, LEVELS * self.records, noise), np.float64)
+        split = np.cumsum([len(each) for each in levels])[:-1]
+        upto = np.cumsum(consistent(np.split(noisy, split)))
+        rising = np.maximum.accumulate(upto)
+        falling = np.minimum.accumulate(upto[::-1])[::-1]
+        return tuple(
+            self._selected(points, float(p), upto, (rising + falling) / 2, between) for p in self.ps
+        )
+
+    def _selected(
+        self, points: Points, p: float, upto: FloatArray, even: FloatArray, between: bool
+    ) -> Selected:
+        """The quantile at which the monotone estimate `even` reaches p n, and its interval."""
+        lattice, target = points.lattice, p * max(0.0, float(upto[-1]))
+        leaf = int(np.searchsorted(even, target))
+        index = min(max(lattice.low + leaf, lattice.low + 1), lattice.high - 1)
+        value = lattice.value(index)
+        if between and index == lattice.low + leaf:
+            before = float(even[leaf - 1])
+            share = (target - before) / max(float(even[leaf]) - before, _ROUNDING)
+            value += (min(max(share, 0.0), 1.0) - 0.5) * lattice.spacing
+        off, allowed = upto - p * float(upto[-1]), self._allowance(p, self.confidence)
+        possible = off >= -allowed
+        possible[1:] &= off[:-1] <= allowed[:-1]
+        (places,) = np.nonzero(possible[: lattice.diameter + 1])
+        first, last = (places[0], places[-1]) if len(places) else (leaf, leaf)
+        low, high = min(lattice.low + int(first), index), max(lattice.low + int(last), index)
+        ends = lattice.value(low), lattice.value(high)
+        return Selected(value, index, ends, (low, high), whole=not len(places))
+
+
+def _counts(points: Points) -> list[IntArray]:
+    """The number of records in each node, level by level from the root's children down."""
+    leaves = np.zeros(_LEAVES, np.int64)
+    leaves[points.steps - points.lattice.low] = points.counts
+    levels = [leaves]
+    for _ in range(LEVELS - 1):
+        levels.insert(0, levels[0].reshape(-1, BRANCHES).sum(axis=1))
+    return levels

@@ -1,0 +1,96 @@
+"""Certificates computed again from the released numbers that they follow from."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flint import arb, ctx
+
+from prudent.verification.pairs import BITS, positive
+
+_MOST = 1 << 60  # records
+
+
+def problem_of(certificate: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
+    """What is wrong with a certificate; None if nothing is, or it cannot be computed again."""
+    if certificate["withstands"] != max(0, certificate["needed"] - 1):
+        return "the records it withstands do not follow from those that are needed."
+    basis = certificate.get("basis") or {}
+    with ctx.workprec(BITS):
+        match basis.get("kind"):
+            case "distance":
+                if certificate["epsilon"] not in list(_noises(event)):
+                    return "no noise of its ε is in the event."
+                most = _by_distance(certificate, basis["noisy"])
+            case "votes":
+                most = _by_votes(certificate, basis)
+            case _:
+                return None
+    if certificate["needed"] > most:
+        return f"the released numbers show {most} records, not {certificate['needed']}."
+    return None
+
+
+def _noises(event: Mapping[str, Any]) -> Iterator[float]:
+    """The ε of every discrete Laplace noise in an event."""
+    if event["kind"] == "DiscreteLaplaceDpEvent":
+        yield event["noise_parameter"] * event["sensitivity"]
+    for inner in [*event.get("events", ()), *filter(None, [event.get("event")])]:
+        yield from _noises(inner)
+
+
+def _by_distance(certificate: Mapping[str, Any], noisy: int) -> int:
+    """A lower bound on a distance that was released with discrete Laplace noise.
+
+    Noise of decay ε exceeds a whole number t with probability r^(t+1)/(1 + r), r = e^-ε.
+    """
+    ratio = (-positive(certificate["epsilon"])).exp()
+    wrong = 1 - arb(certificate["confidence"])
+    return max(0, noisy - _fewest(lambda t: ratio ** (t + 1) / (1 + ratio) <= wrong))
+
+
+def _by_votes(certificate: Mapping[str, Any], basis: Mapping[str, Any]) -> int:
+    """The least number of parts that must change their vote, whatever the noise of the counts."""
+    counts, scale = basis["counts"], positive(basis["scale"])
+    each = (1 - arb(certificate["confidence"])) / sum(map(len, counts))
+    error = _fewest(lambda t: _exceeds(basis["distribution"], scale, t) <= each)
+    needed = []
+    for votes in counts:
+        winner = votes.index(max(votes))
+        gaps = [
+            votes[winner] - other - 2 * error + (place > winner)
+            for place, other in enumerate(votes)
+            if place != winner
+        ]
+        needed.append(max(0, -(-min(gaps) // 2)))
+    return min(needed)
+
+
+def _fewest(holds: Callable[[int], bool]) -> int:
+    """The least whole number from which on a condition holds."""
+    low, high = -1, 0
+    while not holds(high):
+        low, high = high, 2 * high + 1
+        if high > _MOST:
+            raise ValueError("A certificate of this confidence cannot be.")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _exceeds(distribution: str, scale: arb, error: int) -> arb:
+    """A bound on the probability that a whole noisy number is off by more than a whole number."""
+    if distribution == "laplace":
+        return (-arb(error) / scale).exp()
+    return (arb(error) / scale / arb(2).sqrt()).erfc()  # rounded to whole numbers: one is allowed
+
+
+def problem_of_counts(released: Any) -> str | None:
+    """What is wrong with the counts of a classifier; None if scores can be computed from them."""
+    try:
+        cells, totals, classes = (released[name] for name in ("cells", "totals", "classes"))
+        whole = all(type(each) is int for row in [*cells, totals] for each in row)
+        shaped = len(cells) == len(totals) == len(classes) and len({*map(len, cells)}) == 1
+    except (KeyError, TypeError):
+        return "the released counts cannot be read."
+    return None if whole and shaped else "the released counts are not a table of whole numbers."

@@ -1,0 +1,208 @@
+"""Distributions of privacy losses on a grid, in balls, and their composition.
+
+The chords of a profile between points of the grid are above it, and are the profile of masses at
+these points; balls contain the exact masses; what a finite transform omits is bounded by Chernoff's
+inequality. So a bound holds for every choice of grid, points and window: they are chosen in
+floating point, and a bad choice only makes the bound larger.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+from flint import acb, arb
+
+Profile: TypeAlias = Callable[[arb], arb]
+"""δ of one direction, at every real ε."""
+
+_MOST_POINTS = 2**20
+_RATES = [2.0**power for power in range(-6, 14)]  # of Chernoff bounds
+_FARTHEST = 2000.0  # losses
+
+
+class CoarseGridError(ValueError):
+    """A grid that would need too many points."""
+
+
+def upper(ball: arb) -> float:
+    """A double that is an upper bound on the ball."""
+    return math.nextafter(float(ball.upper()), math.inf)
+
+
+@attrs.frozen(slots=False)
+class Law:
+    """Masses at multiples of an interval.
+
+    Attributes:
+        interval: The exact spacing of the grid.
+        steps: The losses with mass, increasing, in intervals.
+        masses: The mass at each of them.
+        infinite: Mass at infinite loss.
+    """
+
+    interval: arb
+    steps: Sequence[int]
+    masses: Sequence[arb]
+    infinite: arb
+
+    @classmethod
+    def of(
+        cls, profile: Profile, back: Profile, interval: float, growth: float, tail: float
+    ) -> "Law":
+        """The chords of a profile, as masses.
+
+        Mass beyond the last point is moved to infinity, below the first one to it.
+
+        Args:
+            profile: Of one direction.
+            back: Of the other direction.
+            interval: The spacing of the grid.
+            growth: By how much the spacing of the points may grow with their distance from zero.
+            tail: About the mass to move at either end.
+        """
+        right = _reach(lambda at: upper(profile(arb(at))), tail)
+        left = _reach(lambda at: math.exp(-at) * upper(back(arb(at))), tail)
+        steps = [-step for step in _spaced(left / interval, growth)[:0:-1]]
+        steps += _spaced(right / interval, growth)
+        exact = arb(interval)
+        values = [profile(exact * step) for step in steps]
+        # Where the slope of the chords in e^ε changes, the first law has the mass
+        # e^ε (slope after - slope before).
+        widths = [(exact * (b - a)).expm1() for a, b in pairwise(steps)]  # over e^ε of the left
+        falls = [(a - b) / width for (a, b), width in zip(pairwise(values), widths, strict=True)]
+        masses = [1 - values[0] - falls[0]]
+        for (before, after), (a, b) in zip(pairwise(falls), pairwise(steps), strict=False):
+            masses.append(before * (exact * (b - a)).exp() - after)
+        masses.append(falls[-1] * (exact * (steps[-1] - steps[-2])).exp())
+        return cls(exact, steps, masses, values[-1])
+
+    @cached_property
+    def _suffixes(self) -> tuple[list[arb], list[arb]]:
+        """The mass from each point on, and its mean of e^-loss."""
+        damped = [
+            m * (-self.interval * k).exp() for k, m in zip(self.steps, self.masses, strict=True)
+        ]
+        return (
+            list(accumulate(reversed(self.masses), initial=arb(0)))[::-1],
+            list(accumulate(reversed(damped), initial=arb(0)))[::-1],
+        )
+
+    def delta(self, epsilon: arb) -> arb:
+        """δ at any real ε."""
+        at = float(epsilon / self.interval)
+        place = int(np.searchsorted(self._places, at))
+        # At the right place, and not at another, the sum is the largest: a wrong one is no bound.
+        masses, damped = self._suffixes
+        cuts = range(max(0, place - 1), min(len(masses) - 1, place + 1) + 1)
+        growth = epsilon.exp()
+        found = [masses[cut] - growth * damped[cut] for cut in cuts]
+        best = found[0]
+        for one in found[1:]:
+            best = best.max(one)
+        return self.infinite + best
+
+    @cached_property
+    def _places(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+        return np.array(self.steps, dtype=float)
+
+    def floats(self) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", ...]:
+        """Losses and masses, in floating point."""
+        masses = np.array([max(float(mass), 0.0) for mass in self.masses])
+        return self._places * float(self.interval), masses
+
+
+def _reach(profile: Callable[[float], float], tail: float) -> float:
+    """About the first loss at which a profile has come down to a tail above its limit."""
+    limit = profile(_FARTHEST)
+    low, high = 0.0, 1.0
+    while profile(high) > limit + tail and high < _FARTHEST:
+        low, high = high, 2 * high
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if profile(middle) > limit + tail else (low, middle)
+    return high
+
+
+def _spaced(end: float, growth: float) -> list[int]:
+    """Whole numbers from 0 to about `end`, with gaps in proportion to their size."""
+    steps = [0]
+    while steps[-1] < end:
+        steps.append(steps[-1] + max(1, int(growth * steps[-1])))
+        if len(steps) > _MOST_POINTS:
+            raise CoarseGridError("Too many points.")
+    return steps if len(steps) > 1 else [0, 1]
+
+
+def composed(laws: Sequence[tuple[Law, int]], tail: float) -> Law:
+    """The law of the sum of independent losses, each law with its number of runs.
+
+    Args:
+        laws: Laws on the same grid.
+        tail: About the mass to leave outside the window, at either end.
+    """
+    interval = laws[0][0].interval
+    least, size = _window(laws, tail)
+    product = [acb(1)] * size
+    for law, count in laws:
+        padded = [acb(0)] * size
+        for step, mass in zip(law.steps, law.masses, strict=True):
+            padded[step % size] += mass
+        product = [a * z**count for a, z in zip(product, acb.dft(padded), strict=True)]
+    sums = acb.dft(product, inverse=True)
+    masses = [sums[(least + k) % size].real for k in range(size)]
+    kept = arb(1)
+    for law, count in laws:
+        kept *= (1 - law.infinite) ** count
+    infinite = _above(laws, least + size) + 1 - kept
+    return Law(interval, range(least, least + size), masses, infinite)
+
+
+def _window(laws: Sequence[tuple[Law, int]], tail: float) -> tuple[int, int]:
+    """Least loss and size of the window, in intervals.
+
+    The choice does not affect the proof: `_above` bounds the mass above the window, and mass below
+    it is wrapped into the window, which can only raise δ.
+    """
+    step = float(laws[0][0].interval)
+    plain = [(*law.floats(), count) for law, count in laws]
+    wanted = -math.log(tail)
+
+    def end(sign: float) -> float:
+        needs = []
+        for rate in _RATES:
+            total = wanted
+            for losses, masses, count in plain:
+                exponents = sign * rate * losses
+                most = exponents.max()
+                moment = max(float(masses @ np.exp(exponents - most)), 1e-300)
+                total += count * (most + math.log(moment))
+            needs.append(total / rate)
+        return float(min(needs))
+
+    first = sum(count * law.steps[0] for law, count in laws)
+    last = sum(count * law.steps[-1] for law, count in laws)
+    least = max(first, math.floor(-end(-1.0) / step))
+    size = max(1, min(math.ceil(end(1.0) / step), last) - least) + 2
+    if size > _MOST_POINTS:
+        raise CoarseGridError("Too many losses.")
+    return least, 2 ** math.ceil(math.log2(size))
+
+
+def _above(laws: Sequence[tuple[Law, int]], end: int) -> arb:
+    """A bound on the mass of finite sums from `end` intervals on."""
+    if end > sum(count * law.steps[-1] for law, count in laws):
+        return arb(0)
+    interval, best = laws[0][0].interval, arb(1)
+    for rate in _RATES:
+        bound = (-rate * interval * end).exp()
+        for law, count in laws:
+            moment = arb(0)
+            for step, mass in zip(law.steps, law.masses, strict=True):
+                moment += mass * (rate * interval * step).exp()
+            bound *= moment**count
+        best = best.min(bound)
+    return best

@@ -1,0 +1,339 @@
+"""The ε of an event at a δ, proved again: exact sums of rationals, closed forms, laws on a grid."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import attrs
+from flint import arb, ctx
+
+from prudent.verification.groups import sampled_group
+from prudent.verification.laws import CoarseGridError, Law, composed, upper
+from prudent.verification.pairs import (
+    BITS,
+    THRESHOLD_ERROR,
+    BoundedRange,
+    Laplace,
+    Mixture,
+    UnknownEventError,
+    Worst,
+    finite,
+    largest,
+    leaves,
+    positive,
+    worst_of,
+)
+from prudent.verification.selections import SELECTIONS, Selection
+
+TOLERANCE = 1e-3
+"""How much more than the claim a check on a grid may show, as a fraction of ε."""
+
+_ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
+_TAIL = 1e-4  # of δ, which the ends of a grid may cost
+_FEW = 64  # candidates of which all may be released instead of the best
+
+
+@attrs.frozen
+class Found:
+    """What could be shown of a claimed ε.
+
+    Attributes:
+        epsilon: An ε at which the event is (ε, δ)-DP: proved.
+        method: How, in words.
+        coarse: Whether the proof of a claim may be sharper than this one.
+    """
+
+    epsilon: float
+    method: str
+    coarse: bool = False
+
+
+def prove(
+    event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
+) -> Found:
+    """Prove an ε of an event at δ, at most the claimed one if that can be shown.
+
+    Args:
+        event: As JSON holds it.
+        relation: The neighbouring relation, as JSON holds it.
+        epsilon: What is claimed.
+        delta: δ.
+
+    Raises:
+        UnknownEventError: If nothing can be shown about the event.
+    """
+    distance = _distance(relation)
+    pure = _pure(event)
+    if pure is not None and float_above(pure * distance) <= epsilon:
+        total = float_above(pure * distance)
+        return Found(total, "exact sums of rational numbers")
+    if delta == 0:
+        if pure is None:
+            raise UnknownEventError("No pure ε of this event can be shown.")
+        return Found(float_above(pure * distance), "exact sums of rational numbers")
+    with ctx.workprec(BITS):
+        return _approximate(event, relation, epsilon, delta)
+
+
+def float_above(value: Fraction) -> float:
+    """The least double that is not below a rational number."""
+    found = float(value)
+    return math.nextafter(found, math.inf) if Fraction(found) < value else found
+
+
+def _distance(relation: Mapping[str, Any]) -> int:
+    """How many records must be added or removed from one data set to its neighbour."""
+    records, adjacency = relation["records"], relation["adjacency"]
+    if type(records) is not int or records < 1 or adjacency not in _DISTANCES:
+        raise UnknownEventError("Expected a known neighbouring relation.")
+    return int(records) * _DISTANCES[adjacency]
+
+
+_DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
+_SAMPLED = "PoissonSampledDpEvent"
+
+
+def _pure(event: Mapping[str, Any]) -> Fraction | None:
+    """A sum of the pure ε of all releases, exactly; None if one has none."""
+    total = Fraction(0)
+    for leaf, count in leaves(event):
+        own = _pure_leaf(leaf)
+        if own is None:
+            return None
+        total += count * own
+    return total
+
+
+def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
+    def exact(name: str) -> Fraction:
+        positive(leaf[name])
+        return Fraction(leaf[name])
+
+    match leaf["kind"]:
+        case "LaplaceDpEvent":
+            return 1 / exact("noise_multiplier")
+        case "LaplaceTest" | "DiscreteLaplaceTest":
+            return 1 / exact("scale")
+        case "DiscreteLaplaceDpEvent":
+            return exact("noise_parameter") * leaf["sensitivity"]
+        case "ExponentialMechanismDpEvent":
+            return exact("epsilon")
+        case "ApproximateDpEvent" if leaf["delta"] == 0:
+            return exact("epsilon")
+        case "PoissonSampledDpEvent":  # a sample reveals no more than all of it
+            return _pure(leaf["event"])
+        case "WorstOfDpEvent":
+            each = [_pure(one) for one in leaf["events"]]
+            return (
+                None if any(one is None for one in each) else max(filter(None, each), default=None)
+            )
+        case kind if kind in SELECTIONS:
+            own = _pure(leaf["event"])
+            factor = Selection.of(leaf).pure_factor
+            return None if own is None or factor is None else own * factor
+        case _:
+            return None
+
+
+def _approximate(
+    event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
+) -> Found:
+    distance = _distance(relation)
+    at_distance = Parts.of(event, relation)
+    if distance == 1 or at_distance is not None:
+        assert at_distance is not None
+        return _least(at_distance, epsilon, delta)
+    # A chain of single records: ε/k for each link, and its δ weighs e^ε/k more than the one before.
+    one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
+    assert one is not None
+    single = one.prepared(_TAIL * delta, _ACCURACIES[0])
+
+    def bound(total: float) -> float:
+        links = sum(((arb(total) / distance * k).exp() for k in range(distance)), arb(0))
+        return upper(links * single(total / distance))
+
+    found = epsilon if bound(epsilon) <= delta else _solved(bound, epsilon, delta)
+    return Found(found, f"a chain of {distance} records", coarse=True)
+
+
+@attrs.frozen
+class Parts:
+    """All releases of an event: profiles in both directions, and the number of runs of each."""
+
+    laws: tuple[tuple[Callable[..., arb], int], ...]
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any], relation: Mapping[str, Any]) -> "Parts | None":
+        """The releases for neighbours of a relation; None if one is known for one record only."""
+        precision, known = arb(0), {}
+        distance = _distance(relation)
+        for leaf, count in leaves(event):
+            if leaf["kind"] in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
+                name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
+                precision += count * (distance / positive(leaf[name])) ** 2
+                continue
+            text = json.dumps(leaf, sort_keys=True)
+            profile = known[text][0] if text in known else _profile(leaf, relation)
+            if profile is None:
+                return None
+            known[text] = profile, count + (known[text][1] if text in known else 0)
+        if precision > 0:
+            whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
+            known[""] = whole.profile, 1
+        return cls(tuple(known.values()))
+
+    @property
+    def runs(self) -> int:
+        """The number of all runs."""
+        return sum(count for _, count in self.laws)
+
+    def prepared(self, tail: float, accuracy: float) -> Callable[[float], float]:
+        """A function of proved bounds on δ.
+
+        Args:
+            tail: What the ends of grids may cost.
+            accuracy: The grid, relative to the deviation of a loss.
+        """
+        if not self.laws:
+            return lambda epsilon: 0.0
+        ways: list[Callable[[arb], arb]] = []
+        for adding in (False, True):
+            if len(self.laws) == 1 and self.laws[0][1] == 1:
+                ways.append(partial(self.laws[0][0], adding=adding))
+            else:
+                ways.append(self._summed(tail, accuracy, adding=adding).delta)
+        # Probabilities that are off by a factor in each run are off by their product in all.
+        error = THRESHOLD_ERROR * self.runs
+
+        def bound(epsilon: float) -> float:
+            at = arb(epsilon) - error
+            return upper((1 + error) * largest([way(at) for way in ways]))
+
+        return bound
+
+    def _summed(self, tail: float, accuracy: float, *, adding: bool) -> Law:
+        variance = 0.0
+        for profile, count in self.laws:  # of a Gaussian the deviation is 2.5 times this
+            variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
+        # A window of some standard deviations of the sum has about as many points for few runs.
+        spacing = min(accuracy, max(accuracy / 30, accuracy * math.sqrt(self.runs) / 30))
+        interval = max(spacing * math.sqrt(variance / self.runs), 1e-9)
+        own = [
+            (
+                Law.of(
+                    partial(profile, adding=adding),
+                    partial(profile, adding=not adding),
+                    interval,
+                    spacing / 2 if self.runs > 30 else accuracy / 8,
+                    tail / self.runs,
+                ),
+                count,
+            )
+            for profile, count in self.laws
+        ]
+        return composed(own, tail)
+
+
+def _profile(leaf: Mapping[str, Any], relation: Mapping[str, Any]) -> Callable[..., arb] | None:
+    """The profile of one release for neighbours of a relation; None if it is not known."""
+    distance = _distance(relation)
+    inner, rate = leaf, arb(1)
+    while inner["kind"] == _SAMPLED:
+        rate *= finite(inner["sampling_probability"])
+        inner = inner["event"]
+    if not rate <= 1 or not rate > 0:
+        raise UnknownEventError("Expected sampling rates in (0, 1] in the event.")
+    if inner["kind"] == "NonPrivateDpEvent":
+        raise UnknownEventError("The event says that something is released without protection.")
+    if inner["kind"] in (*SELECTIONS, "WorstOfDpEvent"):
+        if rate < 1 or distance > 1:
+            return None if distance > 1 else _of_parts(inner)
+        return _of_parts(inner)
+    if distance > 1:
+        return _at_distance(inner, rate, relation)
+    return worst_of(inner, rate).profile
+
+
+def _of_parts(event: Mapping[str, Any]) -> Callable[..., arb]:
+    """The profile of an event that contains others: the worst of several, or the best of many."""
+    one = {"adjacency": "add-remove", "records": 1}
+    inside = event["events"] if event["kind"] == "WorstOfDpEvent" else [event["event"]]
+    each = [Parts.of(inner, one) for inner in inside]
+    ways: dict[bool, list[Callable[[arb], arb]]] = {False: [], True: []}
+    for adding, found in ways.items():
+        for parts in each:
+            assert parts is not None
+            if len(parts.laws) == 1 and parts.laws[0][1] == 1:
+                found.append(partial(parts.laws[0][0], adding=adding))
+            elif parts.laws:
+                found.append(parts._summed(1e-16, _ACCURACIES[0], adding=adding).delta)
+
+    def profile(epsilon: arb, *, adding: bool) -> arb:
+        return largest([way(epsilon) for way in ways[adding]])
+
+    if event["kind"] == "WorstOfDpEvent":
+        return profile
+    return Selection.of(event).profile(profile)
+
+
+def _at_distance(
+    inner: Mapping[str, Any], rate: arb, relation: Mapping[str, Any]
+) -> Callable[..., arb] | None:
+    """The profile for several records, of noise whose scale stands for all of them."""
+    distance = _distance(relation)
+    worst = worst_of(inner, arb(1))
+    pair = worst.pairs[0]
+    if len(worst.pairs) > 1:
+        return None
+    if isinstance(pair, Mixture) and len(pair.parts) == 1 and pair.parts[0][2] is not None:
+        if rate < 1:
+            return sampled_group(pair.parts[0][2], rate, relation)
+        scaled: Any = Mixture(((arb(1), arb(1), pair.parts[0][2] / distance),))
+    elif isinstance(pair, BoundedRange) and not rate < 1:
+        scaled = BoundedRange(pair.reach * distance)
+    elif isinstance(pair, Laplace) and pair.sigma is None and not rate < 1:
+        scaled = Laplace(pair.reach * distance, None)
+    else:
+        return None
+    return Worst((scaled,), arb(1), arb(0)).profile
+
+
+def _least(parts: Parts, epsilon: float, delta: float) -> Found:
+    """The claimed ε if it can be shown, and else the least that can be."""
+    method = "closed forms" if len(parts.laws) <= 1 else "laws of the loss"
+    best = math.inf
+    for accuracy in _ACCURACIES:
+        try:
+            bound = parts.prepared(_TAIL * delta, accuracy)
+        except CoarseGridError:
+            break
+        if bound(epsilon) <= delta:
+            return Found(epsilon, f"{method} in ball arithmetic")
+        best = min(best, _solved(bound, epsilon, delta))
+    if best == math.inf:
+        raise UnknownEventError("The composition is too long for the grids of this check.")
+    return Found(best, f"{method} in ball arithmetic")
+
+
+def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> float:
+    """The least ε above the claimed one at which the bound is at most δ; infinite if none is."""
+    low, high = epsilon, max(2 * epsilon, 0.01)
+    while bound(high) > delta:
+        low, high = high, 2 * high
+        if high > 1e3:
+            return math.inf
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if bound(middle) <= delta else (middle, high)
+    return high
+
+
+def kinds(event: Mapping[str, Any]) -> Iterator[str]:
+    """The kinds of all events inside an event."""
+    yield event["kind"]
+    inside = [event.get("event"), event.get("test"), *(event.get("events") or ())]
+    for each in filter(None, inside):
+        yield from kinds(each)

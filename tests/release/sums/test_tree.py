@@ -1,0 +1,139 @@
+"""Many quantiles from the counts of a tree: private, near the truth, in intervals that hold."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+
+from prudent.accounting import PldAccountant
+from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.interval import Points
+from prudent.release.lattice import FloatArray, Lattice
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.statistics import quantiles
+from prudent.release.sums import tree
+from prudent.release.sums.tree import BRANCHES, LEVELS, consistent, variances
+
+SIZES = [BRANCHES**level for level in range(1, LEVELS + 1)]
+LEAVES = SIZES[-1]
+DECILES = [Fraction(k, 10) for k in range(1, 10)]
+
+
+def test_a_record_changes_one_count_of_each_level() -> None:
+    lattice = Lattice(0, 5, 5 + 4_000)
+    fewer = Points(lattice, np.array([5, 70, 4_000]), np.array([1, 2, 3]))
+    for step in (5, 71, 4_000, 4_005):
+        steps, places = np.unique([5, 70, 4_000, step], return_inverse=True)
+        counts = np.bincount(places, weights=[1, 2, 3, 1]).astype(np.int64)
+        more = Points(lattice, steps, counts)
+        for one, other in zip(tree._counts(fewer), tree._counts(more), strict=True):
+            assert np.abs(other - one).sum() == 1
+
+
+def test_the_noise_pays_for_all_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def of_value(distribution: Any, scale: float, size: int) -> list[int]:
+        asked.append(scale)
+        return [0] * size
+
+    noise = ReproducibleNoise(0)
+    monkeypatch.setattr(noise, "of_value", of_value)
+    mechanism = tree.CountedQuantiles(("1/2",), 0.5, 2)
+    points = Points(Lattice(0, 0, 9), np.array([3]), np.array([4]))
+    (found,) = mechanism.release(points, noise, between=False)
+    assert found.value == 3.0
+    assert asked == [pytest.approx(2 * LEVELS / 0.5)]
+    assert asked[0] >= 2 * LEVELS / 0.5
+    assert PldAccountant().compose(mechanism.event).get_epsilon(0.0) <= 0.5 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("p", [0.5, 0.03])
+def test_weights_of_the_noise_are_as_proved(p: float) -> None:
+    """V is the sum of the squared weights, none of which exceeds 1 in size."""
+    leaves = [0, 15, 16, 1_000, 2_047, 4_000, LEAVES - 1]
+
+    def weights(place: int) -> FloatArray:
+        noise = np.zeros(sum(SIZES))
+        noise[place] = 1.0
+        upto = np.cumsum(consistent(np.split(noise, np.cumsum(SIZES)[:-1])))
+        return np.asarray(upto[leaves] - p * upto[-1])
+
+    found = np.array([weights(place) for place in range(sum(SIZES))])
+    assert np.abs(found).max() <= 1 + 1e-12
+    assert (found**2).sum(axis=0) == pytest.approx(variances(p)[leaves], rel=1e-9)
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize("bounds", [None, (0, 200)])
+@pytest.mark.parametrize("number", [9, 99])
+def test_many_quantiles_are_near_the_truth(number: int, bounds: Any) -> None:
+    ps = [Fraction(k, number + 1) for k in range(1, number + 1)]
+    for values in (
+        np.random.default_rng(1).normal(100.0, 15.0, 20_000),
+        np.random.default_rng(2).integers(18, 90, 20_000),
+    ):
+        found = quantiles(values, ps=ps, epsilon=2.0, bounds=bounds, noise=ReproducibleNoise(4))
+        answers = np.array(found.value, float)
+        assert (np.diff(answers) >= 0).all()
+        ordered = np.sort(values)
+        ranks = [np.searchsorted(ordered, answers, side) for side in ("left", "right")]
+        target = np.array([float(p) for p in ps]) * len(values)
+        errors = np.maximum(0, np.maximum(ranks[0] - target, target - ranks[1]))
+        assert errors.mean() < 15
+        assert found.intervals is not None
+        intervals = np.array([ends for ends in found.intervals if ends is not None], float)
+        assert len(intervals) > 0.9 * number
+        if values.dtype == np.float64:
+            assert np.median(np.diff(np.searchsorted(ordered, intervals))) < 200  # records
+
+
+def test_answers_ascend_where_there_is_nothing_to_see() -> None:
+    ps = [Fraction(k, 20) for k in range(1, 20)]
+    for seed in range(5):
+        found = quantiles(
+            np.zeros(0), ps=ps, epsilon=0.1, bounds=(0.0, 1.0), noise=ReproducibleNoise(seed)
+        )
+        assert (np.diff(found.value) >= 0).all()
+        assert found.value[0] >= 0
+        assert found.value[-1] <= 1
+
+
+@pytest.mark.parametrize("given", [{}, {"bounds": (0, 200)}])
+def test_the_price_is_that_of_the_tree_and_the_interval(given: dict[str, Any]) -> None:
+    preview = quantiles(np.zeros(3), ps=[0.1, 0.2, 0.5, 0.9], epsilon=0.9, dry_run=True, **given)
+    spent = PldAccountant().compose(preview.event).get_epsilon(0.0)
+    assert 0.9 * (1 - 1e-9) <= spent <= 0.9 * (1 + 1e-9)
+
+
+def share_held(epsilon: float) -> float:
+    """The fraction of intervals that hold the quantile of the data."""
+    values = np.random.default_rng(3).normal(0.0, 1.0, 3_000)
+    exact = np.sort(values)[[math.ceil(p * len(values)) - 1 for p in DECILES]]
+    held = []
+    for seed in range(6):
+        noise = ReproducibleNoise(seed)
+        found = quantiles(
+            ArrayColumn(values), ps=DECILES, epsilon=epsilon, bounds=(-8, 8), noise=noise
+        )
+        assert found.intervals is not None
+        for ends, truth in zip(found.intervals, exact, strict=True):
+            assert ends is not None
+            held.append(ends[0] <= truth <= ends[1])
+    return float(np.mean(held))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_intervals_hold_the_quantiles(epsilon: float) -> None:
+    assert share_held(epsilon) >= 0.95
+
+
+def test_an_interval_without_an_allowance_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tree.CountedQuantiles, "_allowance", lambda *_: np.zeros(LEAVES))
+    assert share_held(0.5) < 0.95

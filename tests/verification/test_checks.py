@@ -1,0 +1,260 @@
+"""Receipts of every kind: verified as they are, refuted once a field that matters is changed."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import prudent
+from prudent.receipts import keys
+from prudent.receipts.receipt import Receipt
+
+pytest.importorskip("flint")
+pytest.importorskip("cryptography")
+from prudent.verification.checks import Standing, verify
+from tests.verification.conftest import places_of
+
+VALUES = np.arange(2000.0)
+
+
+@pytest.fixture
+def key(tmp_path, monkeypatch):
+    monkeypatch.setenv("PRUDENT_KEYS", str(tmp_path / "keys"))
+    return keys.make("me")
+
+
+def pure(path, ledger):
+    prudent.release.median(VALUES, epsilon=0.5, certify=40.0, ledger=ledger, receipt=path)
+
+
+def proposed(path, ledger):
+    given = {"propose": 5.0, "certify": 40.0, "delta": 1e-6}
+    prudent.release.median(VALUES, epsilon=1.0, ledger=ledger, receipt=path, **given)
+
+
+def gaussian(path, ledger):
+    from prudent.release import Distribution
+
+    given = {"bounds": (0, 2000), "distribution": Distribution.GAUSSIAN, "delta": 1e-6}
+    prudent.release.mean(VALUES, epsilon=1.0, ledger=ledger, receipt=path, **given)
+
+
+def voted(path, ledger):
+    from prudent.estimators import aggregate
+
+    labels = ["low", "high"]
+    aggregate(lambda part: "high", VALUES, 1.0, labels=labels, ledger=ledger, receipt=path)
+
+
+def classifier(path, ledger):
+    records = np.random.default_rng(0).normal(size=(200, 4))
+    given = {"landmarks": 8, "ledger": ledger, "receipt": path}
+    from prudent.certify import CertifiedClassifier
+
+    CertifiedClassifier(1.0, 2, **given).fit(records, records[:, 0] > 0)
+
+
+def model(path, ledger):
+    from prudent.estimators import LinearRegression
+
+    features = np.random.default_rng(0).normal(size=(3000, 2))
+    LinearRegression(2.0, 1e-6, ledger=ledger).fit(features, features[:, 0], receipt=path)
+
+
+KINDS = [pure, proposed, gaussian, voted, classifier, model]
+
+
+@pytest.fixture
+def receipt(request, tmp_path):
+    """A receipt of one kind, with its ledger."""
+    path = tmp_path / "answer.json"
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=5.0, delta=1e-5) as ledger:
+        request.param(path, ledger)
+    return path
+
+
+def every(kind):
+    return pytest.mark.parametrize("receipt", kind, indirect=True, ids=lambda make: make.__name__)
+
+
+@every(KINDS)
+def test_receipts_are_verified(receipt):
+    found = verify(receipt)
+    assert found.status == 0, found.lines()
+    proved = {each.claim for each in found.findings if each.standing is Standing.PROVED}
+    assert {"digest", "price", "ledger"} <= proved
+
+
+def other(value):
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return "x" if value is None else value + "x"
+
+
+@every([pure, gaussian])
+def test_a_changed_field_is_noticed(receipt, editing):
+    """Whatever it is; only the signature, which is absent, is no part of what is sealed."""
+    made = editing(receipt)
+    places = [place for place in places_of(made.content) if place[0] not in ("format", "signature")]
+    assert len(places) > 40
+    for place in places:
+        assert verify(made.edited(place, other, sealed=False)).status == 1, place
+
+
+SEALED = {
+    "a lower epsilon": (("epsilon",), lambda x: x * 0.9),
+    "another relation": (("relation", "adjacency"), lambda x: "replace-one"),
+    "more records": (("relation", "records"), lambda x: 3),
+    "less noise": (("event", "events", 1, "noise_parameter"), lambda x: x * 1.1),
+    "a larger range": (("event", "events", 0, "events", 0, "epsilon"), lambda x: x * 1.1),
+    "no composition": (("event", "events"), lambda x: x[:1]),
+    "needed": (("released", "certificate", "needed"), lambda x: x + 1),
+    "withstands": (("released", "certificate", "withstands"), lambda x: x + 1),
+    "confidence": (("released", "certificate", "confidence"), lambda x: 0.999),
+    "its epsilon": (("released", "certificate", "epsilon"), lambda x: x * 2),
+    "its noise": (("released", "certificate", "basis", "noisy"), lambda x: x - 5),
+    "another price": (("released", "epsilon"), lambda x: x / 2),
+    "asked": (("asked", "statistic"), lambda x: "mean"),
+    "asked epsilon": (("asked", "epsilon"), lambda x: 0.4),
+    "a theorem": (("theorems", 0, "theorem"), lambda x: "another"),
+    "no theorems": (("theorems",), lambda x: []),
+    "a row": (("ledger", "rows", 0, "record"), lambda x: x.replace("median", "mean")),
+    "an outcome": (("ledger", "rows", 1, "record"), lambda x: x.replace("released", "refused")),
+    "the row before": (("ledger", "before"), lambda x: "0" * 64),
+    "the head": (("ledger", "head"), lambda x: "0" * 64),
+    "the data set": (("ledger", "dataset"), lambda x: "other"),
+    "seeded noise": (("predictable",), lambda x: True),
+    "a file": (("files",), lambda x: {"answer.json": "0" * 64}),
+}
+
+
+@every([pure])
+@pytest.mark.parametrize("change", SEALED.values(), ids=SEALED.keys())
+def test_a_false_claim_is_refuted_though_its_digests_fit(receipt, change, editing):
+    """Whoever edits a receipt can compute digests, too."""
+    assert verify(editing(receipt).edited(*change, sealed=True)).status == 1
+
+
+@every([proposed])
+@pytest.mark.parametrize(
+    "change",
+    [
+        (("epsilon",), lambda x: x * 0.98),
+        (("delta",), lambda x: x / 2),
+        (("event", "events", 0, "test", "scale"), lambda x: x * 0.9),
+        (("event", "events", 0, "failure"), lambda x: x * 10),
+        (("event", "events", 0, "robust_noise_multiplier"), lambda x: x * 0.9),
+    ],
+    ids=["epsilon", "delta", "test", "failure", "noise"],
+)
+def test_a_false_price_of_a_test_is_refuted(receipt, change, editing):
+    assert verify(editing(receipt).edited(*change, sealed=True)).status == 1
+
+
+@every([voted])
+@pytest.mark.parametrize("place", [("needed",), ("basis", "scale"), ("confidence",)])
+def test_a_false_certificate_of_a_vote_is_refuted(receipt, place, editing):
+    change = {
+        "needed": lambda x: x + 2,
+        "scale": lambda x: 50 * x,
+        "confidence": lambda x: 1 - 1e-30,
+    }
+    path = ("released", "certificate", *place)
+    assert verify(editing(receipt).edited(path, change[place[-1]], sealed=True)).status == 1
+
+
+def test_a_signature_binds_every_field(tmp_path, key, editing):
+    path = tmp_path / "answer.json"
+    prudent.release.count(VALUES, epsilon=1.0, receipt=prudent.ReceiptFile(path, sign="me"))
+    assert verify(path, signer=key).status == 0
+    assert verify(path, signer="me").status == 0
+    assert verify(path, signer="0" * 64).status == 1
+    edit = (("released", "value"), lambda value: value + 1)
+    assert verify(editing(path).edited(*edit, sealed=True)).status == 1
+
+
+def test_a_receipt_without_a_signature_has_no_signer(tmp_path, key):
+    path = tmp_path / "answer.json"
+    prudent.release.count(VALUES, epsilon=1.0, receipt=path)
+    assert verify(path, signer=key).status == 1
+
+
+def test_secret_keys_are_for_their_owner(key, tmp_path):
+    secret = tmp_path / "keys" / "me.key"
+    assert secret.stat().st_mode & 0o077 == 0
+    assert keys.public_keys() == {"me": key}
+    with pytest.raises(ValueError, match="one that has no key yet"):
+        keys.make("me")
+
+
+def test_nothing_is_charged_if_a_receipt_cannot_be_written(tmp_path):
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=1.0, delta=1e-5) as ledger:
+        for bad in (tmp_path, prudent.ReceiptFile(tmp_path / "a.json", sign="nobody")):
+            with pytest.raises(ValueError, match=r"receipt|key"):
+                prudent.release.count(VALUES, epsilon=0.1, ledger=ledger, receipt=bad)
+        assert ledger.spent == 0
+
+
+def test_what_is_no_receipt_is_refused(tmp_path):
+    path = tmp_path / "answer.json"
+    for text in ("", "{}", "[]", '{"format": 1}', '{"format": 1, "digest": 3, "epsilon": 1}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"receipt|format"):
+            verify(path)
+
+
+def test_an_event_without_a_proof_here_is_not_verified(tmp_path, editing):
+    path = tmp_path / "answer.json"
+    prudent.release.count(VALUES, epsilon=1.0, receipt=path)
+    changed = editing(path).edited(("event", "kind"), lambda kind: "SomeDpEvent", sealed=True)
+    assert Receipt.read(changed)[0].event["kind"] == "SomeDpEvent"
+    standings = {each.claim: each.standing for each in verify(changed).findings}
+    assert standings["price"] is Standing.UNCHECKED
+
+
+ALONE = """
+    import socket, sys
+
+    class Blocked:
+        def find_spec(self, name, path=None, target=None):
+            if name.startswith(("prudent.accounting", "prudent.budget", "dp_accounting")):
+                raise ImportError(f"{name} is blocked")
+
+    def refuse(*arguments, **options):
+        raise OSError("no network")
+
+    sys.meta_path.insert(0, Blocked())
+    socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
+    from prudent.cli import main
+    sys.exit(main(["verify", *sys.argv[1:]]))
+"""
+
+
+def test_the_accountant_and_a_network_are_not_needed(tmp_path):
+    """One process checks a price by each method: exact sums, closed forms, laws of the loss."""
+    for name, make in (("pure", pure), ("proposed", proposed)):
+        make(tmp_path / f"{name}.json", None)
+        command = [sys.executable, "-c", textwrap.dedent(ALONE), str(tmp_path / f"{name}.json")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "proved: price: ε = " in done.stdout
+
+
+def test_the_command_line_says_what_it_found(tmp_path, capsys):
+    from prudent.cli import main
+
+    path = tmp_path / "answer.json"
+    prudent.release.count(VALUES, epsilon=1.0, receipt=path)
+    assert main(["verify", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "verified"
+    path.write_text(path.read_text().replace('"epsilon": 1.0', '"epsilon": 0.5'))
+    assert main(["verify", str(path)]) == 1
+    assert capsys.readouterr().out.startswith("Refuted")
+    path.write_text("nothing")
+    assert main(["verify", str(path)]) == 2
