@@ -132,5 +132,8 @@ def _steps(event: dp.DpEvent, plan: Plan) -> int:
     """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
     is_composed = isinstance(event, dp.ComposedDpEvent) and bool(event.events)
     steps = event.events[-1] if plan.before is not None and is_composed else event
-    count = getattr(steps, "count", 0)
+    parts = (
+        steps.events if isinstance(steps, dp.ComposedDpEvent) else [steps]
+    )  # watched steps apart
+    count = sum(getattr(part, "count", 0) for part in parts)
     return count if count and event == plan.event_after(count) else 0

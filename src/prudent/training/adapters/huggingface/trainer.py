@@ -166,6 +166,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self._step: Step | None = None
         self._positions: Positions | None = None
         self._passes = torch.zeros(())
+        self._losses: list[float] = []  # released since the last entry of the log
         given["args"] = settings.adapted(args, self.plan)
         super().__init__(**given)
         self.add_callback(_Follow(self))
@@ -297,6 +298,8 @@ class PrivateTrainer(Uncopied, Trainer):
             _LESS_AT_ONCE,
         )
         self._passes += outcome.passed
+        if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
+            self._losses.append(loss)
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: PhysicalBatch) -> Chunk:
@@ -381,6 +384,11 @@ class PrivateTrainer(Uncopied, Trainer):
             logs["epsilon"], logs["delta"] = self.plan.epsilon_shown(taken, self.delta), self.delta
             if isinstance(self.plan.aggregation, ProposeTestRelease) and self.state.global_step:
                 logs["pass_rate"] = float(self._passes) / self.state.global_step
+            if self.plan.watch is not None and self._losses and self._step is not None:
+                noise = self.plan.watch.deviation(self._step.expected_batch)
+                logs["loss"] = sum(self._losses) / len(self._losses)
+                logs["loss_noise"] = noise / math.sqrt(len(self._losses))
+                self._losses.clear()
         super().log(logs, *rest, **options)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
