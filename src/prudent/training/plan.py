@@ -13,6 +13,7 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean
+from prudent.training.watch import Watch
 
 _SHOWN_DELTA = 1e-5
 
@@ -38,6 +39,8 @@ class Plan:
             computed from it; if either is, use `ZERO_OUT`, which has the same price.
         before: What was released about the same records before the first step, such as a
             normalisation. Every event and every ε of the plan includes it.
+        watch: The training loss as a release of its own, with noise; its price is in every event
+            and every ε, and calibration leaves room for it. None: no loss is released.
     """
 
     sampling_rate: float
@@ -46,6 +49,7 @@ class Plan:
     expected_batch: float | None = None
     _relation: Relation | None = None
     before: dp.DpEvent | None = None
+    watch: Watch | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -62,6 +66,8 @@ class Plan:
             check_relation(relation=self._relation)
         if self.before is not None:
             _validate.instance(dp.DpEvent, "a DpEvent or None", before=self.before)
+        if self.watch is not None:
+            _validate.instance(Watch, "a Watch or None", watch=self.watch)
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
@@ -82,8 +88,7 @@ class Plan:
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        if self.before is None:
-            names.remove("before")
+        names = [n for n in names if n not in ("before", "watch") or getattr(self, n) is not None]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def __str__(self) -> str:
@@ -118,11 +123,18 @@ class Plan:
     def _steps_event(self, steps: int) -> dp.DpEvent:
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
-        release = self.aggregation.event
-        if isinstance(self.aggregation, Mean):
-            return dp.SelfComposedDpEvent(release, int(steps))
-        sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
-        return dp.SelfComposedDpEvent(sampled, int(steps))
+        watched = 0 if self.watch is None else self.watch.releases(steps)
+        parts = []
+        if steps > watched:
+            parts.append(self._released(self.aggregation.event, int(steps) - watched))
+        if self.watch is not None:
+            parts.append(self._released(self.watch.event(self.aggregation.event), watched))
+        return parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
+
+    def _released(self, release: dp.DpEvent, times: int) -> dp.DpEvent:
+        if not isinstance(self.aggregation, Mean):
+            release = dp.PoissonSampledDpEvent(self.sampling_rate, release)
+        return dp.SelfComposedDpEvent(release, times)
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε at which the whole run is (ε, δ)-DP for `relation`.

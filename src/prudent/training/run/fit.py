@@ -161,6 +161,9 @@ def fit(
         facts = {"pass_rate": run.pass_rate, "lost": lost}
         write = partial(reporting.write_receipt, charge, state, facts, predictable=key.predictable)
         run.processes.first(write)
+    if reporting.out is not None and _is_covered(corrupt):
+        card = charge.model_card(model, run.protected, predictable=key.predictable)
+        run.processes.first(partial(card.write, reporting.out))
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected)
 
 
