@@ -50,6 +50,8 @@ class Join:
     @property
     def private_names(self) -> list[str]:
         """The names of the private tables that have one, for the ledger."""
+        if self.connect is not None and self.connect.startswith("duckdb://"):
+            return [self.connect.removeprefix("duckdb://")]  # the file that has both
         return names_of(self.left) + ([] if self.public else names_of(self.right))
 
     @property
