@@ -152,7 +152,7 @@ def fit(
         unit=Unit.given(unit, records_per_person, per_unit),
         scheduler=scheduler,
     )
-    charge = RunCharge(ledger, plan, delta)
+    charge = RunCharge(ledger, plan, delta, protected=run.protected)
     with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost
@@ -161,6 +161,9 @@ def fit(
         facts = {"pass_rate": run.pass_rate, "lost": lost}
         write = partial(reporting.write_receipt, charge, state, facts, predictable=key.predictable)
         run.processes.first(write)
+    if reporting.out is not None and _is_covered(corrupt):
+        card = charge.model_card(model, run.protected, predictable=key.predictable)
+        run.processes.first(partial(card.write, reporting.out))
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected)
 
 
