@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
+.PHONY: venv demo quick proofs test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -41,6 +41,16 @@ demo: $(call has,$(DEMO_EXTRAS))
 # For the loop of a person at work: no torch, no server, no other process, and src/ as it is.
 quick: $(call has,dev+tables)
 	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
+
+# Theorems, checked by Coq, and the definitions of their statements run beside src/: docs/proofs.md.
+proofs: has-coq $(call has,$(TEST_EXTRAS))
+	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
+	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -p no:cacheprovider tests/proofs
+
+.PHONY: has-coq
+has-coq:
+	@command -v coqc >/dev/null && command -v ocamlopt >/dev/null || { \
+		echo "make proofs needs Coq 8.16 and OCaml; Debian has them as: coq ocaml-nox"; exit 1; }
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)
@@ -83,9 +93,10 @@ fuzz: $(call has,$(TEST_EXTRAS))
 	PYTHONPATH=src $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
 		--only '$(FUZZ_ONLY)' --jobs $(FUZZ_JOBS)
 
-# Flower asks for older versions of what everything else uses: an environment of its own.
+# Flower asks for older versions of what everything else uses: an environment of its own, in which
+# both tiers run, because the second one has no other with Flower.
 test-federated: build/constraints-federated.txt
-	$(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
+	PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -m 'not slow'" $(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
 		WHEEL_SITE=build/wheel-site-federated/site-packages \
 		TESTS='tests/training/adapters/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
 

@@ -6,7 +6,8 @@
 Each page gets a new clone of HEAD and no active environment. Its console blocks run in their order
 in one shell, so that what one line installs or activates holds for the next; then its Python
 blocks run as one script in the same shell. Only the exit status counts: private answers differ
-from run to run. What cannot run may not be on these pages.
+from run to run. What cannot run may not be on these pages. They are followed side by side, because
+most of the time goes into installing, and each is reported when it is done.
 """
 
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,27 +115,36 @@ def newcomer(home: Path) -> dict[str, str]:
 
 def follow(name: str, page: str, folder: Path, home: Path) -> int:
     """Do what a page says in a folder; returns the exit status of what failed, or 0."""
-    return subprocess.run(
+    done = subprocess.run(
         ["bash", "-c", script(name, page)],
         cwd=folder,
         env=newcomer(home),
         stdin=subprocess.DEVNULL,
-    ).returncode
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    text = done.stdout.decode(errors="replace")
+    if done.returncode:
+        text += f"{name}: what it says fails, with exit status {done.returncode}.\n"
+    sys.stdout.write(text)  # at once: another page may be reporting
+    sys.stdout.flush()
+    return done.returncode
+
+
+def followed(name: str) -> int:
+    """Follow a page on a new clone; returns the exit status of what failed, or 0."""
+    with tempfile.TemporaryDirectory() as around:
+        clone = Path(around) / "prudent"
+        subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+        page = (clone / name).read_text(encoding="utf-8")
+        return follow(name, page, clone, Path(around))
 
 
 def main(names: list[str]) -> int:
-    """Follow each page on a new clone; returns the first exit status that is not 0."""
-    for name in names or PAGES:
-        with tempfile.TemporaryDirectory() as around:
-            clone = Path(around) / "prudent"
-            subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
-            page = (clone / name).read_text(encoding="utf-8")
-            if status := follow(name, page, clone, Path(around)):
-                print(f"{name}: what it says fails, with exit status {status}.", file=sys.stderr)
-                return status
-    return 0
+    """Follow all pages; returns the first exit status that is not 0."""
+    with ThreadPoolExecutor() as pool:
+        return next(filter(None, list(pool.map(followed, names or PAGES))), 0)
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.exit(main(sys.argv[1:]))

@@ -1,14 +1,15 @@
-"""Private numbers of a large column in DuckDB, PostgreSQL and Spark, beside the engine's median.
+"""Private statistics of large columns in DuckDB, PostgreSQL and Spark, beside the exact ones.
 
-    python -m benchmarks.warehouses measure --engines duckdb,postgres,spark --rows 1e5,1e6,1e7,1e8
+    python -m benchmarks.warehouses measure --engines duckdb,postgres,spark --rows 1e7,1e8
     python -m benchmarks.warehouses plot
 
-`measure` makes a table of log-normal doubles inside the engine and asks it, in one client process
-per engine and size, for a private median, trimmed mean, mean and description, and for the engine's
-own exact median and mean, `--rounds` times each in turns. PostgreSQL is a server of its own with
+`measure` makes a table of two columns of log-normal doubles and one of forty words inside the
+engine and asks it, in one client process per engine and size, each of `QUESTIONS` and the engine's
+own exact answer of the same kind, `--rounds` times in turns after a first one that warms the
+process up. PostgreSQL is a server of its own with
 the settings it is installed with; Spark is a cluster of its own with two workers
 (`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line
-of `benchmarks/warehouses.csv`: a size that is measured again takes the place of its earlier lines.
+of `benchmarks/warehouses.csv`: what is measured again takes the place of its earlier lines.
 `plot` draws `docs/images/warehouses.png` from these lines and writes them into
 `benchmarks/README.md` as a table.
 
@@ -19,7 +20,6 @@ import argparse
 import contextlib
 import csv
 import json
-import math
 import os
 import resource
 import shutil
@@ -32,7 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "warehouses.csv"
@@ -47,16 +47,95 @@ FIELDS = [
     "rows_out",
     "bytes_out",
     "client_megabytes",
-    "answer",
 ]
 ENGINES = ("duckdb", "postgres", "postgres with index", "spark")
-QUESTIONS = ("median", "trimmed mean", "mean", "describe", "exact median", "exact mean")
-EXACT = {"mean": "exact mean"}
-"""What a private answer is compared with, if not with the exact median."""
 
-COST: Any = {"epsilon": 0.3, "delta": 1e-6}
+PURE: Any = {"epsilon": 0.3}
+PTR: Any = {"epsilon": 0.3, "delta": 1e-6}
+WORDS = 40
+LISTED = [str(word) for word in range(4)]
 LOG_NORMAL = "exp(sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))"
+MADE = f"{LOG_NORMAL} AS x, {LOG_NORMAL} AS y, CAST(range % {WORDS} AS VARCHAR) AS c"
 CLUSTER = "local-cluster[2,1,2048]"
+MEDIANS = {
+    "duckdb": "quantile_disc(x, 0.5)",
+    "postgres": "percentile_disc(0.5) WITHIN GROUP (ORDER BY x)",
+    "spark": "percentile(x, 0.5)",
+}
+_BY_LISTED = f"WHERE c IN ({', '.join(map(repr, LISTED))}) GROUP BY c"
+
+
+class Question(NamedTuple):
+    """A private statistic: how a release is asked for it, and the exact answer of its kind."""
+
+    ask: Callable[..., Any]
+    exact: str
+
+
+def asked(name: str, *columns: str, **given: Any) -> Callable[..., Any]:
+    """Ask for a statistic of columns; a number of rows calls for a proposal."""
+
+    def ask(rows: int, **table: Any) -> Any:
+        from prudent.release import statistics
+
+        options = {key: each(rows) if callable(each) else each for key, each in given.items()}
+        names = dict(zip(("column", SECOND.get(name, "other")), columns, strict=False))
+        return getattr(statistics, name)(**table, **names, **options)
+
+    return ask
+
+
+SECOND = {"weighted_mean": "weights"}
+
+
+def proposal(rows: int) -> float:
+    """About what the gaps between records allow."""
+    return max(1e-4, 3e3 / rows)
+
+
+QUESTIONS = {
+    "count": Question(asked("count", **PURE), "count(*) FROM t"),
+    "proportion": Question(
+        asked("proportion", "x > 2", **PURE), "avg(CASE WHEN x > 2 THEN 1.0 ELSE 0.0 END) FROM t"
+    ),
+    "sum": Question(asked("sum", "x", **PURE), "sum(x) FROM t"),
+    "mean": Question(asked("mean", "x", **PURE), "avg(x) FROM t"),
+    "mean, bounds": Question(asked("mean", "x", bounds=(0, 100), **PURE), "avg(x) FROM t"),
+    "variance": Question(asked("variance", "x", **PURE), "var_pop(x) FROM t"),
+    "deviation, bounds": Question(
+        asked("deviation", "x", bounds=(0, 100), **PURE), "stddev_pop(x) FROM t"
+    ),
+    "median": Question(asked("median", "x", propose=proposal, **PTR), "{median} FROM t"),
+    "trimmed mean": Question(
+        asked("trimmed_mean", "x", trim=1_000, propose=lambda rows: 10 * proposal(rows), **PTR),
+        "{median} FROM t",
+    ),
+    "maximum": Question(asked("maximum", "x", **PURE), "max(x) FROM t"),
+    "describe": Question(
+        asked("describe", "x", **PURE), "count(x), avg(x), stddev_pop(x), {median} FROM t"
+    ),
+    "histogram": Question(
+        asked("histogram", "x", **PURE), "floor(x * 4), count(*) FROM t GROUP BY floor(x * 4)"
+    ),
+    "ratio": Question(asked("ratio", "x", "y", **PURE), "sum(x) / sum(y) FROM t"),
+    "weighted mean": Question(
+        asked("weighted_mean", "x", "y", **PURE), "sum(x * y) / sum(y) FROM t"
+    ),
+    "covariance": Question(asked("covariance", "x", "y", **PURE), "covar_pop(x, y) FROM t"),
+    "correlation": Question(asked("correlation", "x", "y", **PURE), "corr(x, y) FROM t"),
+    "distinct": Question(asked("count_distinct", "c", **PURE), "count(DISTINCT c) FROM t"),
+    "top 3": Question(
+        asked("top_k", "c", k=3, **PTR),
+        "c, count(*) AS n FROM t GROUP BY c ORDER BY n DESC LIMIT 3",
+    ),
+    "count of each word": Question(
+        asked("count", by="c", groups=[str(word) for word in range(WORDS)], **PURE),
+        "c, count(*) FROM t GROUP BY c",
+    ),
+    "mean of 4 words": Question(
+        asked("mean", "x", by="c", groups=LISTED, **PURE), f"c, avg(x) FROM t {_BY_LISTED}"
+    ),
+}
 
 
 # --- the client: one process per engine and size -------------------------------------------------
@@ -66,10 +145,10 @@ class Traffic:
     """How many queries were asked, and how much came back, at eight bytes a number."""
 
     def __init__(self) -> None:
-        from prudent.release.columns import queries as table_queries
+        from prudent.release.columns import queries, table_rows
 
         self.queries = self.rows = self.bytes = 0
-        fetch = table_queries.fetched
+        fetch = queries.fetched
 
         def counted(expression: Any) -> Any:
             columns = fetch(expression)
@@ -79,84 +158,67 @@ class Traffic:
             self.bytes += 8 * rows * len(columns)
             return columns
 
-        table_queries.fetched = counted
+        queries.fetched = table_rows.fetched = counted
 
 
-def client(engine: str, rows: int, where: str, rounds: int) -> None:
+def client(engine: str, rows: int, where: str, rounds: int, questions: list[str]) -> None:
     """Asks everything and prints a line of JSON for each answer."""
-    import numpy as np
-
-    from prudent.release.statistics import describe, mean, median, trimmed_mean
-
-    proposal = max(1e-4, 3e3 / rows)  # about what the gaps between records allow
-    asked: dict[str, Callable[..., Any]] = {
-        "median": lambda **table: median(**table, propose=proposal, **COST),
-        "trimmed mean": lambda **table: trimmed_mean(
-            **table, trim=1_000, propose=10 * proposal, **COST
-        ),
-        "mean": lambda **table: mean(**table, epsilon=COST["epsilon"]),
-        "describe": lambda **table: describe(**table, epsilon=COST["epsilon"]),
-    }
-    for ask in asked.values():  # calibrates, before the clock
-        ask(data=np.zeros(5_000))
     traffic = Traffic()
     with opened(engine, where, rows) as (table, exact):
-        for _ in range(rounds):
-            for question in QUESTIONS:
-                before = traffic.queries, traffic.rows, traffic.bytes
-                start = time.perf_counter()
-                if question.startswith("exact "):
-                    answer = exact(question.removeprefix("exact "))
-                    traffic.queries, traffic.rows, traffic.bytes = (
-                        traffic.queries + 1,
-                        traffic.rows + 1,
-                        traffic.bytes + 8,
-                    )
-                else:
-                    found = asked[question](**table())
-                    found = found.mean if question == "describe" else found
-                    answer = getattr(found, "value", "refused")
-                seconds = time.perf_counter() - start
-                after = traffic.queries, traffic.rows, traffic.bytes
-                out = [now - then for now, then in zip(after, before, strict=True)]
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                line = [engine, rows, question, round(seconds, 3), *out, round(peak), answer]
-                print(json.dumps(dict(zip(FIELDS, line, strict=True))), flush=True)
+        for turn in range(rounds + 1):
+            for question in questions:
+                own = QUESTIONS[question]
+                for name, ask in (
+                    (question, lambda own=own: own.ask(rows, **table())),
+                    (f"exact {question}", lambda own=own: exact(own.exact)),
+                ):
+                    before = traffic.queries, traffic.rows, traffic.bytes
+                    start = time.perf_counter()
+                    ask()
+                    seconds = time.perf_counter() - start
+                    after = traffic.queries, traffic.rows, traffic.bytes
+                    out = [now - then for now, then in zip(after, before, strict=True)]
+                    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                    if turn:  # the first warms the process up: it calibrates and imports
+                        line = [engine, rows, name, round(seconds, 3), *out, round(peak)]
+                        print(json.dumps(dict(zip(FIELDS, line, strict=True))), flush=True)
 
 
 @contextlib.contextmanager
 def opened(engine: str, where: str, rows: int) -> Iterator[tuple[Callable[[], Any], Any]]:
-    """What a release is given, and a function that asks the engine for its own median."""
+    """What a release is given, and a function that asks the engine itself."""
+    median = MEDIANS[engine.split()[0]]
     if engine == "duckdb":
         import duckdb
 
         duckdb.sql("SET enable_progress_bar = false")
-        asks = {"median": "quantile_disc(x, 0.5)", "mean": "avg(x)"}
+        duckdb.sql(f"CREATE VIEW t AS FROM read_parquet('{where}')")
         yield (
-            lambda: {"data": where, "column": "x"},
-            lambda what: duckdb.sql(f"SELECT {asks[what]} FROM read_parquet('{where}')").fetchone()[
-                0
-            ],
+            lambda: {"data": where},
+            lambda what: duckdb.sql(f"SELECT {what.format(median=median)}").fetchall(),
         )
     elif engine.startswith("postgres"):
         import psycopg
 
         with psycopg.connect(where) as connection:
-            asks = {"median": "percentile_disc(0.5) WITHIN GROUP (ORDER BY x)", "mean": "avg(x)"}
             yield (
-                lambda: {"connect": where, "table": "t", "column": "x"},
-                lambda what: connection.execute(f"SELECT {asks[what]} FROM t").fetchone()[0],
+                lambda: {"connect": where, "table": "t"},
+                lambda what: connection.execute(f"SELECT {what.format(median=median)}").fetchall(),
             )
     else:
         with spark(Path(where)) as session:
             path = f"{where}/x.parquet"
-            made = "exp(sqrt(-2 * ln(1 - rand(1))) * cos(2 * pi() * rand(2))) AS x"
-            session.range(0, rows, 1, 8).selectExpr(made).write.parquet(path)
+            made = [
+                f"exp(sqrt(-2 * ln(1 - rand({i}))) * cos(2 * pi() * rand({i + 1}))) AS {name}"
+                for i, name in ((1, "x"), (3, "y"))
+            ]
+            words = f"CAST(id % {WORDS} AS STRING) AS c"
+            session.range(0, rows, 1, 8).selectExpr(*made, words).write.parquet(path)
             frame = session.read.parquet(path)
-            asks = {"median": "percentile(x, 0.5)", "mean": "avg(x)"}
+            frame.createOrReplaceTempView("t")
             yield (
-                lambda: {"data": frame, "column": "x"},
-                lambda what: frame.selectExpr(asks[what]).collect()[0][0],
+                lambda: {"data": frame},
+                lambda what: session.sql(f"SELECT {what.format(median=median)}").collect(),
             )
 
 
@@ -192,7 +254,9 @@ def spark(folder: Path) -> Iterator[Any]:
 # --- the benchmark: makes tables, starts clients, writes lines -----------------------------------
 
 
-def measure(engine: str, sizes: list[int], rounds: int, minutes: float) -> None:
+def measure(
+    engine: str, sizes: list[int], rounds: int, minutes: float, questions: list[str]
+) -> None:
     with tempfile.TemporaryDirectory(prefix="prudent-warehouse-") as folder:
         if engine.startswith("postgres"):
             from tests.servers import postgres
@@ -200,14 +264,14 @@ def measure(engine: str, sizes: list[int], rounds: int, minutes: float) -> None:
             with postgres() as server:
                 for rows in sizes:
                     fill_postgres(server.address, rows, with_index=engine.endswith("index"))
-                    record(run(engine, rows, server.address, rounds, minutes))
+                    record(run(engine, rows, server.address, rounds, minutes, questions))
         for rows in sizes if not engine.startswith("postgres") else []:
             where = Path(folder) / str(rows)
             where.mkdir()
             if engine == "duckdb":
                 fill_duckdb(where / "x.parquet", rows)
             target = where / "x.parquet" if engine == "duckdb" else where
-            record(run(engine, rows, str(target), rounds, minutes))
+            record(run(engine, rows, str(target), rounds, minutes, questions))
             shutil.rmtree(where)
 
 
@@ -217,7 +281,7 @@ def fill_postgres(address: str, rows: int, *, with_index: bool) -> None:
     with psycopg.connect(address, autocommit=True) as connection:
         connection.execute("DROP TABLE IF EXISTS t")
         connection.execute(
-            f"CREATE UNLOGGED TABLE t AS SELECT {LOG_NORMAL} AS x FROM generate_series(1, {rows})"
+            f"CREATE UNLOGGED TABLE t AS SELECT {MADE} FROM generate_series(1, {rows}) AS r (range)"
         )
         if with_index:
             connection.execute("CREATE INDEX ON t (x)")
@@ -229,13 +293,15 @@ def fill_duckdb(path: Path, rows: int) -> None:
 
     with duckdb.connect() as connection:
         connection.execute("SET enable_progress_bar = false")
-        made = f"SELECT {LOG_NORMAL} AS x FROM range({rows})"
+        made = f"SELECT {MADE} FROM range({rows})"
         connection.execute(f"COPY ({made}) TO '{path}' (FORMAT parquet)")
 
 
-def run(engine: str, rows: int, where: str, rounds: int, minutes: float) -> list[dict[str, object]]:
+def run(
+    engine: str, rows: int, where: str, rounds: int, minutes: float, questions: list[str]
+) -> list[dict[str, object]]:
     """What a client process answered in time."""
-    arguments = ["client", engine, str(rows), where, str(rounds)]
+    arguments = ["client", engine, str(rows), where, str(rounds), ";".join(questions)]
     with subprocess.Popen(
         [sys.executable, "-m", "benchmarks.warehouses", *arguments],
         stdout=subprocess.PIPE,
@@ -262,13 +328,15 @@ def run(engine: str, rows: int, where: str, rounds: int, minutes: float) -> list
 
 
 def record(lines: list[dict[str, object]]) -> None:
-    """Puts new lines in the place of the earlier ones of the same engine and size."""
-    measured = {(line["engine"], str(line["rows"])) for line in lines}
-    kept = [line for line in recorded() if (line["engine"], line["rows"]) not in measured]
-    every = sorted(
-        [*kept, *lines],
-        key=lambda line: (ENGINES.index(line["engine"]), int(line["rows"])),
-    )
+    """Puts new lines in the place of the earlier ones of the same engine, size and question."""
+
+    def key(line: dict[str, Any]) -> tuple[int, int, int, str]:
+        name = line["question"].removeprefix("exact ")
+        place = list(QUESTIONS).index(name)
+        return ENGINES.index(line["engine"]), int(line["rows"]), place, line["question"]
+
+    measured = set(map(key, lines))
+    every = sorted([*(line for line in recorded() if key(line) not in measured), *lines], key=key)
     with RESULTS.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
@@ -361,21 +429,25 @@ def plot() -> None:
 
 
 def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float]) -> str:
-    """The same lines for a page."""
-    queries, rows_out = typical(lines, "queries"), typical(lines, "rows_out")
-    bytes_out, memory = typical(lines, "bytes_out"), peaks(lines)
-    head = "engine|rows|statistic|seconds|of the exact answer's|queries|rows out|kB out|client MB"
-    found = [f"|{head}|", "|---" * 9 + "|"]
-    for key, value in seconds.items():
-        engine, question, rows = key
-        if question.startswith("exact "):
+    """The same lines for a page: seconds, and in brackets how many times the exact answer's."""
+    queries, rows_out = typical(lines, "queries", max), typical(lines, "rows_out", max)
+    where = list(dict.fromkeys((engine, rows) for engine, _, rows in seconds))
+    heads = ["statistic", "queries", "rows out", *(f"{name}, {rows:.0e}" for name, rows in where)]
+    found = [f"|{'|'.join(heads)}|", "|---" * len(heads) + "|"]
+    for question in QUESTIONS:
+        known = [
+            (name, question, rows) for name, rows in where if (name, question, rows) in seconds
+        ]
+        if not known:
             continue
-        exact = seconds.get((engine, EXACT.get(question, "exact median"), rows), math.nan)
-        ratio = "–" if math.isnan(exact) else f"{value / exact:.2f}"
-        found.append(
-            f"|{engine}|{rows:,}|{question}|{value:.1f}|{ratio}|{queries[key]:.0f}"
-            f"|{rows_out[key]:.0f}|{bytes_out[key] / 1000:.0f}|{memory[key]:.0f}|"
-        )
+        cells = []
+        for name, rows in where:
+            own = seconds.get((name, question, rows))
+            exact = seconds.get((name, f"exact {question}", rows))
+            ratio = f" ({own / exact:.2g})" if own and exact else ""
+            cells.append("–" if own is None else f"{own:.2f}{ratio}")
+        most = [f"{max(out[key] for key in known):.0f}" for out in (queries, rows_out)]
+        found.append(f"|{'|'.join([question, *most, *cells])}|")
     return "\n".join(found)
 
 
@@ -392,22 +464,29 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     measured = commands.add_parser("measure")
     measured.add_argument("--engines", default=",".join(ENGINES))
-    measured.add_argument("--rows", default="1e5,1e6,1e7,1e8")
-    measured.add_argument("--rounds", type=int, default=1)
+    measured.add_argument("--rows", default="1e7")
+    measured.add_argument("--rounds", type=int, default=3)
+    measured.add_argument("--questions", default=";".join(QUESTIONS), help="separated by ;")
     measured.add_argument("--minutes", type=float, default=12.0)
     commands.add_parser("plot")
-    asked = commands.add_parser("client")
-    for name, kind in {"engine": str, "rows": int, "where": str, "rounds": int}.items():
-        asked.add_argument(name, type=kind)
+    one = commands.add_parser("client")
+    for name, kind in {
+        "engine": str,
+        "rows": int,
+        "where": str,
+        "rounds": int,
+        "questions": str,
+    }.items():
+        one.add_argument(name, type=kind)
     given = parser.parse_args()
     if given.command == "client":
-        client(given.engine, given.rows, given.where, given.rounds)
+        client(given.engine, given.rows, given.where, given.rounds, given.questions.split(";"))
     elif given.command == "plot":
         plot()
     else:
         for engine in given.engines.split(","):
             sizes = [int(float(rows)) for rows in given.rows.split(",")]
-            measure(engine, sizes, given.rounds, given.minutes)
+            measure(engine, sizes, given.rounds, given.minutes, given.questions.split(";"))
 
 
 if __name__ == "__main__":

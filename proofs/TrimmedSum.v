@@ -277,6 +277,96 @@ Proof.
            whole_antisymmetric whole_refines).
 Qed.
 
+(** *** Vectors of whole numbers, by squared norm and then by coordinates *)
+
+Definition squared_norm (v : list Z) : Z := fold_right (fun x s => x * x + s)%Z 0%Z v.
+
+Fixpoint lexicographic (v w : list Z) : bool :=
+  match v, w with
+  | [], _ => true
+  | _ :: _, [] => false
+  | x :: v', y :: w' => (x <? y)%Z || (x =? y)%Z && lexicographic v' w'
+  end.
+
+Definition vector_before (v w : list Z) : bool :=
+  (squared_norm v <? squared_norm w)%Z
+  || (squared_norm v =? squared_norm w)%Z && lexicographic v w.
+
+Definition vector_norm (v : list Z) : Q := inject_Z (squared_norm v).
+
+Lemma lexicographic_total v w : lexicographic v w = true \/ lexicographic w v = true.
+Proof.
+  revert w; induction v as [|x v IH]; destruct w as [|y w]; simpl; auto.
+  rewrite !orb_true_iff, !andb_true_iff, !Z.ltb_lt, !Z.eqb_eq.
+  specialize (IH w). destruct (Z.lt_trichotomy x y) as [|[|]]; intuition.
+Qed.
+
+Lemma lexicographic_transitive u v w :
+  lexicographic u v = true -> lexicographic v w = true -> lexicographic u w = true.
+Proof.
+  revert v w; induction u as [|x u IH]; destruct v as [|y v], w as [|z w]; simpl; try easy.
+  rewrite !orb_true_iff, !andb_true_iff, !Z.ltb_lt, !Z.eqb_eq. specialize (IH v w). intuition lia.
+Qed.
+
+Lemma lexicographic_antisymmetric v w :
+  lexicographic v w = true -> lexicographic w v = true -> v = w.
+Proof.
+  revert w; induction v as [|x v IH]; destruct w as [|y w]; simpl; try easy.
+  rewrite !orb_true_iff, !andb_true_iff, !Z.ltb_lt, !Z.eqb_eq. intros A B.
+  f_equal; [|apply IH]; intuition lia.
+Qed.
+
+Lemma vector_total v w : vector_before v w = true \/ vector_before w v = true.
+Proof.
+  unfold vector_before. rewrite !orb_true_iff, !andb_true_iff, !Z.ltb_lt, !Z.eqb_eq.
+  pose proof (lexicographic_total v w).
+  destruct (Z.lt_trichotomy (squared_norm v) (squared_norm w)) as [|[|]]; intuition.
+Qed.
+
+Lemma vector_transitive u v w :
+  vector_before u v = true -> vector_before v w = true -> vector_before u w = true.
+Proof.
+  unfold vector_before. rewrite !orb_true_iff, !andb_true_iff, !Z.ltb_lt, !Z.eqb_eq.
+  pose proof (lexicographic_transitive u v w). intuition lia.
+Qed.
+
+Lemma vector_antisymmetric v w :
+  vector_before v w = true -> vector_before w v = true -> v = w.
+Proof.
+  unfold vector_before. rewrite !orb_true_iff, !andb_true_iff, !Z.ltb_lt, !Z.eqb_eq.
+  pose proof (lexicographic_antisymmetric v w). intuition lia.
+Qed.
+
+Lemma vector_refines v w : vector_before v w = true -> vector_norm v <= vector_norm w.
+Proof.
+  unfold vector_before, vector_norm.
+  rewrite orb_true_iff, andb_true_iff, Z.ltb_lt, Z.eqb_eq, <- Zle_Qle. lia.
+Qed.
+
+Definition vectors_kept := kept (list Z) vector_before.
+Definition vectors_margin (trim : nat) (tau : Z) :=
+  margin (list Z) vector_norm trim (inject_Z (tau * tau)).
+
+(** While the margin is positive, one vector changes the sum by one vector whose
+    norm is at most tau: added or removed. *)
+Theorem trimmed_vectors trim tau x l l' :
+  (0 < vectors_margin trim tau l)%nat ->
+  Permutation l' (x :: l) \/ Permutation l (x :: l') ->
+  vectors_kept trim l' = vectors_kept trim l \/
+  exists y, (squared_norm y <= tau * tau)%Z /\
+    (Permutation (vectors_kept trim l') (y :: vectors_kept trim l) \/
+     Permutation (vectors_kept trim l) (y :: vectors_kept trim l')).
+Proof.
+  intros M [P|P]; unfold vectors_kept.
+  - rewrite (kept_permutation _ _ vector_total vector_transitive vector_antisymmetric trim _ _ P).
+    destruct (kept_of_one_more _ vector_norm _ vector_total vector_transitive vector_refines
+                trim _ x l M) as [[-> ->]|(y & Y & N)]; auto.
+    right. exists y. split; auto. rewrite Zle_Qle. exact N.
+  - destruct (kept_of_one_less _ vector_norm _ vector_total vector_transitive vector_antisymmetric
+                vector_refines trim _ x l l' P M) as [[-> ->]|(y & Y & N)]; auto.
+    right. exists y. split; auto. rewrite Zle_Qle. exact N.
+Qed.
+
 (** The margin of one more than F - #{norms > tau} would be positive here, and
     one record moves the sum by 3, where tau is 2. *)
 Example one_more_is_not_safe :

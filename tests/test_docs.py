@@ -119,11 +119,12 @@ RUN = sorted(
     key=lambda name: (name != "docs/budget.md", name),
 )
 """`make test` runs the first of them: one that takes little time, and more than one block."""
+FOLLOWED = {"README.md": pytest.mark.slow}  # CI begins with it, on a fresh clone
 
 
 @pytest.mark.unhurried
 @pytest.mark.usefixtures("same_draws")
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=FOLLOWED.get(page, ())) for page in RUN])
 def test_the_code_on_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ from prudent.training import Reporting as Reporting
 from prudent.training import Step as Step
 from prudent.training import Sum as Sum
 from prudent.training import TrimmedSum as TrimmedSum
+from prudent.training import Watch as Watch
 from prudent.training import check as check
 from prudent.training import fit as fit
 from prudent.training import make_private as make_private

@@ -2,6 +2,7 @@
 
 import math
 
+import dp_accounting as dp
 import mpmath
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 from dp_accounting.pld import PLDAccountant as PeerAccountant
 from scipy import stats
 
+from prudent.accounting.losses.composed import as_table
 from prudent.accounting.losses.domination import DominatedDpEvent
 from prudent.accounting.losses.group_pairs import (
     BoundPair,
@@ -17,8 +19,9 @@ from prudent.accounting.losses.group_pairs import (
     nodes_up_to,
     sampled_counts,
 )
-from prudent.accounting.losses.pairs import Dominating, MixturePair
+from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
 from prudent.accounting.pld_accountant import PldAccountant
+from prudent.accounting.robustness import Certifier
 
 EPSILONS = np.array([-2.0, -0.3, 0.0, 0.05, 0.7, 2.5, 9.0])
 
@@ -149,3 +152,30 @@ def test_the_chain_of_two_gaussian_steps_is_above_the_double_step():
     assert np.all(bound >= exact * (1 - 1e-12) - 1e-300)
     near = nodes < 1
     assert np.all(bound[near] <= 1.25 * exact[near])
+
+
+@pytest.mark.parametrize(("records", "rate", "tabulated"), [(17, 1e-3, True), (300, 1e-5, False)])
+def test_a_table_bounds_its_pair_or_there_is_none(records, rate, tabulated):
+    """Losses of thousands overflow: a table of them had no mass, and so the price of no release."""
+    worst = Dominating((ShiftedPair.of_sample(records, rate, 1.0, replaced=False),))
+    losses = np.linspace(-0.5, 2.0, 501)
+    for upper, sign in ((True, 1), (False, -1)):
+        table = as_table(worst, upper, 1e-40)
+        assert isinstance(table.pairs[0], TabulatedPair) == tabulated
+        for adding in (False, True):
+            exact, found = (each.profile(losses, adding=adding) for each in (worst, table))
+            assert (sign * (found - exact) >= -1e-13).all()
+            assert np.abs(found - exact).max() < 1e-5
+
+
+@pytest.mark.thorough
+def test_bounds_at_a_tiny_rate_fall_with_the_number_of_records():
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(1e-5, dp.GaussianDpEvent(1.0)), 1000)
+    certifier = Certifier(event)
+    bounds = [
+        certifier.certificate(accuracy=0.9, records=k).at_least for k in (100, 300, 366, 922, 3138)
+    ]
+    assert sorted(bounds, reverse=True) == bounds
+    assert 0.5 < bounds[-1] < 0.501
+    assert bounds[0] < 0.9
+    assert certifier.withstands(accuracy=0.9) == 3138

@@ -31,6 +31,7 @@ from prudent.accounting.losses.pairs import gaussian_profile
 from tests.tiers import examples
 
 DELTA = 1e-5
+SLOW = pytest.mark.slow
 MNIST = 256 / 60_000
 ERRATA = 0.005  # relative, besides half a unit of the last digit printed
 
@@ -566,11 +567,14 @@ def test_what_is_not_private_costs_its_sampling_rate(hidden):
         (ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(1.0), 1e-8), 10**6),
         (dp.PoissonSampledDpEvent(
             0.5, ProposeTestReleaseDpEvent(0.02, 1e-3, LaplaceTest(0.01), 1e-8)), 10**6),
-        (ProposeTestReleaseDpEvent(1e4, 1.0, GaussianTest(1e4), 1e-8), 10**6),
-        (dp.PoissonSampledDpEvent(
-            1e-7, ProposeTestReleaseDpEvent(0.05, 1e-3, GaussianTest(1e-2), 0.49)), 10**6),
+        pytest.param(
+            ProposeTestReleaseDpEvent(1e4, 1.0, GaussianTest(1e4), 1e-8), 10**6, marks=SLOW),
+        pytest.param(dp.PoissonSampledDpEvent(
+            1e-7, ProposeTestReleaseDpEvent(0.05, 1e-3, GaussianTest(1e-2), 0.49)), 10**6,
+            marks=SLOW),
         (ProposeTestReleaseDpEvent(1.0, 0.5, DiscreteGaussianTest(0.02), 1e-8), 10),
-        (ProposeTestReleaseDpEvent(1.0, 0.5, DiscreteLaplaceTest(1e-3), 1e-8), 10),
+        pytest.param(
+            ProposeTestReleaseDpEvent(1.0, 0.5, DiscreteLaplaceTest(1e-3), 1e-8), 10, marks=SLOW),
     ],
     ids=range(6),
 )  # fmt: skip

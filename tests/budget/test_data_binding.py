@@ -104,3 +104,46 @@ def test_a_line_cut_off_by_a_crash_does_no_harm(tmp_path: Path, listed: Path) ->
         file.write('{"data": "sal\n3\n')
     with pytest.raises(SecondLedgerError):
         Ledger.create(tmp_path / "second.db", **BUDGET, data="salaries")
+
+
+def test_a_ledger_of_two_tables_keeps_the_budget_of_either(tmp_path: Path, location: str) -> None:
+    Ledger.create(location, **BUDGET, data=["visits", "patients"]).close()
+    with Ledger.open(location) as ledger:
+        assert ledger.data == "patients + visits"
+        for read in ("visits", "patients", "visits + patients"):
+            ledger.charge(SMALL, details={"data": read})
+        with pytest.raises(LedgerError, match="the release reads doctors"):
+            ledger.charge(SMALL, details={"data": "visits + doctors"})
+    for data in ("visits", "patients + doctors"):
+        with pytest.raises(SecondLedgerError, match="already has a budget"):
+            Ledger(tmp_path / "second.db", **BUDGET, data=data)
+    with (
+        Ledger.create(tmp_path / "third.db", **BUDGET, data="doctors") as other,
+        pytest.raises(LedgerError, match="the release reads visits"),
+    ):
+        other.charge(SMALL, details={"data": "doctors + visits"})
+
+
+def test_a_join_is_charged_to_a_ledger_of_both_private_tables(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pytest.importorskip("ibis")
+    pytest.importorskip("opendp")
+    import pyarrow.parquet
+
+    import prudent
+
+    files = [tmp_path / f"{name}.parquet" for name in ("visits", "patients", "towns")]
+    for file in files:
+        pyarrow.parquet.write_table(pa.table({"id": [1, 2], "x": [1.0, 2.0]}), file)
+    visits, patients, towns = map(str, files)
+    persons = prudent.join(visits, patients, on="id", unit="id")
+    with Ledger(tmp_path / "one.db", **BUDGET, data=visits) as one:
+        with pytest.raises(LedgerError, match=r"patients\.parquet"):
+            prudent.count(persons, epsilon=0.1, ledger=one)
+        assert one.history() == []
+        prudent.count(prudent.join(visits, towns, on="id", public=True), epsilon=0.1, ledger=one)
+        assert one.history()[0].details.data == visits
+    given = {"epsilon": 0.5, "delta": 1e-6, "data": [visits, patients], "another": True}
+    with Ledger.create(tmp_path / "both.db", **given) as both:
+        prudent.count(persons, epsilon=0.1, ledger=both)
+        assert len(both.history()) == 1

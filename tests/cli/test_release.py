@@ -68,6 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("same_draws")
 def test_a_median_is_released(run: Run, files: Path) -> None:
     status, out, err = run("median", str(files / "t.parquet"), *MEDIAN)
     assert status == 0
@@ -95,6 +96,7 @@ def test_json_has_its_keys(run: Run, files: Path) -> None:
 
 
 @pytest.mark.unhurried
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -119,6 +121,7 @@ def test_every_statistic_is_released(run: Run, files: Path, arguments: list[str]
         assert isinstance(answer["value"], float)
 
 
+@pytest.mark.usefixtures("same_draws")
 def test_a_median_needs_no_proposal_and_no_delta(run: Run, files: Path) -> None:
     asked = ["median", str(files / "t.parquet"), "--column", "x", "--epsilon", "0.3"]
     status, out, _ = run(*asked, "--json")
@@ -135,6 +138,7 @@ def test_a_median_needs_no_proposal_and_no_delta(run: Run, files: Path) -> None:
 
 
 @pytest.mark.unhurried
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize(
     ("arguments", "truth", "near"),
     [
@@ -176,6 +180,7 @@ def test_several_quantiles(run: Run, files: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("same_draws")
 def test_a_description(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "2"]
     status, out, _ = run("describe", *given, "--json")
@@ -235,6 +240,7 @@ def test_private_groups(run: Run, files: Path, tmp_path: Path) -> None:
     assert err.startswith("--delta: expected for private groups")
 
 
+@pytest.mark.usefixtures("same_draws")
 def test_a_certificate(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]
     status, out, _ = run("median", *given, "--certify", "0.5", "--json")

@@ -328,7 +328,7 @@ class SeveralProcesses(Training):
             for process in started:
                 process.start()
             for process in started:
-                process.join(120)
+                process.join(600)
             assert [process.exitcode for process in started] == [0, 0]
             model.load_state_dict(torch.load(Path(folder) / "model.pt"))
 

@@ -519,7 +519,7 @@ def meet(folder, rank, count):
         init_method=f"file://{folder}/meeting",
         rank=rank,
         world_size=count,
-        timeout=timedelta(seconds=120),
+        timeout=timedelta(seconds=600),
     )
 
 
@@ -622,7 +622,7 @@ class Group:
         subprocess.run(
             [*command, str(self.folder), str(self.count), *self.few],
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-            timeout=500,
+            timeout=900,
             check=True,
         )
 

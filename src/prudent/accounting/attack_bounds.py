@@ -86,6 +86,10 @@ class AttackBounds:
         """Lower bounds on δ(ε) of the dominating pairs."""
         return np.maximum(self.removing_lower, self.adding_lower)
 
+    def delta(self, epsilon: float) -> float | None:
+        """An upper bound on δ at an ε of at least 0; None beyond the grid."""
+        return self._at(self.profile, epsilon) if epsilon <= self.epsilons[-1] else None
+
     def misses(self, false_positives: float | Sequence[float] | Array) -> float | Array:
         """A lower bound on the miss rate β of every attack, at given false-positive rates α."""
         return each(self._misses, 0, 1, false_positives=false_positives)

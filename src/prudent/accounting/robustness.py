@@ -36,6 +36,7 @@ lesser of both bounds.
 
 import enum
 import math
+from collections.abc import Callable
 from functools import cached_property
 
 import attrs
@@ -145,11 +146,13 @@ class ChangedData:
 
     def after(self, value: float) -> float:
         """The least expectation after the change, of a function in [0, 1] with this one before."""
-        curve = self.added
-        if curve.forward[1][0] == curve.backward[1][0] == 0:  # both distributions are the same
+        return self._after(value, lambda way: float(way.least(value)))
+
+    def _after(self, value: float, least: Callable[[TradeOff], float]) -> float:
+        one, other = self._ways
+        if one.forward[1][0] == one.backward[1][0] == 0:  # both distributions are the same
             return value
-        fallen = min(float(way.least(value)) for way in (curve, curve.reversed))
-        return min(value, max(0.0, fallen - _ROUNDING))
+        return min(value, max(0.0, min(least(one), least(other)) - _ROUNDING))
 
     def after_many(self, value: float, changes: int, floor: float = -1.0) -> tuple[float, int]:
         """Apply `after` until `changes` or until the bound is at most `floor`.
@@ -158,7 +161,7 @@ class ChangedData:
             The last bound above the floor, and the number of changes it holds for.
         """
         for done in range(changes):
-            fallen = self.after(value)
+            fallen = self._after(value, lambda way, at=value: way.searched_once(at))
             if fallen <= floor:
                 return value, done
             if fallen == value:  # nothing is left to lose
@@ -170,6 +173,10 @@ class ChangedData:
     def added(self) -> TradeOff:
         """The trade-off of the output without the records and that with them."""
         return TradeOff(_profile_of(self.adding), _profile_of(self.removing))
+
+    @cached_property
+    def _ways(self) -> tuple[TradeOff, TradeOff]:
+        return self.added, self.added.reversed
 
 
 def _profile_of(table: LossTable) -> Profile:
@@ -263,20 +270,23 @@ class Certifier:
         if self.method is CertificateMethod.GROUP or held == MOST_RECORDS:
             return held
 
-        def holds(records: int) -> bool:
-            return records <= MOST_RECORDS and self._bound(accuracy, records) > above
-
-        # The chain is nearly exact, so the search starts from its answer.
-        while held > 0 and not holds(held):  # by the error of a grid
-            held -= 1
-        step = 1
-        while holds(held + step):
-            held += step
-            step *= 2
-        while step > 1:
-            step //= 2
-            held += step if holds(held + step) else 0
-        return held
+        # Start from the chain's answer. Bounds fall smoothly with the number of records,
+        # so chords lead next to the last one that holds; an end that stays counts half (Illinois).
+        low, room, high, lack, guess = 0, accuracy - above, MOST_RECORDS + 1, math.nan, max(1, held)
+        while high - low > 1:
+            excess = self._bound(accuracy, guess) - above
+            if excess > 0:
+                lack = lack / 2 if low else lack
+                low, room = guess, excess
+            else:
+                room = room / 2 if high <= MOST_RECORDS else room
+                high, lack = guess, excess
+            lost = accuracy - above - room  # by the first `low` records
+            onwards = room / (room - lack) * (high - low)
+            if math.isnan(lack):
+                onwards = 1.1 * room / lost * low if lost > 0 else low
+            guess = min(max(low + round(onwards), low + 1), high - 1)
+        return low
 
     def _bound(self, expected: float, records: int) -> float:
         if records == 0:

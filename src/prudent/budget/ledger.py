@@ -27,6 +27,7 @@ from prudent.budget.charges import (
     Charge,
     ChargeDetails,
     TamperedLedgerError,
+    is_outcome_of,
     outcome_fields,
     with_outcomes,
 )
@@ -234,8 +235,13 @@ class Ledger:
             self._journal.follow([row])
 
     def proof(self, charge: Charge) -> dict[str, Any]:
-        """What a receipt holds of a charge: its row, those after it, and the digest before them."""
+        """What a receipt holds of a charge: its rows up to its outcome, and the digest before.
+
+        Later rows are left out: their times could tell how long a release took.
+        """
         before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
+        outcomes = (place for place, row in enumerate(rows) if is_outcome_of(row, charge))
+        rows = rows[: next(outcomes, 0) + 1]
         return {
             "dataset": self._dataset,
             "before": before.digest,

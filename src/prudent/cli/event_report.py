@@ -167,8 +167,12 @@ class Report:
     def _profile(self) -> dict[str, list[float]]:
         from prudent.accounting import PldAccountant
 
+        assert self.attacks is not None
         epsilons = sorted({*_EPSILONS, self.epsilon} - {math.inf})
-        deltas = PldAccountant().compose(self.event).get_delta(epsilons)
+        near = [self.attacks.delta(epsilon) for epsilon in epsilons]  # None beyond its grid
+        beyond = epsilons[len(epsilons) - near.count(None) :]
+        deltas = [delta for delta in near if delta is not None]
+        deltas += list(PldAccountant().compose(self.event).get_delta(beyond)) if beyond else []
         known = [self.delta if epsilon >= self.epsilon else 1.0 for epsilon in epsilons]
         return {"epsilon": epsilons, "delta": [float(d) for d in map(min, deltas, known)]}
 

@@ -1,10 +1,11 @@
 """Options that several commands share, and how their texts are read."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from prudent._validate import ArgumentError
+from prudent._validate import ArgumentError, between, count, positive
 from prudent.cli import completion
 from prudent.cli.completion import among
 
@@ -60,6 +61,21 @@ SamplingRate = Annotated[
     float, number("Probability with which each record is in a step, independently.")
 ]
 Steps = Annotated[int, whole_number("Number of steps.")]
+OwnSamplingRate = Annotated[
+    float | None,
+    number("Probability with which each record is in a step, independently. [1; with --batch: "
+           "batch / records]"),
+]  # fmt: skip
+OwnSteps = Annotated[int | None, whole_number("Number of steps. [1; with --epochs: epochs / rate]")]
+Epochs = Annotated[float | None, number("Passes over the records, instead of --steps.")]
+Batch = Annotated[
+    int | None,
+    whole_number("Expected batch, instead of --sampling-rate; with --records."),
+]
+Records = Annotated[
+    int | None,
+    whole_number("Public number of records, for --batch."),
+]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
 ]
@@ -167,6 +183,34 @@ def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
         raise ArgumentError("test", TEST_FORMS, got=text)
     check_sizes(scale=number)
     return kinds[name](number)
+
+
+def run_size(
+    sampling_rate: float | None,
+    steps: int | None,
+    epochs: float | None,
+    batch: int | None,
+    records: int | None,
+) -> tuple[float, int]:
+    """Sampling rate and steps of a run, given as such or by its batch, records and epochs."""
+    for one, name, other, value in (
+        ("batch", "sampling_rate", batch, sampling_rate), ("epochs", "steps", epochs, steps),
+    ):  # fmt: skip
+        if other is not None and value is not None:
+            raise ArgumentError(
+                name, f"without --{one}", got=value, why="one follows from the other"
+            )
+    if (batch is None) != (records is None):
+        missing = "records" if records is None else "batch"
+        raise ArgumentError(missing, "with its counterpart", shown="nothing",
+                            why="the sampling rate is batch / records")  # fmt: skip
+    rate = 1.0 if sampling_rate is None else sampling_rate
+    if batch is not None and records is not None:
+        rate = min(1.0, count(1, batch=batch) / count(1, records=records))
+    if epochs is not None:
+        rate = between(0, 1, ends="(]", sampling_rate=rate)
+        return rate, math.ceil(round(positive(epochs=epochs) / rate, 9))
+    return rate, 1 if steps is None else steps
 
 
 def check_sizes(**arguments: float | None) -> None:

@@ -10,7 +10,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,17 +33,6 @@ def tensors_of(records: Any) -> tuple[Any, Any] | None:
     if isinstance(records, list) and not any(isinstance(part, Tensor) for part in records):
         return None
     return records[0], records[1]
-
-
-@attrs.frozen(eq=False)
-class TensorItems:
-    """The records of a pair of tensors as items. Reading one draws nothing at random."""
-
-    tensors: tuple[Any, Any]
-
-    def __getitem__(self, number: int) -> tuple[Any, Any]:
-        inputs, targets = pytree.tree_map(lambda leaf: leaf[number], self.tensors)
-        return inputs, targets
 
 
 def count_of(records: Any, tensors: tuple[Any, Any] | None) -> int:

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records.arrays import exact_key
 from prudent.records.containers import digest
-from prudent.records.form import Row
 from prudent.records.reader import TRIES, RecordReader
-from prudent.records.seeds import PUBLIC, Seeds, generators_kept
+from prudent.records.seeds import Seeds, generators_kept
 
 _SLOTS = 8
 _PLAIN = (
@@ -81,6 +81,9 @@ class Unit:
             _validate.count(1, records_per_person=slots),
             PerUnit.MEAN if per_unit is None else PerUnit(per_unit),
         )
+
+    protected = "person"
+    """What a guarantee is about."""
 
     @property
     def column(self) -> str | None:
@@ -154,13 +157,13 @@ class PeopleReader:
         people: Whose they are.
     """
 
-    def __init__(self, reader: RecordReader, people: People) -> None:
+    def __init__(self, reader: "RecordReader | TensorReader", people: People) -> None:
         self._reader, self._people = reader, people
         self._contents: dict[int, list[tuple[int, bytes]]] = {}
 
     def rows(
         self, ids: Sequence[int], valid: Sequence[bool], seeds: Seeds
-    ) -> list[list[Row] | None] | None:
+    ) -> list[list[Any] | None] | None:
         """The rows of people in a step; None for padding and for people without any.
 
         None in place of the list means that none of eight or more people has one.
@@ -172,14 +175,14 @@ class PeopleReader:
             ]
         return None if sum(valid) >= TRIES and all(rows is None for rows in found) else found
 
-    def batch(self, found: Sequence[list[Row] | None]) -> Any:
+    def batch(self, found: Sequence[list[Any] | None]) -> Any:
         """The slots of all people, one after another, with the records on the first axis."""
         slots = range(self._people.slots)
         return self._reader.batch(
             [None if rows is None else rows[slot % len(rows)] for rows in found for slot in slots]
         )
 
-    def shares(self, found: Sequence[list[Row] | None]) -> Tensor:
+    def shares(self, found: Sequence[list[Any] | None]) -> Tensor:
         """What the loss in each slot is multiplied by."""
         shares = torch.zeros(len(found), self._people.slots, dtype=torch.float64)
         for place, rows in enumerate(found):
@@ -188,7 +191,7 @@ class PeopleReader:
                 shares[place, : len(rows)] = 1 / len(rows) if mean else 1.0
         return shares.flatten()
 
-    def _rows_of(self, person: int, seeds: Seeds) -> list[Row] | None:
+    def _rows_of(self, person: int, seeds: Seeds) -> list[Any] | None:
         slots = self._people.slots
         ordered = sorted((seeds.order(content), record) for record, content in self._known(person))
         rows = [
@@ -210,13 +213,38 @@ class PeopleReader:
             count: dict[bytes, int] = {}
             known = []
             for record in members:
-                row = self._reader.row(record, PUBLIC.of(0))
-                if row is not None:
-                    content = digest(row)
+                content = self._reader.content(record)
+                if content is not None:
                     count[content] = count.get(content, 0) + 1
                     known.append((record, content + count[content].to_bytes(8, "little")))
             self._contents[person] = known
         return self._contents[person]
+
+
+@attrs.frozen(eq=False)
+class TensorReader:
+    """Reads the records of a pair of tensors, on the host, in the way of a `RecordReader`.
+
+    A row is the number of its record, so that a batch is read at once.
+    """
+
+    tensors: tuple[Any, Any]
+
+    def row(self, number: int, seed: int) -> int:
+        """The row of a record; nothing is drawn."""
+        return number
+
+    def content(self, number: int) -> bytes:
+        """A digest of a record."""
+        return digest([leaf[number] for leaf in pytree.tree_leaves(self.tensors)])
+
+    def batch(self, rows: Sequence[int | None]) -> tuple[Any, Any]:
+        """Inputs and targets; the first record stands in for None."""
+        numbers = torch.tensor([row or 0 for row in rows])
+        inputs, targets = pytree.tree_map(
+            lambda leaf: leaf.index_select(0, numbers.to(leaf.device)), self.tensors
+        )
+        return inputs, targets
 
 
 @attrs.frozen(eq=False)

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from prudent._validate import ArgumentError
-from prudent.records.containers import TensorItems, digest
+from prudent.records.containers import digest
 from prudent.records.form import Form, Row, StructureError, row_of
 from prudent.records.seeds import PUBLIC, Seeds, generators_kept, seed_generators
 
@@ -120,10 +120,14 @@ class RecordReader:
         """What the loss in each row of a batch is multiplied by; None: a record counts as one."""
         return None
 
+    def content(self, number: int) -> bytes | None:
+        """A digest of a record, read with one seed for all; None if it is absent."""
+        row = self.row(number, PUBLIC.of(0))
+        return None if row is None else digest(row)
+
     def row(self, number: int, seed: int) -> Row | None:
         """The row of a record, read after the generators were seeded; None if it is absent."""
-        if type(self.items) is not TensorItems:
-            seed_generators(seed)
+        seed_generators(seed)
         try:
             value = self._value(self.items[number])
         except Exception:  # its text may quote the record

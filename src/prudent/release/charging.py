@@ -35,6 +35,8 @@ class Preview:
             probability 95 %; None if the value is not chosen by rank.
         notes: What public facts already decide, one sentence each.
         parts: Of a table: the price of each of its statistics.
+        queries: What the engine will be asked, where that was asked for: SQL that depends on no
+            record, with made-up numbers in place of those that earlier answers give.
     """
 
     statistic: str
@@ -49,6 +51,7 @@ class Preview:
     rank_error: int | None = None
     notes: tuple[str, ...] = ()
     parts: "tuple[Preview, ...]" = ()
+    queries: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -70,6 +73,9 @@ class Preview:
             lines.append(
                 f"released if the noisy margin exceeds {self.threshold:,} records, else refused"
             )
+        if self.queries:
+            lines.append("the engine is asked, with made-up numbers:")
+            lines += [f"  {line}" for query in self.queries for line in query.splitlines()]
         lines += [f"  {line}" for part in self.parts for line in part.lines()]
         return [*lines, *self.notes]
 
@@ -109,12 +115,12 @@ class Paid:
             released: What to put into the receipt: public values.
             **facts: Of the receipt; see `receipt_of`.
         """
-        from prudent.budget.ledger import LedgerError
-
         counts = Counter(
             "refused" if isinstance(each, Refused) else "released" for each in outcomes
         )
         if self.charge is not None:
+            from prudent.budget.ledger import LedgerError  # whoever keeps no count needs none of it
+
             told = next(iter(counts)) if len(counts) == 1 else counts
             with contextlib.suppress(LedgerError):  # the answer is paid for, whatever it says
                 self.ledger.record_outcome(self.charge, told)

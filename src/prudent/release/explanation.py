@@ -11,19 +11,22 @@ A plan is meant for the owner of the data. Engines estimate row counts from stat
 which are as private as the table itself; do not publish a plan.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import ibis
 import ibis.expr.types as ir
 
 from prudent import _validate
+from prudent.release.charging import Preview
 from prudent.release.columns.column import Kind
 from prudent.release.columns.dialects import plan
-from prudent.release.columns.queries import FEW, TableColumn
-from prudent.release.failures import SourceError
-from prudent.release.request import TABLE_OPTIONS, Request, open_records
+from prudent.release.columns.kinds.pairs import PairColumn
+from prudent.release.columns.queries import FEW, TableColumn, sizes_of_groups
+from prudent.release.failures import SourceError, withheld
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.request import TABLE_OPTIONS, Part, Request, of_one_table, open_records, price
 from prudent.release.statistics import mode
 
 PRIVATE = (
@@ -90,24 +93,80 @@ def explain(
     opened = next(iter(open_records(asked, kind).values()))
     if not isinstance(opened, TableColumn):
         raise ValueError("Expected a table to explain, got values in memory: no engine is asked.")
-    rehearsed = _Rehearsed(opened, records, own.get("bounds") or (0.0, 100.0))
-    statistic(rehearsed, **own)
-    return rehearsed.asked
+    asked_for: list[Question] = []
+
+    def note(asks: str, query: ir.Expr) -> None:
+        asked_for.append(_explained(asks, query))
+
+    statistic(_rehearsed(opened, records, own.get("bounds"), note), **own)
+    return asked_for
 
 
-class _Rehearsed(TableColumn):
-    """A column of synthetic records that logs the queries it would send to the real column."""
+def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> Preview:
+    """A preview that also says what the engine will be asked, in its own SQL.
 
-    def __init__(self, column: TableColumn, records: int, bounds: tuple[float, float]) -> None:
-        super().__init__(_made_up(column.rows, records, bounds), column.dtype)
-        self._column = column
-        self.asked: list[Question] = []
+    The queries are those of a rehearsal on synthetic records, so they depend on no record.
+    """
+    shown = list(preview.parts or [preview])
+    for place, part in enumerate(of_one_table(parts, request)):
+        queries: list[str] = []
 
-    def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
-        expression = question(self._column.rows, **given)
-        found = _explained(str(question.__doc__), expression)
-        self.asked.append(found)
-        return super()._ask(question, **given)
+        def note(asks: str, query: ir.Expr, queries: list[str] = queries) -> None:
+            queries.append(f"-- {asks}\n{ibis.to_sql(query, pretty=False)}")
+
+        records = open_records(part.request, part.statistic.kind(part.request))
+        private = part.request.private_groups
+        column = records.whole() if private else next(iter(records.values()))
+        if part.request.by is not None and isinstance(column, TableColumn):
+            rows = column.rows if private else column.rows.op().parent.to_expr()
+            note(str(sizes_of_groups.__doc__), sizes_of_groups(rows, at_least=1))
+        if isinstance(column, TableColumn):
+            known = (lambda: 2 * FEW) if part.request.by is not None else None  # by that query
+            rehearsed = _rehearsed(column, 2 * FEW, part.request.bounds, note, known)
+            asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
+            priced = withheld(price, part.statistic, asked, rehearsed)
+            withheld(part.statistic.answer, priced, rehearsed, ReproducibleNoise(0))
+        shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
+    if not preview.parts:
+        return shown[0]
+    return attrs.evolve(preview, parts=tuple(shown))
+
+
+Note: TypeAlias = Callable[[str, ir.Expr], None]
+
+
+def _rehearsed(
+    column: TableColumn,
+    records: int,
+    bounds: tuple[Any, Any] | None,
+    note: Note,
+    size: Callable[[], int] | None = None,
+) -> TableColumn:
+    """A column of synthetic records, which notes the queries that it would send to the real one."""
+    rows = _made_up(column.rows, records, column.scale.given_bounds(bounds) or (0.0, 100.0))
+    options: dict[str, Any] = {
+        "scale": column.scale,
+        "contribution": column.contribution,
+        "size": size,
+    }
+    if isinstance(column, PairColumn):
+        pairs = PairColumn(rows, dtype=column.dtype, other=column.second.scale, **options)
+        _watch(pairs.second, column.second, note)
+        found: TableColumn = pairs
+    else:
+        found = type(column)(rows, column.dtype, **options)
+    _watch(found, column, note)
+    return found
+
+
+def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
+    ask = found._ask
+
+    def noted(question: Callable[..., ir.Expr], **given: Any) -> Any:
+        note(str(question.__doc__), question(column.rows, **given))
+        return ask(question, **given)
+
+    found._ask = noted  # type: ignore[method-assign]
 
 
 def _explained(asks: str, expression: ir.Expr) -> Question:
@@ -121,10 +180,13 @@ def _explained(asks: str, expression: ir.Expr) -> Question:
 def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Table:
     """Synthetic records: evenly spaced numbers, repeated; for other types NULL in every row."""
     backend = ibis.duckdb.connect()
-    if not rows.value.type().is_floating():
-        many = backend.sql(f"SELECT 1 FROM range({records})", schema=ibis.schema({"one": "int8"}))
-        return many.select(value=ibis.null(rows.value.type()))
     numbers = f"SELECT range % {_VALUES} AS place FROM range({records})"
     table = backend.sql(numbers, schema=ibis.schema({"place": "int64"}))
     low, high = bounds
-    return table.select(value=low + table.place * ((high - low) / _VALUES))
+    number = low + table.place * ((high - low) / _VALUES)
+    return table.select(
+        **{
+            name: number if dtype.is_floating() else ibis.null(dtype)
+            for name, dtype in rows.schema().items()
+        }
+    )

@@ -224,7 +224,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         `dry_run`.
     """
     if len(parts) > 1:
-        parts = _of_one_table(parts, request)
+        parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
     chosen = opened[0]
     if request.private_groups and len(parts) > 1:
@@ -270,7 +270,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     return whole.preview, found
 
 
-def _of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
+def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.sources import open_source
 

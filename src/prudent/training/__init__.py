@@ -22,6 +22,7 @@ from prudent.training.run.metrics import Metrics
 from prudent.training.run.reporting import Reporting, accuracy
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
+from prudent.training.watch import Watch
 
 __all__ = [
     "AdaptiveTrim",
@@ -44,6 +45,7 @@ __all__ = [
     "StepOutcome",
     "Sum",
     "TrimmedSum",
+    "Watch",
     "accuracy",
     "check",
     "fit",

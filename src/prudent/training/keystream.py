@@ -67,6 +67,9 @@ class Purpose(enum.Enum):
     MODEL = "model"
     """What a model draws, such as the masks of dropout; see `model_randomness`."""
 
+    WATCH = "watch"
+    """The noise on a released loss."""
+
     READING = "reading"
     """Seeds for data sets that draw random numbers."""
 

@@ -83,6 +83,7 @@ class HostNoise:
     Args:
         key: The key of the run.
         device: The device of the sums.
+        purpose: Whose stream the noise on sums is drawn from.
 
     Attributes:
         capturable: Whether a CUDA graph can draw the noise: no, the host draws it.
@@ -90,9 +91,9 @@ class HostNoise:
 
     capturable = False
 
-    def __init__(self, key: Key, device: torch.device) -> None:
+    def __init__(self, key: Key, device: torch.device, purpose: Purpose = Purpose.NOISE) -> None:
         self._device = device
-        self._test, self._noise = key.stream(Purpose.TEST), key.stream(Purpose.NOISE)
+        self._test, self._noise = key.stream(Purpose.TEST), key.stream(purpose)
 
     def test_words(self, state: StepState) -> Tensor:
         """The random words for this step's test."""
@@ -130,6 +131,7 @@ class DeviceNoise(Uncopied):
     Args:
         key: The key of the run.
         device: A CUDA device.
+        purpose: Whose stream the noise on sums is drawn from.
 
     Attributes:
         capturable: Whether a CUDA graph can draw the noise: yes.
@@ -137,10 +139,10 @@ class DeviceNoise(Uncopied):
 
     capturable = True
 
-    def __init__(self, key: Key, device: torch.device) -> None:
+    def __init__(self, key: Key, device: torch.device, purpose: Purpose = Purpose.NOISE) -> None:
         self._kernels = _kernels()
         self._test, self._noise = (
-            _key_words(key, purpose).to(device) for purpose in (Purpose.TEST, Purpose.NOISE)
+            _key_words(key, each).to(device) for each in (Purpose.TEST, purpose)
         )
 
     def test_words(self, state: StepState) -> Tensor:
@@ -165,11 +167,13 @@ class DeviceNoise(Uncopied):
         self._kernels.fill_words(words, self._noise, state.number, FINER_RANK)
 
 
-def noise_on(device: torch.device, key: Key) -> HostNoise | DeviceNoise:
+def noise_on(
+    device: torch.device, key: Key, purpose: Purpose = Purpose.NOISE
+) -> HostNoise | DeviceNoise:
     """The noise source of a run, drawing on the device of its sums if the kernels run there."""
     if device.type == "cuda" and _kernels_work(device):
-        return DeviceNoise(key, device)
-    return HostNoise(key, device)
+        return DeviceNoise(key, device, purpose)
+    return HostNoise(key, device, purpose)
 
 
 @functools.lru_cache(maxsize=8)

@@ -13,6 +13,7 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean
+from prudent.training.watch import Watch
 
 _SHOWN_DELTA = 1e-5
 
@@ -22,7 +23,8 @@ class Plan:
     """A training plan: how batches are sampled, how many, and how each one is released.
 
     The sampler, the noise and the accounting all read the same plan, so they cannot disagree.
-    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`.
+    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`. In a
+    run with a privacy unit a record here is a person.
 
     Attributes:
         sampling_rate: Probability with which each record is included in a batch, independently of
@@ -37,6 +39,8 @@ class Plan:
             computed from it; if either is, use `ZERO_OUT`, which has the same price.
         before: What was released about the same records before the first step, such as a
             normalisation. Every event and every ε of the plan includes it.
+        watch: The training loss as a release of its own, with noise; its price is in every event
+            and every ε, and calibration leaves room for it. None: no loss is released.
     """
 
     sampling_rate: float
@@ -45,6 +49,7 @@ class Plan:
     expected_batch: float | None = None
     _relation: Relation | None = None
     before: dp.DpEvent | None = None
+    watch: Watch | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -61,6 +66,8 @@ class Plan:
             check_relation(relation=self._relation)
         if self.before is not None:
             _validate.instance(dp.DpEvent, "a DpEvent or None", before=self.before)
+        if self.watch is not None:
+            _validate.instance(Watch, "a Watch or None", watch=self.watch)
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
@@ -81,24 +88,27 @@ class Plan:
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        if self.before is None:
-            names.remove("before")
+        names = [n for n in names if n not in ("before", "watch") or getattr(self, n) is not None]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def __str__(self) -> str:
         return f"{self.aggregation} on {self.priced()}"
 
-    def priced(self, delta: float | None = None, taken: int | None = None) -> str:
+    def priced(
+        self, delta: float | None = None, taken: int | None = None, unit: str = "record"
+    ) -> str:
         """The rate, the steps and the ε of the whole run in words, for people to read.
 
         Args:
             delta: δ; 1e-5 unless given.
             taken: Number of steps taken so far, if the run has begun.
+            unit: What neighbours differ in.
         """
         delta = _SHOWN_DELTA if delta is None else delta
         done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"
-        price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)} for {self.relation}"
-        return f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}{done}: {price}"
+        price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)}"
+        rate = f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}"
+        return f"{rate}{done}: {price} for {self.relation.sentence(unit)}"
 
     @property
     def event(self) -> dp.DpEvent:
@@ -113,11 +123,18 @@ class Plan:
     def _steps_event(self, steps: int) -> dp.DpEvent:
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
-        release = self.aggregation.event
-        if isinstance(self.aggregation, Mean):
-            return dp.SelfComposedDpEvent(release, int(steps))
-        sampled = dp.PoissonSampledDpEvent(self.sampling_rate, release)
-        return dp.SelfComposedDpEvent(sampled, int(steps))
+        watched = 0 if self.watch is None else self.watch.releases(steps)
+        parts = []
+        if steps > watched:
+            parts.append(self._released(self.aggregation.event, int(steps) - watched))
+        if self.watch is not None:
+            parts.append(self._released(self.watch.event(self.aggregation.event), watched))
+        return parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
+
+    def _released(self, release: dp.DpEvent, times: int) -> dp.DpEvent:
+        if not isinstance(self.aggregation, Mean):
+            release = dp.PoissonSampledDpEvent(self.sampling_rate, release)
+        return dp.SelfComposedDpEvent(release, times)
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:
         """The ε at which the whole run is (ε, δ)-DP for `relation`.

@@ -40,6 +40,8 @@ from prudent.training.parallel.sharding import (
 from prudent.training.plan import Plan
 from prudent.training.rounding import noise_factor
 
+_LOSS_ROUNDING = 1e-6  # of a sum of losses, relative to the bound of one
+
 
 def divisor(plan: Plan, expected_batch: float | None) -> float:
     """The public batch size by which the sum is divided: the plan's own, else the given one."""
@@ -131,6 +133,8 @@ class StepOutcome(NamedTuple):
             margin.
         drawn: Number of records in the batch. Private: neither released nor charged.
         loss: Mean loss of the batch. Private for the same reason.
+        watched: The noisy mean of clipped losses, in the steps in which the plan releases it (its
+            `watch`); NaN in all others.
     """
 
     passed: Tensor
@@ -139,6 +143,7 @@ class StepOutcome(NamedTuple):
     noisy_margin: Tensor
     drawn: Tensor
     loss: Tensor
+    watched: Tensor
 
 
 class Step:
@@ -250,6 +255,7 @@ class Step:
         """Switch to another key, that of a resumed run."""
         device = next(self.model.parameters()).device
         self.noise = noise_on(device, key)
+        self._loss_noise = noise_on(device, key, Purpose.WATCH)
         self.generator = key.generator(device, Purpose.CORRUPTION, rank=self.processes.rank)
         self.randomness = ModelRandomness.of(key, device, self.processes.rank)
 
@@ -277,10 +283,11 @@ class Step:
         ):
             released = self._run_on(self._values(), self.trim, tuple(chunks), words)
             gradients = self._noisy_mean(released)
+            outcome = released.outcome._replace(watched=self._noisy_loss(released.outcome.watched))
         for name, gradient in gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
-        return released.outcome
+        return outcome
 
     def modes(self) -> tuple[bool, ...]:
         """The training mode of each module, which a captured or compiled step was made for."""
@@ -339,6 +346,7 @@ class Step:
             noisy_margin=decision.noisy_margin,
             drawn=drawn,
             loss=loss / drawn.clamp_min(1),
+            watched=self._loss_sum(losses, valid),  # replaced by the noisy mean
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
         return _Released(total, decision.noise, decision.scale, trim, outcome)
@@ -370,6 +378,32 @@ class Step:
                 return self.engine.read(values, chunk.read)
             formed = self.engine.formed(values, *chunk.read())
         return formed.corrupted(lambda gradients: corrupt(gradients, chunk, self.generator))
+
+    def _loss_sum(self, losses: Tensor, valid: Tensor) -> Tensor:
+        """The sum of clipped losses, of which none exceeds the bound; secret without noise."""
+        watch = self.plan.watch
+        if watch is None:
+            return losses.new_full((1,), torch.nan, dtype=torch.float64)
+        clipped = losses.double().nan_to_num(nan=watch.bound).clamp(0.0, watch.bound)
+        return self.processes.summed(torch.where(valid, clipped, 0.0).sum().reshape(1))
+
+    def _noisy_loss(self, total: Tensor) -> Tensor:
+        """The released mean loss; NaN in a step that releases none.
+
+        The noise is drawn in every step, so that a captured step is the same as any other; what is
+        not released is not shown.
+        """
+        watch = self.plan.watch
+        if watch is None:
+            return total[0]
+        total = total.clone()
+        if self.processes.rank == 0:
+            # Sums in double precision are off by less than the last factor pays for.
+            deviation = watch.noise_multiplier * watch.bound * (1 + _LOSS_ROUNDING)
+            self._loss_noise.add_(total, torch.full_like(total, deviation)[0], self.state)
+        mean = self.processes.sent(total)[0] / self.expected_batch
+        released = (self.state.number - 1) % watch.loss_every == 0
+        return torch.where(released, mean, torch.nan)
 
     def _noisy_mean(self, released: "_Released") -> Values:
         """Add the noise, drawn once for all parameters, and divide by the expected batch.

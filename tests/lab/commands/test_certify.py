@@ -14,6 +14,8 @@ from tests.cli.conftest import prudent
 
 pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:

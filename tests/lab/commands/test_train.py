@@ -11,6 +11,8 @@ from prudent.lab.settings import setting_fields
 from prudent.training import Plan, Sum
 from prudent.training.run.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
 KEYS |= {"protected"}
 
@@ -64,6 +66,7 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     assert result["epsilon"] > 1
     assert 0 < result["pass_rate"] < 1
     assert sorted(path.name for path in out.iterdir()) == [
+        "README.md",
         "checkpoint.pt",
         "metrics.jsonl",
         "paid.json",

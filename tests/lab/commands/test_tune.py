@@ -15,6 +15,8 @@ from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
 from tests.cli.conftest import Answer, prudent
 
+pytestmark = pytest.mark.usefixtures("same_draws")
+
 PLAN = ("--steps=3", "--noise-multiplier=4", "--batch=540", "--search=lr=0.1:1:log")
 FIXED = ("--distribution=fixed", "--candidates=2", "--search=clip=0.5,1")
 

@@ -67,6 +67,23 @@ def _sql(table: Table, _: Kind) -> Any:
     return release.sql(query, **source, noise=ReproducibleNoise(1), **PURE)
 
 
+def _joined(key: str) -> Ask:
+    """The table joined with itself: the odd column is the key, or comes along."""
+
+    def ask(table: Table, _: Kind) -> Any:
+        given = table.of("c")
+        source, connect = given.get("data"), given.get("connect")
+        if "table" in given:
+            connect = f"duckdb://{source}" if connect is None else connect
+            source = given["table"]
+        joined = release.join(
+            source, source, on=key, unit=key, how="left", most_rows=2, connect=connect
+        )
+        return statistics.count(joined, epsilon=20.0, noise=ReproducibleNoise(1))
+
+    return ask
+
+
 def _ends(kind: Kind) -> tuple[Any, Any]:
     return kind.ends
 
@@ -211,6 +228,7 @@ STATISTICS: dict[str, dict[str, Ask]] = {
     },
     "table": {"counts": _table},
     "sql": {"counts": _sql},
+    "join": {"by odd keys": _joined("c"), "by person": _joined("id")},
     "certify_quantile": {
         "high": _of_c("certify_quantile", high=lambda kind: kind.ends[1], **PURE),
         "low": _of_c("certify_quantile", low=lambda kind: kind.ends[0], **PURE),

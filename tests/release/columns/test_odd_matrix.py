@@ -63,11 +63,13 @@ def check(kind: Kind, request: str, usual: Table, odd: Table) -> None:
 OF_ANYTHING = [
     *("mode, categories", "median, unit", "median, where present", "count, units"),
     *("count, rows", "proportion, present", "count_distinct, of units", "median, by day"),
+    *("join, by odd keys", "join, by person"),
 ]
 OF_TEXTS = [
     *("median, by", "mode, listed", "median, by private", "median, where lower"),
     *("median, where like", "mode, of units", "median, where equal", "median, where length"),
     *("median, by two", "top_k, private", "count_distinct, values", "proportion, present"),
+    *("join, by odd keys", "join, by person"),
 ]
 OF_NUMBERS = [
     *("median, proposed", "quantiles, chosen", "trimmed_mean, bounded", "iqr, proposed"),

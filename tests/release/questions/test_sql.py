@@ -1,5 +1,6 @@
 """SQL is parsed into the same questions, never executed, and refused free of charge."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ import pyarrow.parquet
 
 import prudent
 from prudent.cli import main
+from prudent.release.columns import queries as queries_of
+from prudent.release.columns.queries import TableColumn
 from tests.release.recording import Book, Silence
 
 X = np.arange(400.0)
@@ -96,8 +99,8 @@ REFUSED = {
     "SELECT avg(x) FROM people SEMI JOIN people b USING (x)": "JOIN and LEFT JOIN",
     "SELECT avg(x) FROM people NATURAL JOIN people b": "JOIN and LEFT JOIN",
     "SELECT avg(x) FROM people CROSS JOIN people b": "JOIN and LEFT JOIN",
-    "SELECT avg(x) FROM people JOIN people b ON people.x < b.x": "no equality of two columns",
-    "SELECT avg(x) FROM people JOIN people b ON people.x = 1": "no equality of two columns",
+    "SELECT avg(x) FROM people JOIN people b ON people.x < b.x": "is not a.key = b.key",
+    "SELECT avg(x) FROM people JOIN people b ON people.x = 1": "is not a.key = b.key",
     "SELECT avg(x) FROM people JOIN people USING (x)": "the same name",
     "SELECT avg(x) FROM people JOIN (SELECT 1) b USING (x)": "Ask of a table",
     "SELECT avg(b.x) FROM people": "it names no table b",
@@ -150,7 +153,8 @@ def test_joins_of_persons_and_of_public_tables() -> None:
     given: dict[str, Any] = {"epsilon": 9.0, "noise": Silence(), "people": rows}
     found = prudent.sql(
         "SELECT p.town, count(*) n, avg(clip(people.x, 0, 400)) m FROM places p "
-        "JOIN people ON city = town WHERE p.x < 3 AND town IN ('oslo', 'bergen') GROUP BY p.town",
+        "JOIN people ON people.city = p.town "
+        "WHERE p.x < 3 AND town IN ('oslo', 'bergen') GROUP BY p.town",
         places=places,
         public=["p"],
         **given,
@@ -209,3 +213,51 @@ def test_a_counted_condition_is_joined_with_those_of_the_query_and_of_a_filter()
         "FROM people WHERE x < 100"
     )
     assert [found["some"].value, found["few"].value] == [50, 10]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("query", "given"),
+    [
+        ("SELECT median(x), count(*), avg(clip(x, 0, 400)), corr(x, y) FROM people", {}),
+        ("SELECT city, avg(clip(x, 0, 9)) FROM people WHERE city IN ('oslo') GROUP BY city", {}),
+        ("SELECT sum(clip(x, 0, 9)) FROM people", {"unit": "w"}),
+        ("SELECT count(*) n FROM people JOIN others USING (w)", {"unit": "w"}),
+    ],
+)
+def test_a_dry_run_shows_what_the_engine_will_be_asked(
+    query: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same for all data, and what is asked then."""
+
+    def plan(rows: Any) -> list[str]:
+        found: Any = prudent.sql(
+            query, people=rows, others=rows, epsilon=1.0, dry_run=True, **given
+        )
+        queries = [each for part in found.parts or [found] for each in part.queries]
+        return [re.sub(r"prudent_\w+", "t", each) for each in queries]
+
+    shown = plan(TABLE)
+    assert plan(TABLE.slice(7)) == shown
+    asked: set[str] = set()
+    ask_engine = TableColumn._ask
+
+    def noted(column: Any, question: Any, **options: Any) -> Any:
+        asked.add(str(question.__doc__))
+        return ask_engine(column, question, **options)
+
+    monkeypatch.setattr(queries_of, "FEW", 50)
+    monkeypatch.setattr(TableColumn, "_ask", noted)
+    prudent.sql(query, people=TABLE, others=TABLE, epsilon=1.0, noise=Silence(), **given)
+    groups = {str(queries_of.sizes_of_groups.__doc__)} if "GROUP" in query else set()
+    assert asked | groups <= {each.partition("\n")[0].removeprefix("-- ") for each in shown}
+    assert all("SELECT" in each for each in shown)
+
+
+def test_a_dry_run_on_the_command_line_prints_the_queries(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pa.parquet.write_table(TABLE, tmp_path / "people.parquet")
+    query = f"SELECT count(*) FROM '{tmp_path / 'people.parquet'}'"
+    assert main(["sql", query, "--epsilon", "1", "--dry-run"]) == 0
+    assert "SELECT COUNT(*)" in capsys.readouterr().out

@@ -107,3 +107,14 @@ def test_rows_are_counted_without_a_column() -> None:
     persons = prudent.count(TABLE, unit="who", **given)
     assert persons.value == 10
     assert persons.notes[0] == "Each who counts with one record."
+
+
+def test_a_column_without_categories_is_named_as_such() -> None:
+    """A float has as many values as records; the column itself was given, and no `by`."""
+    table = pa.table({"x": [1.5, 2.5], "n": [1, 2]})
+    with pytest.raises(ValueError, match=r"column .*'x' of type float64.* histogram"):
+        prudent.top_k(table, "x", epsilon=1.0, delta=1e-6)
+    with pytest.raises(ValueError, match=r"Expected categories of type"):
+        prudent.top_k(table, "n", categories=["a"], epsilon=1.0)
+    with pytest.raises(ValueError, match="Expected by"):
+        prudent.count(table, by="x", groups="private", epsilon=1.0, delta=1e-6)

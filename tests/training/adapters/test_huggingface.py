@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from prudent import ArgumentError, Ledger
+from prudent import ArgumentError, Ledger, Watch
+from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
@@ -192,10 +194,10 @@ def test_an_update_is_the_mean_of_clipped_gradients(
 
 
 class Authored(Sentences):
-    """Sentences, each with the name of its author."""
+    """Sentences, each with the number of its author."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**super().__getitem__(index), "author": f"author {index % 5}"}
+        return {**super().__getitem__(index), "author": index % 5}
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -232,6 +234,8 @@ def test_an_update_per_person_is_the_mean_of_clipped_gradients_of_people(
     for name, parameter in model.named_parameters():
         change = before.get_parameter(name) - parameter
         torch.testing.assert_close(change, total[name], rtol=1e-3, atol=1e-6, msg=name)
+    assert made.evaluate()["eval_loss"] > 0
+    assert "one person" in repr(made)
 
 
 class StopsAt(TrainerCallback):
@@ -705,6 +709,30 @@ def quiet() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+def test_a_saved_model_has_a_card(
+    arguments: Callable[..., TrainingArguments], tmp_path: Path
+) -> None:
+    noisy = Plan(
+        sampling_rate=0.5,
+        steps=2,
+        aggregation=Sum(clip=0.5, noise_multiplier=3.0),
+        watch=Watch(loss_every=1, bound=2.0),
+    )
+    private = trainer(bert(), arguments(logging_steps=1), plan=noisy)
+    private.save_model(str(tmp_path / "before"))
+    assert not (tmp_path / "before" / "README.md").exists()
+    private.train()
+    private.save_model(str(tmp_path / "after"))
+    text = (tmp_path / "after" / "README.md").read_text("utf-8")
+    assert f"ε = {rounded_up(noisy.epsilon(1e-3))} at δ = 0.001" in text
+    assert "2 noisy means of training losses" in text
+    card = huggingface_hub.ModelCard(text)
+    assert card.data.library_name == "transformers"
+    assert "differential-privacy" in card.data.tags
+    (logged,) = [entry for entry in private.state.log_history if "loss" in entry]
+    assert logged["loss_noise"] == pytest.approx(20 / (0.5 * len(Sentences())) / math.sqrt(2))
 
 
 class TestLedger:

@@ -114,10 +114,16 @@ def test_no_word_of_the_records(engine):
 
 
 def test_an_error_of_another_kind_is_left_as_it_is(engine):
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(4, 4))
+    model = nn.Sequential(nn.Linear(3, 3), Then(lambda x: x.view(2, 7)))
     with pytest.raises(RuntimeError) as caught:
         engine(model, squares)(model, torch.randn(4, 3), torch.zeros(4))
     assert type(caught.value) is RuntimeError
+
+
+def test_a_layer_of_another_width_is_named(engine):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"fits Linear\(in_features=4.* at '1', got .*\(1, 3\)"):
+        engine(model, squares)(model, torch.randn(4, 3), torch.zeros(4))
 
 
 def test_scripted():

@@ -33,6 +33,7 @@ _TOLERANCE = 2e-5  # ε that chords may add at the default interval
 _TAIL_SHARE = 1e-8  # fraction of δ that the tails of all single runs may cost
 _LEFT_SHARE = 1e-10  # mass that all runs together may move up to their least loss
 _LEAST_TAIL, _WHOLE_TAIL = 1e-280, 1e-40
+_PLAIN_TAIL = 1e-20  # mass that all runs may move to infinity without a tilt: rounding moves more
 _FEWEST_POINTS, _MOST_POINTS = 2**12, 2**20  # of a single run's distribution
 _WINDOW_SPREADS = 24.0  # width of a window in standard deviations, roughly
 _WORTH_TILTING = -3.0  # logarithm of δ above which the plain distribution is as good
@@ -45,6 +46,9 @@ _MANY_QUERIES = 64  # beyond which one set of distributions for all is quicker
 _FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; that are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
+_MANY_LOSSES = 2**14  # of a single run, beyond which a table of it is evaluated instead
+_FARTHEST_IN_TABLE, _WHOLE_MASS = 500.0, 1e-6  # loss of a table; how far from 1 its mass may be
+_BROAD, _BROAD_TOLERANCE = 2**19, 1e-4  # points of a window; share of ε that saving them may add
 _FARTHEST = 1e18  # of an ε at which a profile is evaluated
 _DIRECTIONS = (False, True)  # whether a record is added
 
@@ -123,7 +127,7 @@ class Composition:
         if not self.parts or self.limit >= 1:
             nothing = LossTable(np.zeros(1), np.full(1, 1 - self.limit), self.limit)
             return nothing, nothing
-        removing, adding = (next(one.everywhere()) for one in self._sums)
+        removing, adding = (next(one.everywhere(tail=_PLAIN_TAIL)) for one in self._sums)
         return removing, adding
 
     @cached_property
@@ -330,21 +334,23 @@ class LossSum:
     def _read(self, table: LossTable, delta: float) -> float:
         return table.epsilon(delta) if delta > 0 or self.upper else 0.0
 
-    def everywhere(self, *, quick: bool = False) -> Iterator[LossTable]:
+    def everywhere(self, *, quick: bool = False, tail: float | None = None) -> Iterator[LossTable]:
         """Yield distributions at several tilts, so that one of them is accurate at each ε.
 
-        With `quick` there are fewer tilts and a coarser grid, accurate unless δ is tiny.
+        Args:
+            quick: Use fewer tilts and a coarser grid, accurate unless δ is tiny.
+            tail: Mass beyond which the losses of all runs count as infinite; very small if None.
         """
-        scan = self._scan(_WHOLE_TAIL)
+        scan = self._scan(_WHOLE_TAIL if tail is None else tail / self.runs)
         reach = float(scan.caps[-1])
         fineness = _QUICK_FINENESS if quick else _WHOLE_FINENESS
         wanted = fineness * scan.spread() / math.sqrt(self.runs)
         interval = self.grid.interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
-        terms = self._terms(interval, reach, _WHOLE_TAIL)
+        terms = self._terms(interval, reach, _WHOLE_TAIL, scan.tail)
         for tilt in _QUICK_TILTS if quick else _WHOLE_TILTS:
             while (table := _within_size(terms, tilt, upper=self.upper)) is None:
                 interval *= 2
-                terms = self._terms(interval, reach, _WHOLE_TAIL)
+                terms = self._terms(interval, reach, _WHOLE_TAIL, scan.tail)
             yield table
 
     def _scan(self, tail: float) -> Scan:
@@ -358,11 +364,14 @@ class LossSum:
         span = self._span(reach, left_tail)
         least = max(span / _MOST_POINTS, _WINDOW_SPREADS * spread / LARGEST_SIZE * 2)
         wanted = self._wanted_interval(epsilon, tilt, spread)
+        broad = _WINDOW_SPREADS * spread / wanted / _BROAD
+        if broad > 1:
+            wanted *= min(broad, math.sqrt(max(1.0, _BROAD_TOLERANCE * epsilon / _TOLERANCE)))
         if self.runs <= _SEVERAL:  # too few for variances to decide
             wanted = min(wanted, span / _FEWEST_POINTS)
         interval = self.grid.interval(wanted, least)
         while True:
-            terms = self._terms(interval, reach, left_tail)
+            terms = self._terms(interval, reach, left_tail, scan.tail)
             try:
                 for one in _tilts(terms, tilt, epsilon):
                     yield convolved(terms, one, upper=self.upper)
@@ -385,13 +394,16 @@ class LossSum:
         lefts = (w.reach(left_tail, adding=not self.adding, damped=True) for w, _ in self.parts)
         return reach + max(lefts)
 
-    def _terms(self, interval: float, cap: float, left_tail: float) -> list[LatticeDistribution]:
+    def _terms(
+        self, interval: float, cap: float, left_tail: float, tail: float
+    ) -> list[LatticeDistribution]:
         return [
             lattice_distribution(
-                w, times, interval, cap, left_tail, adding=self.adding, upper=self.upper
+                w, times, interval, cap, left_tail,
+                adding=self.adding, upper=self.upper, tail=tail,
             )
             for w, times in self.parts
-        ]
+        ]  # fmt: skip
 
 
 def _tilts(terms: list[LatticeDistribution], guess: float, epsilon: float) -> Iterator[float]:
@@ -430,7 +442,7 @@ def _window_size(terms: list[LatticeDistribution], tilt: float, log_scale: float
 
 def lattice_distribution(
     worst: Dominating, times: int, interval: float, cap: float, left_tail: float,
-    *, adding: bool, upper: bool,
+    *, adding: bool, upper: bool, tail: float = 0.0,
 ) -> LatticeDistribution:  # fmt: skip
     """Return the distribution of the losses of one direction on multiples of `interval`.
 
@@ -442,8 +454,12 @@ def lattice_distribution(
         left_tail: Mass that may be moved up to the least loss.
         adding: Whether a record is added; otherwise one is removed.
         upper: Whether the distribution dominates the exact one; otherwise it is dominated by it.
+        tail: Mass that a table of the pairs, used if there are many losses, may move to
+            infinity.
     """
     left = worst.reach(left_tail, adding=not adding, damped=True)
+    if cap + left > _MANY_LOSSES * interval and tail >= _WHOLE_TAIL:
+        worst = as_table(worst, upper, tail)
     # One more point at the end: the profile must not fall over the last interval, or the error of
     # that fall would count as infinite loss.
     above, below = (
@@ -464,6 +480,21 @@ def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
         return worst
     pair = tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper)
     return Dominating((pair,), worst.sampling_rate)
+
+
+def as_table(worst: Dominating, upper: bool, tail: float) -> Dominating:
+    """A table of pairs that is quick to evaluate at many losses; the pairs where there is none.
+
+    Losses whose exponentials overflow have none, and a table without all of the mass would be none.
+    """
+    if isinstance(worst.pairs[0], TabulatedPair):
+        return worst
+    if max(worst.reach(tail, adding=adding) for adding in _DIRECTIONS) > _FARTHEST_IN_TABLE:
+        return worst
+    pair = tabulated_pair(worst, upper, tail)
+    totals = [float(one.masses.sum()) + one.infinite for one in (*pair.forward, *pair.backward)]
+    whole = all(abs(total - 1) < _WHOLE_MASS for total in totals)
+    return Dominating((pair,)) if whole else worst
 
 
 @lru_cache(maxsize=32)

@@ -34,6 +34,7 @@ Guarantee:
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -72,7 +73,7 @@ class WindowError(ValueError):
         super().__init__(f"Expected a grid {factor:.3g} times coarser.")
 
 
-@attrs.frozen
+@attrs.frozen(slots=False, eq=False)
 class LatticeDistribution:
     """A distribution of losses on multiples of an interval, run `times` times.
 
@@ -102,8 +103,9 @@ class LatticeDistribution:
         """The finite losses."""
         return np.arange(self.first, self.first + len(self.masses), dtype=float) * self.interval
 
+    @cached_property
     def thinned(self) -> tuple[Array, Array]:
-        """Thin the distribution to at most `_BINS` + 1 points, with no smaller exponential moments.
+        """The distribution on at most `_BINS` + 1 points, with no smaller exponential moments.
 
         Exponentials are convex, so moving the mass of an interval to its ends, with the same mean,
         can only raise their expectation.
@@ -130,7 +132,7 @@ def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
 
 def total_log_moments(terms: Sequence[LatticeDistribution], rates: Array) -> Array:
     """Upper bounds on log E exp(rate total loss), without infinite losses."""
-    return np.asarray(sum(term.times * log_moments(*term.thinned(), rates) for term in terms))
+    return np.asarray(sum(term.times * log_moments(*term.thinned, rates) for term in terms))
 
 
 def convolved(terms: Sequence[LatticeDistribution], tilt: float, *, upper: bool) -> LossTable:
@@ -205,7 +207,7 @@ class LossWindow:
     ) -> "LossWindow":
         """The window with at most `_OUTSIDE` tilted mass beyond each end, by Chernoff bounds."""
         interval = terms[0].interval
-        thin = [(term.times, *term.thinned()) for term in terms]
+        thin = [(term.times, *term.thinned) for term in terms]
         first = sum(term.times * term.first for term in terms)
         last = sum(term.times * (term.first + len(term.masses) - 1) for term in terms)
         widest = max(float(x[-1] - x[0]) for _, x, _ in thin) or interval
@@ -347,6 +349,7 @@ class Scan:
         log_moments: Upper bounds on log E e^(tilt total), for each tilt (row) and cap (column).
         beyond: Probability that some loss exceeds the cap, infinite ones included.
         infinite: Probability that some loss is infinite without a cap.
+        tail: The mass of each single run that counts as infinite.
     """
 
     runs: int
@@ -354,6 +357,7 @@ class Scan:
     log_moments: Array
     beyond: Array
     infinite: float
+    tail: float
 
     @classmethod
     def of(cls, parts: Parts, *, adding: bool, tail: float) -> "Scan":
@@ -376,7 +380,7 @@ class Scan:
                 log_none += times * np.log1p(-np.minimum(over * (1 + 1e-12), 1.0))
         infinite = -math.expm1(float(log_none[-1]))
         runs = sum(times for _, times in parts)
-        return cls(runs, np.append(0.0, right), moments, -np.expm1(log_none), infinite)
+        return cls(runs, np.append(0.0, right), moments, -np.expm1(log_none), infinite, tail)
 
     def epsilon(self, delta: float) -> float:
         """An upper bound on ε at `delta`: the least Chernoff bound over tilts and caps.

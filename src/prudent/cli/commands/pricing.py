@@ -35,7 +35,7 @@ def epsilon(
         str | None,
         typer.Option(
             metavar="KIND:SCALE",
-            help=f"The private test of the margin: {options.TEST_FORMS}.",
+            help=f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
             autocompletion=completion.among(*completion.TESTS),
         ),
     ] = None,
@@ -62,8 +62,11 @@ def epsilon(
             help="Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
         ),
     ] = None,
-    sampling_rate: options.SamplingRate = 1.0,
-    steps: options.Steps = 1,
+    sampling_rate: options.OwnSamplingRate = None,
+    steps: options.OwnSteps = None,
+    epochs: options.Epochs = None,
+    batch: options.Batch = None,
+    records: options.Records = None,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
@@ -91,11 +94,12 @@ def epsilon(
     $ prudent epsilon --sampling-rate 0.00426667 --steps 8000 \
         --noise-multiplier 1.1 --test gaussian:4 --delta 1e-5
 
-    One release on all data, no test:
-    $ prudent epsilon --noise-multiplier 5 --test none --delta 1e-6
+    DP-SGD, without a test: 15 epochs over 60,000 records:
+    $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
+        --epochs 15 --relation zero-out --delta 1e-5
 
     For a person with up to three records, where their number is public:
-    $ prudent epsilon --noise-multiplier 5 --test none --delta 1e-6 \
+    $ prudent epsilon --noise-multiplier 5 --delta 1e-6 \
         --relation zero-out --records-per-person 3
 
     Everything about an event that someone else wrote:
@@ -116,16 +120,15 @@ def epsilon(
         return
     if noise_multiplier is None:
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
-    if test is None:
-        raise ArgumentError("test", options.TEST_FORMS, shown="nothing")
+    rate, number = options.run_size(sampling_rate, steps, epochs, batch, records)
     options.check_sizes(
-        sampling_rate=sampling_rate, steps=steps, noise_multiplier=noise_multiplier, propose=propose
+        sampling_rate=rate, steps=number, noise_multiplier=noise_multiplier, propose=propose
     )
     run = Run(
-        sampling_rate=sampling_rate,
-        steps=steps,
+        sampling_rate=rate,
+        steps=number,
         noise_multiplier=noise_multiplier,
-        test=options.parse_test(test),
+        test=options.parse_test(test or "none"),
         propose=propose,
         failure=failure,
         reveals=_reveals(reveals),
@@ -160,12 +163,15 @@ def calibrate(
         typer.Option(
             metavar="KIND:SCALE",
             help=f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
-            "give the kind alone (default: laplace).",
+            "give the kind alone (default: laplace). [none: DP-SGD]",
             autocompletion=completion.among(*completion.TESTS),
         ),
     ] = None,
-    sampling_rate: options.SamplingRate = 1.0,
-    steps: options.Steps = 1,
+    sampling_rate: options.OwnSamplingRate = None,
+    steps: options.OwnSteps = None,
+    epochs: options.Epochs = None,
+    batch: options.Batch = None,
+    records: options.Records = None,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
@@ -200,9 +206,10 @@ def calibrate(
     parameter = solve.replace("-", "_")
     if noise_multiplier is None and solve != "noise-multiplier":
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
+    rate, number = options.run_size(sampling_rate, steps, epochs, batch, records)
     start: dict[str, Any] = {
-        "sampling_rate": sampling_rate,
-        "steps": steps,
+        "sampling_rate": rate,
+        "steps": number,
         "noise_multiplier": noise_multiplier,
         "propose": propose,
         "failure": failure,
@@ -242,9 +249,7 @@ def _reveals(name: options.RevealsName) -> Any:
 def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | None":
     """The test of a run to calibrate; what is solved for need not be given."""
     if text is None:
-        if solve != "test-scale":
-            raise ArgumentError("test", options.TEST_FORMS, shown="nothing")
-        text = "laplace"
+        text = "laplace" if solve == "test-scale" else "none"
     test = options.parse_test(text, scale_needed=solve != "test-scale")
     if test is None and solve in ("test-scale", "failure", "propose"):
         raise ArgumentError("test", f"other than none to solve for {solve}", got=text)

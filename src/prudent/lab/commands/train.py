@@ -187,4 +187,6 @@ def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) 
     tested = "" if rate is None else f", test passed in {rate:.0%}"
     console.print(f"steps         {plain['steps']:,}{tested}")
     if out is not None:
-        console.print(as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt"))
+        console.print(
+            as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt, receipt.json")
+        )

@@ -296,7 +296,7 @@ def number_of(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a typed column to doubles, in units of its scale."""
     dtype, engine = column.type(), backend_name(column)
     if scale.truth:
-        return ibis.cases((column, double(1.0)), (~column, double(0.0)))
+        return column.cast("int32").cast("float64")  # a condition is evaluated once
     if scale.kind in _MOMENTS:
         return _MOMENTS[scale.kind][engine](column)
     if not dtype.is_decimal():

@@ -203,7 +203,7 @@ def _pairs(node: Node, second: Named, text: str) -> dict[str, str]:
                 if other.table == second.alias != one.table:
                     found[one.name] = other.name
                     continue
-        raise refused(text, f"{text_of(each)} is no equality of two columns", NEAREST[ast.Join])
+        raise refused(text, f"{text_of(each)} is not a.key = b.key", NEAREST[ast.Join])
     if not found:
         raise refused(text, "its JOIN has neither ON nor USING", NEAREST[ast.Join])
     return found

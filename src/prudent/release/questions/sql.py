@@ -82,7 +82,8 @@ def sql(
         ledger: The ledger to charge.
         receipt: Where to write the receipt; see `median`.
         noise: Source of randomness; None uses the operating system's.
-        dry_run: Release and charge nothing: return the price and the noise of each part.
+        dry_run: Release and charge nothing: return the price and the noise of each part, and what
+            the engine will be asked.
         **tables: Tables by the name that the query has for them: `people=frame`.
 
     Returns:
@@ -122,7 +123,11 @@ def sql(
         dry_run=dry_run,
     )
     found = answered(parsed.asks, request)
-    return found if isinstance(found, Preview) else parsed.arranged(found)
+    if isinstance(found, Preview):
+        from prudent.release.explanation import with_queries
+
+        return with_queries(found, [ask.part(request) for ask in parsed.asks], request)
+    return parsed.arranged(found)
 
 
 def keys_of(query: str) -> list[str]:

@@ -152,8 +152,10 @@ def table(
 ) -> Table | Preview:
     """Release several statistics of several columns, in one request and at one charge.
 
-    ε is divided between the questions, with less for a count and more for a description. With
-    groups, every question is answered in every group; private groups are chosen once.
+    ε is divided between the questions by what each needs: the shares make the sum of the expected
+    relative errors least, and follow from the statistics alone, so that a count gets less than a
+    mean, and a median less than a variance. With groups, every question is answered in every group;
+    private groups are chosen once.
 
     Args:
         questions: Statistics by column, {"salary": ["median", "mean"], "age": "mean"}; or a list of

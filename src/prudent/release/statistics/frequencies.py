@@ -63,7 +63,7 @@ def top_k(
         The noisy counts of the categories, the largest first.
     """
     k = _validate.count(1, _MOST, k=k)
-    found = release(TopCount(), counted_by(locals(), categories))
+    found = release_counts(TopCount(), locals(), categories)
     if isinstance(found, Preview):
         return found
     return Groups(most_frequent(found, k), found.names)
@@ -75,7 +75,25 @@ def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable,
     return dict(ranked[:k])
 
 
-def counted_by(given: dict[str, Any], categories: Any) -> Request:
+def release_counts(statistic: Statistic, given: dict[str, Any], categories: Any) -> Any:
+    """Release the count of each category of a column, beside other groups.
+
+    A column is grouped by itself; what is wrong with it is said of the argument that was given.
+    """
+    try:
+        return release(statistic, _counted_by(given, categories))
+    except _validate.ArgumentError as error:
+        names = {"by": "column", "groups": "categories"}
+        if given.get("by") is not None or error.argument not in names:
+            raise
+        hint = "" if error.argument == "groups" else "Of numbers, ask for a histogram or a median."
+        fault = _validate.ArgumentError(
+            names[error.argument], error.allowed, shown=str(error.value), hint=hint
+        )
+    raise fault
+
+
+def _counted_by(given: dict[str, Any], categories: Any) -> Request:
     """The request that counts the rows of each category of a column, beside other groups."""
     request = Request.of(given)
     if request.column is None:

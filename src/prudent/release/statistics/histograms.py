@@ -30,7 +30,7 @@ from prudent.release.request import (
     answers,
     release,
 )
-from prudent.release.statistics.frequencies import counted_by
+from prudent.release.statistics.frequencies import release_counts
 from prudent.release.statistics.moments import (
     NARROW_SHARE,
     WIDE_SHARE,
@@ -217,7 +217,7 @@ def histogram(
         of `count` with groups.
     """
     if categories is not None:
-        return release(Count(), counted_by(locals(), categories))  # type: ignore[no-any-return]
+        return release_counts(Count(), locals(), categories)  # type: ignore[no-any-return]
     bins = _validate.count(1, _MOST_BINS, bins=bins)
     return release(Bins(edges, bins, column), Request.of(locals()))  # type: ignore[no-any-return]
 

@@ -216,9 +216,19 @@ def prepare(
             epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, aggregation=aggregation
         )
         batches = max(1, round(1 / plan.sampling_rate))
+    if plan.watch is not None:
+        raise ArgumentError(
+            "plan",
+            "without a watch",
+            shown="one that releases the loss",
+            why="the loss is computed in your loop, where it cannot be bounded by record",
+            hint="Use prudent.fit or PrivateTrainer to watch the loss.",
+        )
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
-    charge, key = RunCharge(ledger, plan, delta), given_or_random(key)
+    protected = "record" if unit is None else unit.protected
+    charge = RunCharge(ledger, plan, delta, protected=protected)
+    key = given_or_random(key)
     sampler = PoissonSampler(count, plan.sampling_rate, key=key)
     return Preparation(
         charge,

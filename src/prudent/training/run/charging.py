@@ -2,12 +2,18 @@
 
 import secrets
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import dp_accounting as dp
 
+from prudent._rounding import exact
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
+from prudent.receipts.making import receipt_of
+from prudent.receipts.model_card import ModelCard
+from prudent.receipts.receipt import Receipt
+from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.plan import Plan
 
 
@@ -28,6 +34,7 @@ class RunCharge:
         name: A random public name of the run, which its checkpoints hold.
         resumed: Whether the run may have been charged before.
         taken: Number of steps taken so far, for people to read.
+        protected: What neighbours differ in: a record, or a person.
     """
 
     ledger: LedgerLike | None
@@ -36,7 +43,9 @@ class RunCharge:
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     resumed: bool = False
     taken: int = 0
+    protected: str = "record"
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
+    _noted: list[Any] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         if self.ledger is not None:
@@ -49,7 +58,7 @@ class RunCharge:
 
     def priced(self) -> str:
         """What the run costs and how far it is, in words; ε is that of the whole plan."""
-        return self.plan.priced(self.delta, self.taken)
+        return self.plan.priced(self.delta, self.taken, self.protected)
 
     def resume(self, name: str) -> None:
         """Go on with the run of this name, which may have been charged."""
@@ -79,6 +88,7 @@ class RunCharge:
         paid for, whatever the history says.
         """
         charges = self._made.get(self.name)
+        self._noted = self._noted or charges or []
         record = getattr(self.ledger, "record_outcome", None)
         if not charges or record is None:
             return
@@ -94,10 +104,75 @@ class RunCharge:
                 stacklevel=2,
             )
 
+    def model_card(self, model: object, protected: str, **facts: Any) -> ModelCard:
+        """The card of the trained model, for the whole plan.
+
+        Args:
+            model: The model, of which the name of its class is shown.
+            protected: What the plan counts: every "record", or every "person".
+            **facts: More of it; see `ModelCard`.
+        """
+        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        released = (
+            ["in which steps the test passed"]
+            if isinstance(plan.aggregation, ProposeTestRelease)
+            else []
+        )
+        if plan.watch is not None:
+            looks, noise = plan.watch.releases(plan.steps), plan.watch.noise_multiplier
+            released.append(
+                f"{looks:,} noisy means of training losses (noise multiplier {exact(noise)})"
+            )
+        if plan.before is not None:
+            released.append("what was released before the first step")
+        return ModelCard(
+            name=type(model).__name__,
+            event=plan.event,
+            epsilon=plan.epsilon(delta),
+            delta=delta,
+            relation=plan.relation,
+            protected=protected,
+            steps=plan.steps,
+            released=released,
+            **facts,
+        )
+
+    def receipt(self, kind: str, released: Mapping[str, Any], **facts: Any) -> Receipt:
+        """The receipt of the run, for the whole plan.
+
+        Args:
+            kind: "training" or "federated".
+            released: What was released.
+            **facts: More of it; see `receipt_of`.
+        """
+        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
+        charge = only if only is not None and only.event == plan.event else None
+        return receipt_of(
+            kind,
+            asked={"plan": plan, "run": self.name},
+            event=plan.event,
+            epsilon=plan.epsilon(delta),
+            delta=delta,
+            relation=plan.relation,
+            unit=self.protected,
+            released=released,
+            ledger=self.ledger,
+            charge=charge,
+            **facts,
+        )
+
+
+USUAL_DELTA = 1e-6
+"""The δ of the receipt of a run for which none was stated."""
+
 
 def _steps(event: dp.DpEvent, plan: Plan) -> int:
     """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
     is_composed = isinstance(event, dp.ComposedDpEvent) and bool(event.events)
     steps = event.events[-1] if plan.before is not None and is_composed else event
-    count = getattr(steps, "count", 0)
+    parts = (
+        steps.events if isinstance(steps, dp.ComposedDpEvent) else [steps]
+    )  # watched steps apart
+    count = sum(getattr(part, "count", 0) for part in parts)
     return count if count and event == plan.event_after(count) else 0

@@ -1,6 +1,7 @@
 """The training function `fit`: from a plan, a model and data to a private model."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.chunk import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
+from prudent.training.parallel.sharding import whole_state
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.execution import Execution
@@ -150,9 +152,18 @@ def fit(
         unit=Unit.given(unit, records_per_person, per_unit),
         scheduler=scheduler,
     )
-    with OpenedRun.of(run, RunCharge(ledger, plan, delta), reporting) as opened:
+    charge = RunCharge(ledger, plan, delta, protected=run.protected)
+    with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost
+    if reporting.receipt_file is not None and _is_covered(corrupt):
+        state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
+        facts = {"pass_rate": run.pass_rate, "lost": lost}
+        write = partial(reporting.write_receipt, charge, state, facts, predictable=key.predictable)
+        run.processes.first(write)
+    if reporting.out is not None and _is_covered(corrupt):
+        card = charge.model_card(model, run.protected, predictable=key.predictable)
+        run.processes.first(partial(card.write, reporting.out))
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected)
 
 
@@ -160,7 +171,7 @@ def _check_covered(
     corrupt: Corrupt | Corruption | None, delta: float | None, ledger: LedgerLike | None
 ) -> None:
     """Raise an error if ε is to be shown or charged for a corruption that no accounting covers."""
-    if not isinstance(corrupt, Corruption) or corrupt.per_record:
+    if _is_covered(corrupt):
         return
     for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
         if value is not None:
@@ -171,3 +182,8 @@ def _check_covered(
                 why="its bad records read the gradients of others, which no accounting covers, so "
                 f"no epsilon is {done}",
             )
+
+
+def _is_covered(corrupt: Corrupt | Corruption | None) -> bool:
+    """Whether an accounting covers the corruption: bad records read no gradients of others."""
+    return not isinstance(corrupt, Corruption) or corrupt.per_record

@@ -34,7 +34,9 @@ class Metrics:
         pass_rate: Fraction of passed tests since the previous entry; None without a test.
         trim: F of the last step; 0 if nothing is trimmed.
         noise: Standard deviation of the noise on the last sum.
-        evaluation: What the evaluation returned.
+        evaluation: What the evaluation returned; if the plan releases losses, also the mean of
+            those since the previous entry, `train_loss`, and the standard deviation of its noise,
+            `train_loss_noise`.
         private: Values that must not leave the data's owner; None unless requested.
     """
 
@@ -109,7 +111,11 @@ class Recorder:
             shown.append(f"pass {metrics.pass_rate:.0%}")
         if metrics.pass_rate is not None or metrics.trim:
             shown.append(f"F {metrics.trim}")
-        shown += [f"{name} {value:.4g}" for name, value in metrics.evaluation.items()]
+        found = metrics.evaluation
+        for name, value in found.items():
+            if name.removesuffix("_noise") not in found or not name.endswith("_noise"):
+                noise = f" ± {found[f'{name}_noise']:.2g}" if f"{name}_noise" in found else ""
+                shown.append(f"{name} {value:.4g}{noise}")
         self._progress.update(self._task, shown=" · ".join(shown))
         if self._path is not None:
             with self._path.open("a") as file:

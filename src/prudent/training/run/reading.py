@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.records.containers import TensorItems, count_of, fingerprint, tensors_of
+from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
-from prudent.records.people import PeopleReader, Unit
+from prudent.records.people import PeopleReader, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader, checked
 from prudent.records.seeds import Seeds
 from prudent.training.chunk import Chunk
@@ -204,32 +204,37 @@ class RunRecords:
         known = functools.cache(functools.partial(fingerprint, train_set))
         if people is not None:
             known = functools.cache(lambda: people.fingerprint(fingerprint(train_set)))
-        if tensors is None or people is not None:
+        reader: RecordReader | PeopleReader
+        if tensors is None:
             own = processes.rank, processes.count
-            items = train_set if tensors is None else TensorItems(tensors)
-            reader = RecordReader(
-                items if unit is None else unit.items(items),
+            reader = records = RecordReader(
+                train_set if unit is None else unit.items(train_set),
                 collate_fn,
                 range(own[0], count, own[1]) if people is None else people.first(*own),
                 example=example,
                 check=inputs_and_targets,
             )
-            loader = ItemLoader(
-                reader=reader if people is None else PeopleReader(reader, people),
-                device=execution.device,
-                workers=execution.workers,
-                prefetch=execution.prefetch,
-            )
-            return cls(count=count, fingerprint=known, loader=loader)
-        for name, value in (("collate_fn", collate_fn), ("example", example)):
-            if value is not None:
-                raise ArgumentError(
-                    name,
-                    "None with a pair of tensors, which are already a batch",
-                    hint="A TensorDataset of them is a data set of items.",
-                )
-        gather = _gather(tensors, execution.device, processes)
-        return cls(count=count, fingerprint=known, gather=gather)
+            if people is not None:
+                reader = PeopleReader(records, people)
+        else:
+            for name, value in (("collate_fn", collate_fn), ("example", example)):
+                if value is not None:
+                    raise ArgumentError(
+                        name,
+                        "None with a pair of tensors, which are already a batch",
+                        hint="A TensorDataset of them is a data set of items.",
+                    )
+            if people is None:
+                gather = _gather(tensors, execution.device, processes)
+                return cls(count=count, fingerprint=known, gather=gather)
+            reader = PeopleReader(TensorReader(tensors), people)
+        loader = ItemLoader(
+            reader=reader,
+            device=execution.device,
+            workers=execution.workers,
+            prefetch=execution.prefetch,
+        )
+        return cls(count=count, fingerprint=known, loader=loader)
 
     def check_same(self, processes: Processes) -> None:
         """Raise an error unless every process has the same records in the same order."""

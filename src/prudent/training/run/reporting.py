@@ -1,5 +1,6 @@
 """What a run evaluates, shows and writes."""
 
+import hashlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent._torch_private import pytree
+from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.training.gradients.engine import run_on
+from prudent.training.run.charging import RunCharge
 from prudent.training.run.metrics import Metrics
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
@@ -55,6 +58,7 @@ class Reporting:
             they do with it costs anything.
         out: Folder for metrics.jsonl, paid.json and checkpoint.pt, used by one run at a time. The
             checkpoint holds the key of the noise, so it is as secret as the data.
+        receipt: Where the receipt of the run goes; None: receipt.json in `out`, if there is one.
         resume: Continue from the checkpoint in `out`, if there is one. Steps since then are
             repeated with the same noise if everything is proved to be as it was, and otherwise
             counted but not repeated: see `prudent.training.run.resuming`. A run may be resumed
@@ -70,6 +74,7 @@ class Reporting:
     evaluate_at: Collection[int] = attrs.field(default=(), converter=_steps)
     callbacks: Iterable[Callback] = attrs.field(default=(), converter=_functions)
     out: Path | None = attrs.field(default=None, converter=_folder)
+    receipt: ReceiptTarget | None = None
     resume: bool = False
     progress: bool | None = None
     tensorboard: bool = False
@@ -88,6 +93,44 @@ class Reporting:
     def shows_progress(self) -> bool:
         """Whether to show a progress bar."""
         return sys.stderr.isatty() if self.progress is None else self.progress
+
+    @property
+    def receipt_file(self) -> ReceiptFile | None:
+        """Where the receipt goes; None if there is none."""
+        in_folder = None if self.out is None else self.out / "receipt.json"
+        return ReceiptFile.at(in_folder if self.receipt is None else self.receipt)
+
+    def write_receipt(
+        self,
+        charge: RunCharge,
+        state: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        predictable: bool,
+    ) -> None:
+        """Write the receipt of a run that has ended.
+
+        Args:
+            charge: What was paid.
+            state: The parameters of the released model.
+            facts: Other public facts that were released.
+            predictable: Whether the noise was seeded.
+        """
+        place = self.receipt_file
+        assert place is not None
+        released = {"parameters": digest_of_parameters(state), **facts}
+        place.write(charge.receipt("training", released, predictable=predictable))
+
+
+def digest_of_parameters(state: Mapping[str, Any]) -> str:
+    """SHA-256 of the parameters of a model: names, types, shapes and bytes, sorted by name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous()
+            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
+            digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager

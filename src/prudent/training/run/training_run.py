@@ -1,6 +1,7 @@
 """A training run in progress: the state that changes between steps and its checkpoints."""
 
 import functools
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, cast
@@ -35,6 +36,7 @@ from prudent.training.run.reporting import modes_kept
 from prudent.training.run.resuming import Continuity, Identity, machine, shared_key
 from prudent.training.run.updates import (
     Average,
+    Averages,
     Counters,
     Scheduler,
     Updates,
@@ -250,9 +252,16 @@ class TrainingRun:
             pass_rate=averages.pass_rate if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
-            evaluation=shown,
+            evaluation=shown | self._watched(averages),
             private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
         )
+
+    def _watched(self, averages: Averages) -> dict[str, float]:
+        """The mean of the losses released since the last entry and its noise, if there are any."""
+        if self.plan.watch is None or averages.watched is None:
+            return {}
+        noise = self.plan.watch.deviation(self.step.expected_batch) / math.sqrt(averages.looks)
+        return {"train_loss": averages.watched, "train_loss_noise": noise}
 
     def state(self, step: int) -> dict[str, Any]:
         """Everything needed to resume, as tensors and plain values.

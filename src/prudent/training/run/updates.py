@@ -92,11 +92,15 @@ class Averages(NamedTuple):
         pass_rate: Fraction of passed tests.
         drawn: Mean number of records drawn. Private.
         loss: Mean loss. Private.
+        watched: Mean of the released losses; None if there are none.
+        looks: How many there are.
     """
 
     pass_rate: float
     drawn: float
     loss: float
+    watched: float | None
+    looks: int
 
 
 @attrs.define
@@ -107,6 +111,8 @@ class Counters:
         passes: Passed tests since the start of the run.
         drawn: Records drawn since the last reading. Private.
         losses: Sum of mean losses since the last reading. Private.
+        watched: Sum of released losses since the last reading.
+        looks: Number of released losses since the last reading.
         read_step: Step of the last reading.
         read_passes: Passed tests at the last reading.
     """
@@ -114,6 +120,8 @@ class Counters:
     passes: Tensor
     drawn: Tensor
     losses: Tensor
+    watched: Tensor
+    looks: Tensor
     read_step: int = 0
     read_passes: float = 0.0
 
@@ -121,16 +129,15 @@ class Counters:
     def start(cls, device: torch.device) -> Self:
         """All counters at zero."""
         # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
-        passes, drawn, losses = (
-            torch.zeros((), dtype=torch.float64, device=device) for _ in range(3)
-        )
-        return cls(passes, drawn, losses)
+        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(5)))
 
     def add(self, outcome: StepOutcome) -> None:
         """Count a step, in place and without reading values from the device."""
         self.passes += outcome.passed
         self.drawn += outcome.drawn
         self.losses += outcome.loss
+        self.watched += outcome.watched.nan_to_num(nan=0.0)
+        self.looks += outcome.watched.isfinite()
 
     def read(self, step: int) -> Averages:
         """The averages since the last reading, which this one replaces."""
@@ -140,10 +147,14 @@ class Counters:
             pass_rate=(passes - self.read_passes) / since,
             drawn=float(self.drawn) / since,
             loss=float(self.losses) / since,
+            watched=float(self.watched / self.looks) if (looks := int(self.looks)) else None,
+            looks=looks,
         )
         self.read_step, self.read_passes = step, passes
         self.drawn.zero_()
         self.losses.zero_()
+        self.watched.zero_()
+        self.looks.zero_()
         return averages
 
     def restore(self, step: int, passes: Tensor) -> None:

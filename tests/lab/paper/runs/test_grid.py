@@ -32,7 +32,7 @@ def results(tmp_path_factory):
     return path
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_run_leaves_a_row_for_each_mark(results):
     rows = read(results).readings
     assert {row.run for row in rows} == {QUICK[0].run}
@@ -42,7 +42,7 @@ def test_a_run_leaves_a_row_for_each_mark(results):
     assert all(0 < row.accuracy < 100 for row in rows)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_is_there_is_not_run_again(results, monkeypatch):
     before = results.read_text()
     monkeypatch.setattr(grid, "_work", None)
@@ -50,7 +50,7 @@ def test_what_is_there_is_not_run_again(results, monkeypatch):
     assert results.read_text() == before
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_no_run_begins_after_the_time_is_up(results):
     before = results.read_text()
     assert run_jobs(QUICK, results, at_once=1, most_steps=6, seconds=0) == 1

@@ -58,7 +58,7 @@ def main(grid, context):
     plan = Plan(sampling_rate=0.9, steps=ROUNDS, aggregation=aggregation)
     strategy = PrivateStrategy(plan, clients=CLIENTS, seed=1)
     start = ArrayRecord({"mean": Array(np.zeros(4, np.float32))})
-    result = strategy.start(grid, start, num_rounds=ROUNDS, timeout=60)
+    result = strategy.start(grid, start, num_rounds=ROUNDS, timeout=600)
     metrics = [dict(entry) for entry in result.train_metrics_clientapp.values()]
     mean = result.arrays["mean"].numpy().tolist()
     answer = {"mean": mean, "truth": TRUTH, "metrics": metrics, "taken": strategy.taken}

@@ -16,7 +16,7 @@ PROGRAM = Path(__file__).with_name("simulation.py")
 def test_it_learns_beside_hostile_and_failing_clients(tmp_path: Path) -> None:
     """In a process of its own: ray has warnings and threads that do not concern these tests."""
     run = subprocess.run(
-        [sys.executable, PROGRAM], capture_output=True, text=True, cwd=tmp_path, timeout=600
+        [sys.executable, PROGRAM], capture_output=True, text=True, cwd=tmp_path, timeout=900
     )
     assert run.returncode == 0, run.stderr[-4000:]
     answer = json.loads(run.stdout.splitlines()[-1])

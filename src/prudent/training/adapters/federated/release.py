@@ -93,6 +93,10 @@ class RoundRelease:
         key: Key | None = None,
     ) -> None:
         _validate.instance(Plan, "a Plan", plan=plan)
+        if plan.watch is not None:
+            raise _validate.ArgumentError(
+                "plan", "without a watch", shown="one", why="clients send updates and no losses"
+            )
         expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
         if expected is None:
             raise ValueError(

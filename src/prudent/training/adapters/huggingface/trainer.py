@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ from prudent.training.step import Step
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
 _LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
@@ -157,7 +160,8 @@ class PrivateTrainer(Uncopied, Trainer):
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
-        self._charge = RunCharge(ledger, self.plan, self.delta)
+        protected = "record" if self._unit is None else self._unit.protected
+        self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
         self._begun = False
         self._paid = PaidSteps(self.plan, Alone(), self._charge.name)
@@ -166,13 +170,14 @@ class PrivateTrainer(Uncopied, Trainer):
         self._step: Step | None = None
         self._positions: Positions | None = None
         self._passes = torch.zeros(())
+        self._losses: list[float] = []  # released since the last entry of the log
         given["args"] = settings.adapted(args, self.plan)
         super().__init__(**given)
         self.add_callback(_Follow(self))
 
     def __repr__(self) -> str:
         taken = 0 if self._step is None else self._step.taken
-        priced = self.plan.priced(self.delta, taken)
+        priced = self.plan.priced(self.delta, taken, self._charge.protected)
         return f"PrivateTrainer({type(self.model).__name__}, {priced})"
 
     @property
@@ -297,6 +302,8 @@ class PrivateTrainer(Uncopied, Trainer):
             _LESS_AT_ONCE,
         )
         self._passes += outcome.passed
+        if self.plan.watch is not None and (loss := float(outcome.watched)) == loss:
+            self._losses.append(loss)
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: PhysicalBatch) -> Chunk:
@@ -381,6 +388,11 @@ class PrivateTrainer(Uncopied, Trainer):
             logs["epsilon"], logs["delta"] = self.plan.epsilon_shown(taken, self.delta), self.delta
             if isinstance(self.plan.aggregation, ProposeTestRelease) and self.state.global_step:
                 logs["pass_rate"] = float(self._passes) / self.state.global_step
+            if self.plan.watch is not None and self._losses and self._step is not None:
+                noise = self.plan.watch.deviation(self._step.expected_batch)
+                logs["loss"] = sum(self._losses) / len(self._losses)
+                logs["loss_noise"] = noise / math.sqrt(len(self._losses))
+                self._losses.clear()
         super().log(logs, *rest, **options)
 
     def hyperparameter_search(self, *_: Any, **__: Any) -> Any:
@@ -390,6 +402,29 @@ class PrivateTrainer(Uncopied, Trainer):
             "on public records with Trainer, or make one PrivateTrainer per trial and compose "
             "their plan.event."
         )
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """Write the card of the private model to `output_dir`, in place of Trainer's own."""
+        self._write_card(Path(self.args.output_dir))
+
+    def save_model(self, output_dir: str | None = None, *rest: Any, **options: Any) -> None:
+        """Save the model as Trainer does, with a card that states its guarantee."""
+        super().save_model(output_dir, *rest, **options)
+        self._write_card(Path(self.args.output_dir if output_dir is None else output_dir))
+
+    def _write_card(self, folder: Path) -> None:
+        if not self._begun:
+            return
+        base = str(getattr(getattr(self.model, "config", None), "_name_or_path", ""))
+        on_hub = _HUB_NAME.fullmatch(base) and not Path(base).exists()  # paths are not published
+        folder.mkdir(parents=True, exist_ok=True)
+        self._charge.model_card(
+            self.model,
+            "record" if self._unit is None else "person",
+            predictable=self._continuity.key.predictable,
+            base_model=base if on_hub else None,
+            library="transformers",
+        ).write(folder)
 
     # ---- checkpoints -------------------------------------------------------------------------
 

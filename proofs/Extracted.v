@@ -1,0 +1,37 @@
+(** The definitions that run beside the Python that ships, under plain names. *)
+
+From Coq Require Import ZArith QArith List Extraction ExtrOcamlBasic.
+From Prudent Require Counts TrimmedSum Quantile Exponential Profiles.
+
+Definition scores := Counts.scores.
+Definition insert_record := Counts.change.
+Definition moves := Counts.moves.
+Definition winner := Counts.winner.
+Definition radius := Counts.radius.
+
+Definition vectors_kept := TrimmedSum.vectors_kept.
+Definition vectors_margin := TrimmedSum.vectors_margin.
+Definition whole_kept := TrimmedSum.kept (Z * Z) TrimmedSum.whole_before.
+Definition whole_margin := TrimmedSum.margin (Z * Z) TrimmedSum.whole_norm.
+
+Definition quantile := Quantile.quantile.
+Definition quantile_margin := Quantile.margin.
+Definition interquartile_range := Quantile.interquartile_range.
+
+Definition distance := Exponential.distance.
+Definition spread := Exponential.spread.
+
+Definition tail := Profiles.tail_q.
+Definition threshold := Profiles.threshold.
+Definition profile := Profiles.profile.
+Definition swapped := Profiles.swapped.
+Definition removing := Profiles.removing_q.
+Definition adding := Profiles.adding_q.
+Definition branch_pair := Profiles.branch_pair_q.
+Definition case_one := Profiles.case_one_q.
+Definition response := Profiles.response_q.
+
+Extraction "extracted.ml" scores insert_record moves winner radius
+  vectors_kept vectors_margin whole_kept whole_margin
+  quantile quantile_margin interquartile_range distance spread
+  tail threshold profile swapped removing adding branch_pair case_one response.

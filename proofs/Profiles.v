@@ -1,0 +1,226 @@
+(** Profiles, tails and thresholds in rational numbers, which can be extracted and
+    run, and that they are the real ones of the theorems. *)
+
+From Coq Require Import Reals QArith Qreals ZArith List Lra Lia Bool.
+From Prudent Require Import Finite Sampling Pure ProposeTestRelease Geometric.
+Import ListNotations.
+Open Scope Q_scope.
+
+(** ** Definitions, which are also extracted *)
+
+(** A pair: the masses of each outcome, with the record and without it. *)
+Definition pair := list (Q * Q).
+
+Definition positive (x : Q) : Q := if Qle_bool 0 x then x else 0%Q.
+
+Definition profile (p : pair) (a : Q) : Q :=
+  fold_right (fun pq s => Qred (positive (fst pq - a * snd pq) + s)) 0%Q p.
+
+Definition swapped (p : pair) : pair := map (fun pq => (snd pq, fst pq)) p.
+
+Definition removing_q (rate : Q) (h : Q -> Q) (a : Q) : Q :=
+  if Qle_bool (1 - rate) a then rate * h ((a - 1 + rate) / rate) else 1 - a.
+
+Definition adding_q (rate : Q) (h : Q -> Q) (a : Q) : Q :=
+  let c := 1 - a * (1 - rate) in if Qle_bool c 0 then 0%Q else c * h (a * rate / c).
+
+Fixpoint power (q : Q) (n : nat) : Q :=
+  match n with O => 1%Q | S m => Qred (q * power q m) end.
+
+Definition tail_q (q : Q) (j : Z) : Q :=
+  if (0 <=? j)%Z then power q (Z.to_nat (j + 1)) / (1 + q)
+  else 1 - power q (Z.to_nat (- j)) / (1 + q).
+
+(** The least of the next [fuel] thresholds at which a margin of 0 passes with a
+    probability of at most [failure]. *)
+Fixpoint threshold (q failure : Q) (fuel : nat) (k : Z) : Z :=
+  match fuel with
+  | O => k
+  | S more => if Qle_bool (tail_q q k) failure then k else threshold q failure more (k + 1)
+  end.
+
+(** A label, and what is released beside it: nothing, or everything. *)
+Definition component (tells : bool) (present absent : Q) : pair :=
+  if tells then [(present, 0%Q); (0%Q, absent)] else [(present, absent)].
+
+(** The pairs of Propose-Test-Release, with noise that tells all or nothing. *)
+Definition branch_pair_q (q : Q) (B d d' : Z) (fallback_tells robust_tells : bool) : pair :=
+  component fallback_tells (1 - tail_q q (B - d)) (1 - tail_q q (B - d'))
+  ++ component robust_tells (tail_q q (B - d)) (tail_q q (B - d')).
+
+(** [accident_tells]: what a record that moves the value by any amount does. *)
+Definition case_one_q (q : Q) (B : Z) (fallback_tells accident_tells : bool) : pair :=
+  branch_pair_q q B 0 0 fallback_tells accident_tells.
+
+(** The pair of the noisy margin. *)
+Definition response_q (q : Q) : pair := [(1 / (1 + q), q / (1 + q)); (q / (1 + q), 1 / (1 + q))].
+
+(** ** They are the real ones *)
+
+Open Scope R_scope.
+
+Definition fst_r (pq : Q * Q) : R := Q2R (fst pq).
+Definition snd_r (pq : Q * Q) : R := Q2R (snd pq).
+
+Lemma Q2R_red x : Q2R (Qred x) = Q2R x.
+Proof. apply Qeq_eqR, Qred_correct. Qed.
+
+Lemma Q2R_0 : Q2R 0 = 0.
+Proof. unfold Q2R. simpl. lra. Qed.
+Lemma Q2R_1 : Q2R 1 = 1.
+Proof. unfold Q2R. simpl. lra. Qed.
+
+Lemma positive_real x : Q2R (positive x) = positive_part (Q2R x).
+Proof.
+  unfold positive. destruct (Qle_bool 0 x) eqn:E.
+  - apply Qle_bool_iff, Qle_Rle in E. rewrite Q2R_0 in E. rewrite positive_part_of_nonneg; auto.
+  - assert (L : (x <= 0)%Q).
+    { apply Qnot_lt_le. intros L. apply Qlt_le_weak in L. apply Qle_bool_iff in L. congruence. }
+    apply Qle_Rle in L. rewrite Q2R_0 in *. rewrite positive_part_of_nonpos; auto.
+Qed.
+
+Theorem profile_real p a : Q2R (profile p a) = hockey p fst_r snd_r (Q2R a).
+Proof.
+  induction p as [|[x y] p IH]; [apply Q2R_0|].
+  change (Q2R (Qred (positive (x - a * y) + profile p a))
+    = positive_part (Q2R x - Q2R a * Q2R y) + hockey p fst_r snd_r (Q2R a)).
+  rewrite Q2R_red, Q2R_plus, positive_real, Q2R_minus, Q2R_mult, IH. reflexivity.
+Qed.
+
+Theorem swapped_real p a : Q2R (profile (swapped p) a) = hockey p snd_r fst_r (Q2R a).
+Proof.
+  induction p as [|[x y] p IH]; [apply Q2R_0|].
+  change (Q2R (Qred (positive (y - a * x) + profile (swapped p) a))
+    = positive_part (Q2R y - Q2R a * Q2R x) + hockey p snd_r fst_r (Q2R a)).
+  rewrite Q2R_red, Q2R_plus, positive_real, Q2R_minus, Q2R_mult, IH. reflexivity.
+Qed.
+
+Theorem removing_real rate (h : Q -> Q) (k : R -> R) a :
+  (0 < rate)%Q -> (forall b, Q2R (h b) = k (Q2R b)) ->
+  Q2R (removing_q rate h a) = removing (Q2R rate) k (Q2R a).
+Proof.
+  intros P H. unfold removing_q, removing.
+  assert (N : ~ (rate == 0)%Q) by (intros E; rewrite E in P; revert P; apply Qlt_irrefl).
+  destruct (Qle_bool (1 - rate) a) eqn:E.
+  - apply Qle_bool_iff, Qle_Rle in E. rewrite Q2R_minus, Q2R_1 in E.
+    destruct (Rle_dec (1 - Q2R rate) (Q2R a)); [|lra].
+    rewrite Q2R_mult, H, Q2R_div, Q2R_plus, Q2R_minus, Q2R_1 by auto. reflexivity.
+  - assert (L : (a < 1 - rate)%Q).
+    { apply Qnot_le_lt. intros L. apply Qle_bool_iff in L. congruence. }
+    apply Qlt_Rlt in L. rewrite Q2R_minus, Q2R_1 in L.
+    destruct (Rle_dec (1 - Q2R rate) (Q2R a)); [lra|]. rewrite Q2R_minus, Q2R_1. reflexivity.
+Qed.
+
+Theorem adding_real rate (h : Q -> Q) (k : R -> R) a :
+  (forall b, Q2R (h b) = k (Q2R b)) ->
+  Q2R (adding_q rate h a) = adding (Q2R rate) k (Q2R a).
+Proof.
+  intros H. unfold adding_q, adding.
+  assert (C : Q2R (1 - a * (1 - rate)) = 1 - Q2R a * (1 - Q2R rate))
+    by (rewrite !Q2R_minus, Q2R_mult, Q2R_minus, Q2R_1; reflexivity).
+  destruct (Qle_bool (1 - a * (1 - rate)) 0) eqn:E.
+  - apply Qle_bool_iff, Qle_Rle in E. rewrite Q2R_0, C in E.
+    destruct (Rlt_dec 0 (1 - Q2R a * (1 - Q2R rate))); [lra|]. apply Q2R_0.
+  - assert (L : (0 < 1 - a * (1 - rate))%Q).
+    { apply Qnot_le_lt. intros L. apply Qle_bool_iff in L. congruence. }
+    assert (N : ~ (1 - a * (1 - rate) == 0)%Q)
+      by (intros Z0; rewrite Z0 in L; revert L; apply Qlt_irrefl).
+    apply Qlt_Rlt in L. rewrite Q2R_0, C in L.
+    destruct (Rlt_dec 0 (1 - Q2R a * (1 - Q2R rate))); [|lra].
+    rewrite Q2R_mult, H, Q2R_div, Q2R_mult, C by auto. reflexivity.
+Qed.
+
+Lemma power_real q n : Q2R (power q n) = Q2R q ^ n.
+Proof. induction n; cbn [power pow]; [apply Q2R_1|]. rewrite Q2R_red, Q2R_mult, IHn. reflexivity. Qed.
+
+Theorem tail_real q j : (0 < q)%Q -> Q2R (tail_q q j) = tail (Q2R q) j.
+Proof.
+  intros P. assert (N : ~ (1 + q == 0)%Q).
+  { intros E. assert (0 < 1 + q)%Q by (apply Qlt_trans with q; [auto|];
+      rewrite <- (Qplus_0_l q) at 1; apply Qplus_lt_l; reflexivity).
+    rewrite E in H. revert H. apply Qlt_irrefl. }
+  unfold tail_q, tail. destruct (0 <=? j)%Z.
+  - rewrite Q2R_div, power_real, Q2R_plus, Q2R_1 by auto. reflexivity.
+  - rewrite Q2R_minus, Q2R_div, power_real, Q2R_plus, Q2R_1 by auto. reflexivity.
+Qed.
+
+(** The threshold that is found keeps its promise, and the one below does not. *)
+Theorem threshold_enough q failure fuel k :
+  (exists j, (k <= j < k + Z.of_nat fuel)%Z /\ Qle_bool (tail_q q j) failure = true) ->
+  Qle_bool (tail_q q (threshold q failure fuel k)) failure = true.
+Proof.
+  revert k; induction fuel as [|fuel IH]; intros k (j & J & E); [lia|].
+  simpl. destruct (Qle_bool (tail_q q k) failure) eqn:F; auto. apply IH. exists j. split; auto.
+  assert (j <> k) by congruence. lia.
+Qed.
+
+Theorem threshold_least q failure fuel k j :
+  (k <= j < threshold q failure fuel k)%Z -> Qle_bool (tail_q q j) failure = false.
+Proof.
+  revert k; induction fuel as [|fuel IH]; intros k J; simpl in J; [lia|].
+  destruct (Qle_bool (tail_q q k) failure) eqn:F; [lia|].
+  destruct (Z.eq_dec j k) as [->|]; auto. apply (IH (k + 1)%Z). lia.
+Qed.
+
+(** The branch pair is that of the theorems, where the losses tell all or nothing. *)
+Definition all_or_nothing (tells : bool) (b : bool) : R := if tells then (if b then 1 else 0) else 1 / 2.
+Definition all_or_nothing' (tells : bool) (b : bool) : R := if tells then (if b then 0 else 1) else 1 / 2.
+
+Lemma all_or_nothing_distribution tells :
+  distribution answers (all_or_nothing tells) /\ distribution answers (all_or_nothing' tells).
+Proof.
+  split; (split; [intros b _|]); destruct tells; unfold sum, answers; try destruct b;
+    cbn [fold_right all_or_nothing all_or_nothing']; lra.
+Qed.
+
+Lemma component_real tells x y a :
+  hockey (component tells x y) fst_r snd_r a
+  = sum answers (fun b => positive_part
+      (Q2R x * all_or_nothing tells b - a * (Q2R y * all_or_nothing' tells b))).
+Proof.
+  unfold hockey, sum, component, answers, fst_r, snd_r.
+  destruct tells; cbn [fold_right fst snd all_or_nothing all_or_nothing'].
+  - rewrite !Q2R_0. f_equal; [|f_equal]; f_equal; ring.
+  - replace (Q2R x * (1 / 2) - a * (Q2R y * (1 / 2))) with (/ 2 * (Q2R x - a * Q2R y)) by field.
+    rewrite positive_part_scale by lra. field.
+Qed.
+
+Theorem branch_pair_real q lo n B d d' fallback_tells robust_tells a :
+  (0 < q)%Q -> 0 < Q2R q < 1 -> (1 <= n)%nat -> (lo <= B < hi lo n)%Z ->
+  Q2R (profile (branch_pair_q q B d d' fallback_tells robust_tells) a)
+  = hockey (labelled bool answers)
+      (branch_pair Z (window lo n) (law (Q2R q) lo n) (fun s => B <? s)%Z bool
+         (all_or_nothing fallback_tells) (all_or_nothing robust_tells) d)
+      (branch_pair' Z (window lo n) (law (Q2R q) lo n) (fun s => B <? s)%Z bool
+         (all_or_nothing' fallback_tells) (all_or_nothing' robust_tells) d') (Q2R a).
+Proof.
+  intros P D W I. rewrite profile_real.
+  assert (CT : forall e, chance Z (window lo n) (law (Q2R q) lo n) (fun s => B <? s)%Z e true
+                         = Q2R (tail_q q (B - e)))
+    by (intros; rewrite tail_real by auto; apply chance_of_passing; auto).
+  assert (CF : forall e, chance Z (window lo n) (law (Q2R q) lo n) (fun s => B <? s)%Z e false
+                         = Q2R (1 - tail_q q (B - e))).
+  { intros e. rewrite Q2R_minus, Q2R_1, <- CT. apply (chance_fails (Q2R q) D lo n W B). }
+  unfold branch_pair_q. unfold hockey at 1. rewrite sum_app.
+  change (hockey (component fallback_tells (1 - tail_q q (B - d)) (1 - tail_q q (B - d')))
+            fst_r snd_r (Q2R a)
+          + hockey (component robust_tells (tail_q q (B - d)) (tail_q q (B - d')))
+            fst_r snd_r (Q2R a)
+          = hockey (labelled bool answers)
+      (branch_pair Z (window lo n) (law (Q2R q) lo n) (fun s => B <? s)%Z bool
+         (all_or_nothing fallback_tells) (all_or_nothing robust_tells) d)
+      (branch_pair' Z (window lo n) (law (Q2R q) lo n) (fun s => B <? s)%Z bool
+         (all_or_nothing' fallback_tells) (all_or_nothing' robust_tells) d') (Q2R a)).
+  rewrite !component_real. unfold hockey, labelled. rewrite sum_product.
+  unfold branches, branch_pair, branch_pair'. unfold sum at 3. cbn [fold_right fst snd].
+  rewrite !CT, !CF. ring.
+Qed.
+
+(** ** Sanity *)
+
+Example profile_of_response : profile (response_q (1 # 3)) 2 == 1 # 4.
+Proof. reflexivity. Qed.
+
+(** At q = 1/2 a margin of 0 passes 4 with probability 1/48, and 3 with 1/24. *)
+Example a_threshold : threshold (1 # 2) (1 # 40) 100 0 = 4%Z.
+Proof. reflexivity. Qed.

@@ -1,0 +1,36 @@
+"""ε is divided by what the questions need, which is public."""
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
+pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+
+import numpy as np
+import pyarrow as pa
+
+import prudent
+
+
+def test_a_share_follows_from_the_question_alone() -> None:
+    asked = ["count(*)", "median(x)", "quantile(x, 0.99)", "avg(x)", "var_pop(x)"]
+    shares = []
+    for values in ([0.0], [1e9, -1e9, 5.0]):
+        preview = prudent.table(pa.table({"x": values}), asked, epsilon=2.0, dry_run=True)
+        assert isinstance(preview, prudent.release.Preview)
+        shares.append([part.epsilon for part in preview.parts])
+    assert shares[0] == shares[1]
+    assert sum(shares[0]) == pytest.approx(2.0)
+    count, median, tail, mean, variance = shares[0]
+    assert count < median < mean < variance < tail
+
+
+@pytest.mark.thorough
+def test_by_need_is_better_than_equal_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise is drawn from seeds, so the outcome is the same on every run."""
+    table_division = pytest.importorskip("benchmarks.table_division")
+    monkeypatch.setattr(table_division, "RUNS", 8)
+    equal = table_division.errors([1.0] * len(table_division.QUESTIONS))
+    by_need = table_division.errors(table_division.needs())
+    assert np.mean(by_need) < 0.6 * np.mean(equal)
+    assert max(by_need) < max(equal)
