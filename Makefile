@@ -43,11 +43,14 @@ quick: $(call has,dev+tables)
 	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
 
 # Theorems, checked by Coq, and the definitions of their statements run beside src/: docs/proofs.md.
-proofs: $(call has,$(TEST_EXTRAS))
+proofs: has-coq $(call has,$(TEST_EXTRAS))
+	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
+	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -p no:cacheprovider tests/proofs
+
+.PHONY: has-coq
+has-coq:
 	@command -v coqc >/dev/null && command -v ocamlopt >/dev/null || { \
 		echo "make proofs needs Coq 8.16 and OCaml; Debian has them as: coq ocaml-nox"; exit 1; }
-	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
-	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -q -p no:cacheprovider tests/proofs
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)
@@ -90,9 +93,10 @@ fuzz: $(call has,$(TEST_EXTRAS))
 	PYTHONPATH=src $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
 		--only '$(FUZZ_ONLY)' --jobs $(FUZZ_JOBS)
 
-# Flower asks for older versions of what everything else uses: an environment of its own.
+# Flower asks for older versions of what everything else uses: an environment of its own, in which
+# both tiers run, because the second one has no other with Flower.
 test-federated: build/constraints-federated.txt
-	$(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
+	PYTEST_ADDOPTS="$$PYTEST_ADDOPTS -m 'not slow'" $(MAKE) test VENV=.venv-federated CONSTRAINTS=$< TEST_EXTRAS=dev+federated \
 		WHEEL_SITE=build/wheel-site-federated/site-packages \
 		TESTS='tests/training/adapters/federated tests/cli/test_errors.py tests/test_docs.py::test_the_code_on_a_page_runs[docs/federated.md]'
 

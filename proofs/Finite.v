@@ -267,6 +267,63 @@ Proof.
       apply sum_ext; intros x _; f_equal; ring.
 Qed.
 
+(** *** Any number of steps *)
+
+Fixpoint tuple (A : Type) (n : nat) : Type :=
+  match n with O => unit | S m => (A * tuple A m)%type end.
+
+Fixpoint tuples {A} (l : list A) (n : nat) : list (tuple A n) :=
+  match n with O => [tt] | S m => list_prod l (tuples l m) end.
+
+(** The law of the next n answers, each of which depends on all before it. *)
+Fixpoint steps {A} (step : list A -> A -> R) (history : list A) (n : nat) : tuple A n -> R :=
+  match n with
+  | O => fun _ => 1
+  | S m => joint (step history) (fun x => steps step (x :: history) m)
+  end.
+
+(** n independent draws of one distribution. *)
+Definition draws {B} (p : B -> R) (n : nat) : tuple B n -> R := steps (fun _ => p) [] n.
+
+Lemma steps_constant {B} (p : B -> R) history history' n t :
+  steps (fun _ => p) history n t = steps (fun _ => p) history' n t.
+Proof.
+  revert history history' t; induction n as [|n IH]; intros h h' t; [reflexivity|].
+  destruct t as [x t]. simpl. unfold joint. simpl. rewrite (IH (x :: h) (x :: h')). reflexivity.
+Qed.
+
+Lemma steps_distribution {A} (l : list A) step history n :
+  (forall h, distribution l (step h)) -> distribution (tuples l n) (steps step history n).
+Proof.
+  intros D. revert history; induction n as [|n IH]; intros history.
+  - split; [intros x _; simpl; lra|]. unfold sum. simpl. lra.
+  - apply joint_distribution; auto.
+Qed.
+
+(** If one pair dominates every step, whatever came before, n draws of the pair
+    dominate n steps. *)
+Theorem composition_of_many {A B} (l : list A) (P Q : list A -> A -> R) (k : list B) p q n :
+  (forall h, distribution l (P h)) -> (forall h, distribution l (Q h)) ->
+  distribution k p -> distribution k q ->
+  (forall h, dominated l (P h) (Q h) k p q) ->
+  dominated (tuples l n) (steps P [] n) (steps Q [] n) (tuples k n) (draws p n) (draws q n).
+Proof.
+  intros DP DQ Dp Dq D. generalize (@nil A) as history. induction n as [|n IH]; intros history.
+  - intros a _. right. reflexivity.
+  - intros a Ha.
+    assert (E : hockey (tuples k (S n)) (draws p (S n)) (draws q (S n)) a
+      = hockey (list_prod k (tuples k n)) (product p (draws p n)) (product q (draws q n)) a).
+    { apply sum_ext. intros [x t] _. unfold draws, product, joint. simpl. unfold joint. simpl.
+      rewrite !(steps_constant _ [x] []). reflexivity. }
+    rewrite E.
+    apply (composition l (P history) (Q history) k p q (tuples l n)
+             (fun x => steps P (x :: history) n) (fun x => steps Q (x :: history) n));
+      try apply DP; try apply DQ; auto.
+    + intros x _. apply steps_distribution. auto.
+    + apply (steps_distribution k (fun _ => p)). auto.
+    + apply (steps_distribution k (fun _ => q)). auto.
+Qed.
+
 (** ** Mixtures *)
 
 Lemma hockey_of_mixture {A I} (l : list A) (is : list I) (w : I -> R) (P Q : I -> A -> R) a :

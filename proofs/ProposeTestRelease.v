@@ -303,6 +303,23 @@ Proof.
   apply Rplus_le_compat; apply Rmult_le_compat_l; auto.
 Qed.
 
+(** Where both kinds of noise have one pair, every branch pair costs at least as
+    much as the noise alone: whoever sees the branch can ignore it. *)
+Theorem ignoring_the_branch d d' a :
+  (forall z, In z losses -> g z = f z /\ g' z = f' z) ->
+  hockey losses f f' a <= hockey labelled (branch_pair d) (branch_pair' d') a.
+Proof.
+  intros E. destruct (chance_distribution d) as [_ S], (chance_distribution d') as [_ S'].
+  unfold branches, sum in S, S'. simpl in S, S'.
+  unfold hockey, labelled. rewrite sum_product. unfold branches. simpl.
+  rewrite Rplus_0_r, <- sum_plus. apply sum_le. intros z Z.
+  unfold branch_pair, branch_pair'. simpl. destruct (E z Z) as [-> ->].
+  eapply Rle_trans; [|apply positive_part_plus]. right. f_equal.
+  replace (f z) with ((chance d true + (chance d false + 0)) * f z) at 1 by (rewrite S; ring).
+  replace (f' z) with ((chance d' true + (chance d' false + 0)) * f' z) at 1 by (rewrite S'; ring).
+  ring.
+Qed.
+
 (** S has the record, T does not. (For the other direction, exchange the pairs:
     see [monotone_removed].) *)
 Theorem ptr_releasing_a_monotone_branch S T epsilon :

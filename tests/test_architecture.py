@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "accounting": GROUND,
     "records": GROUND,
     "samples": GROUND,
-    "budget": GROUND | {"accounting"},
+    "budget": GROUND | {"accounting", "receipts"},
     "receipts": GROUND | {"accounting"},
     "verification": GROUND | {"receipts"},
     "release": GROUND | {"accounting", "budget", "receipts", "records"},
@@ -298,7 +298,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 
 
 MOST_MODULES = 12
-EXCEPTIONS = {".": 14}  # small helpers at the ground
+EXCEPTIONS = {".": 14, "cli/commands": 13}  # small helpers at the ground
 
 
 def test_a_folder_holds_what_a_person_can_keep_in_mind() -> None:

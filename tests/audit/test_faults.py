@@ -179,7 +179,10 @@ FAULTS: dict[str, tuple[Any, dict[str, int]]] = {
     ),
     "half the sensitivity": (
         half_the_sensitivity,
-        dict.fromkeys(("count", "sum", "mean", "variance", "histogram"), 400),
+        {
+            **dict.fromkeys(("count", "sum", "mean", "variance", "histogram"), 400),
+            "many-quantiles": 800,
+        },
     ),
     "the wrong delta": (wrong_delta, {"trimmed-sum": 1500, "partitions": 600}),
     "a skipped test": (always_pass, {"ptr-accident": 60}),

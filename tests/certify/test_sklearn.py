@@ -82,6 +82,7 @@ def records(size: int = 3000) -> tuple[np.ndarray, np.ndarray]:
     return np.eye(6)[labels] - 0.3 + 0.3 * draw.standard_normal((size, 6)), labels
 
 
+@pytest.mark.usefixtures("same_draws")
 def test_clones_pipelines_and_folds(tmp_path: Any) -> None:
     rows, labels = records()
     model = CertifiedClassifier(epsilon=1.0, classes=3, landmarks=rows[:100])

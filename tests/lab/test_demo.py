@@ -147,7 +147,7 @@ def easy(path: Path) -> Experiment:
 PLAIN = (Classifier("vectors:4", 1.0, "the numbers themselves"),)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow  # CI begins with `make demo`
 def test_the_short_demo(tmp_path, capsys):
     told = []
     size = Size(linear_entries, PLAIN, (0,))

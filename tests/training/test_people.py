@@ -1,6 +1,7 @@
 """Training with a privacy unit: people are drawn, and each adds one clipped gradient."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -257,3 +258,23 @@ def test_a_compiled_step_gives_the_same_numbers():
         made.take(0)
         found.append(flat(made.model))
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+
+
+def test_who_is_protected_is_told(tmp_path):
+    """One record less of a person is another person: no word may promise it for this ε."""
+    x, y, ids = records()
+    _, optimizer, loader = make_private(
+        model := network(),
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        DataLoader(TensorDataset(x, y), batch_size=3),
+        plan=TESTED,
+        unit=ids,
+        key=Key.from_seed(0),
+    )
+    assert "one person" in repr(optimizer)
+    assert "one person" in repr(loader)
+    file = tmp_path / "receipt.json"
+    settings = {"unit": ids, "execution": Execution(seed=1), "lr": 0.5}
+    reporting = prudent.Reporting(receipt=file)
+    fit(TESTED, network(), cross_entropy, (x, y), reporting=reporting, **settings)
+    assert json.loads(file.read_text())["unit"] == "person"

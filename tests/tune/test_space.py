@@ -44,6 +44,7 @@ def p_value(draws: list[int], count: TrialCount) -> float:
     return float(stats.chisquare(observed[kept], expected[kept]).pvalue)
 
 
+@pytest.mark.usefixtures("same_draws")
 @pytest.mark.parametrize("count", [Geometric(3), NegativeBinomial(3, 0.0), Poisson(3)])
 def test_drawn_numbers_follow_the_law(count: TrialCount) -> None:
     draws = [draw_count(count) for _ in range(1200)]
@@ -63,6 +64,7 @@ def space(trial: Trial) -> None:
     trial.int("layers", -1, 2)
 
 
+@pytest.mark.usefixtures("same_draws")
 def test_settings_lie_in_the_space() -> None:
     settings = [draw_setting(space) for _ in range(600)]
     assert {setting["kind"] for setting in settings} == {"sgd", "adam"}

@@ -21,6 +21,8 @@ from prudent.accounting.attack_bounds import AttackBounds
 from prudent.budget.balance import Balance, Offer
 from prudent.budget.charges import Charge, TamperedLedgerError
 from prudent.budget.ledger import Ledger
+from prudent.receipts.pages import cell
+from prudent.receipts.pages import table as table_lines
 
 if TYPE_CHECKING:
     from prudent.accounting.relations import Relation
@@ -175,15 +177,15 @@ class BudgetReport:
     def markdown(self) -> str:
         """The report as Markdown."""
         header, rows = self.table()
-        lines = [f"# {_TITLE} of {_cell(self.balance.dataset)}", "", f"**{self._verdict}**", ""]
-        lines += _markdown_table(("", ""), [(name, _cell(words)) for name, words in self.facts()])
+        lines = [f"# {_TITLE} of {cell(self.balance.dataset)}", "", f"**{self._verdict}**", ""]
+        lines += table_lines(("", ""), [(name, cell(words)) for name, words in self.facts()])
         lines += ["", "## What is protected", "", self.protection(), "", "## What was asked", ""]
-        lines += _markdown_table(header, [tuple(map(_cell, row)) for row in rows])
+        lines += table_lines(header, [tuple(map(cell, row)) for row in rows])
         for each in self.differences():
-            lines += ["", f"- {_cell(each)}"]
+            lines += ["", f"- {cell(each)}"]
         lines += ["", "## What an attacker could learn", "", self._attack, ""]
-        lines += _markdown_table(_CHANCES, self.chances()) if self.chances() else [self._no_attack]
-        return "\n".join([*lines, "", "## Integrity", "", _cell(self.integrity), ""])
+        lines += table_lines(_CHANCES, self.chances()) if self.chances() else [self._no_attack]
+        return "\n".join([*lines, "", "## Integrity", "", cell(self.integrity), ""])
 
     def html(self) -> str:
         """The report as one page of HTML that loads nothing and prints well."""
@@ -292,17 +294,6 @@ def _many(count: int, what: str) -> str:
 
 def _percent(share: float, *, up: bool = False) -> str:
     return f"{rounded_up(100 * share, 3) if up else nearest(100 * share, 3)} %"
-
-
-def _cell(text: str) -> str:
-    """Text in a cell of a Markdown table: what has a meaning there is escaped."""
-    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in text)
-    return escaped.replace("\n", " ")
-
-
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def _html_table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], kind: str) -> str:

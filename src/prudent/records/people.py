@@ -82,6 +82,9 @@ class Unit:
             PerUnit.MEAN if per_unit is None else PerUnit(per_unit),
         )
 
+    protected = "person"
+    """What a guarantee is about."""
+
     @property
     def column(self) -> str | None:
         """The name of the entry that holds the ids, which is no input of a model."""

@@ -115,12 +115,12 @@ class Paid:
             released: What to put into the receipt: public values.
             **facts: Of the receipt; see `receipt_of`.
         """
-        from prudent.budget.ledger import LedgerError
-
         counts = Counter(
             "refused" if isinstance(each, Refused) else "released" for each in outcomes
         )
         if self.charge is not None:
+            from prudent.budget.ledger import LedgerError  # whoever keeps no count needs none of it
+
             told = next(iter(counts)) if len(counts) == 1 else counts
             with contextlib.suppress(LedgerError):  # the answer is paid for, whatever it says
                 self.ledger.record_outcome(self.charge, told)

@@ -33,21 +33,9 @@ MOST_ROWS = 1000
 """Rows of one unit that either private table has in a join, unless another number is given."""
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
+@attrs.frozen(eq=False, repr=False)  # its text would quote records
 class Join:
-    """Two tables, and how they are joined; see `join`.
-
-    Attributes:
-        left: The first table.
-        right: The second table.
-        keys: The columns that must be equal: those of the first table, with those of the second.
-        unit: The column whose values are the privacy units; None if rows of the first table are.
-        public: Whether the second table is public.
-        how: Whether rows of the first table without a match are left out, or kept.
-        most_rows: Of the rows of a unit in a private table, so many are joined.
-        connect: The address of the database whose tables they are.
-        names: What to call the two tables, where both have a column of the same name.
-    """
+    """Two tables, and how they are joined: the arguments of `join`, `on` as pairs of columns."""
 
     left: Any
     right: Any
@@ -60,18 +48,9 @@ class Join:
     names: tuple[str, str]
 
     @property
-    def bounded(self) -> bool:
-        """Whether both tables are private, so that rows of a unit are paired with each other."""
-        return not self.public
-
-    @property
     def private_names(self) -> list[str]:
         """The names of the private tables that have one, for the ledger."""
-        return [
-            name
-            for side in ([self.left] if self.public else [self.left, self.right])
-            for name in names_of(side)
-        ]
+        return names_of(self.left) + ([] if self.public else names_of(self.right))
 
     @property
     def sentence(self) -> str:
@@ -149,17 +128,7 @@ def join(
         _check_followed(right, keys[unit], "right")
     elif isinstance(right, Join) and right.unit is not None:
         raise ArgumentError("public", "False for a join of private tables", got=True)
-    return Join(
-        left=left,
-        right=right,
-        keys=keys,
-        unit=unit,
-        public=public,
-        how=how,
-        most_rows=most_rows,
-        connect=connect,
-        names=(names[0], names[1]),
-    )
+    return Join(left, right, keys, unit, public, how, most_rows, connect, (names[0], names[1]))
 
 
 def names_of(source: Any) -> list[str]:

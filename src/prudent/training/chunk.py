@@ -19,7 +19,7 @@ from prudent.training.gradients.results import Values
 
 
 class Chunk(NamedTuple):
-    """One physical batch.
+    """One physical batch. For an engine with slots, `valid` and `ids` are those of people.
 
     Attributes:
         inputs: A tensor or a tree of tensors, with records along the first dimension. Or a function

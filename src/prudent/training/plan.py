@@ -23,7 +23,8 @@ class Plan:
     """A training plan: how batches are sampled, how many, and how each one is released.
 
     The sampler, the noise and the accounting all read the same plan, so they cannot disagree.
-    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`.
+    Settings that cannot change the guarantee (engine, device, precision) are in `Execution`. In a
+    run with a privacy unit a record here is a person.
 
     Attributes:
         sampling_rate: Probability with which each record is included in a batch, independently of
@@ -93,17 +94,21 @@ class Plan:
     def __str__(self) -> str:
         return f"{self.aggregation} on {self.priced()}"
 
-    def priced(self, delta: float | None = None, taken: int | None = None) -> str:
+    def priced(
+        self, delta: float | None = None, taken: int | None = None, unit: str = "record"
+    ) -> str:
         """The rate, the steps and the ε of the whole run in words, for people to read.
 
         Args:
             delta: δ; 1e-5 unless given.
             taken: Number of steps taken so far, if the run has begun.
+            unit: What neighbours differ in.
         """
         delta = _SHOWN_DELTA if delta is None else delta
         done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"
-        price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)} for {self.relation}"
-        return f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}{done}: {price}"
+        price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)}"
+        rate = f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}"
+        return f"{rate}{done}: {price} for {self.relation.sentence(unit)}"
 
     @property
     def event(self) -> dp.DpEvent:

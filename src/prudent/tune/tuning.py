@@ -1,6 +1,7 @@
 """The search: draw, charge, run, release the best."""
 
 import json
+import os
 import pickle
 from collections.abc import Callable
 from functools import lru_cache
@@ -20,6 +21,7 @@ from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.accounting.serialisation import from_json, to_json
 from prudent.budget.charging import charge_calibrated, check_ledger
+from prudent.receipts.making import ReceiptFile, ReceiptTarget, receipt_of
 from prudent.tune.candidate import Candidate, attempt, outcome, side_by_side
 from prudent.tune.search_folder import SearchFolder, prune
 from prudent.tune.space import Setting, Space, draw_count, draw_setting
@@ -77,6 +79,7 @@ def tune(
     epsilon: float | None = None,
     ledger: Any = None,
     out: str | Path | None = None,
+    receipt: ReceiptTarget | None = None,
     resume: bool = False,
     workers: int = 1,
 ) -> Tuned:
@@ -95,6 +98,7 @@ def tune(
             candidates, their settings and outputs, and is as secret as the data; afterwards it
             holds the result and the files of the best candidate, whose times are those at which the
             search was begun.
+        receipt: Where the receipt of the search goes; None: receipt.json in `out`, if there is one.
         resume: Continue the search in `out`: with the number and the settings that were drawn, and
             without charging the ledger again. If it has ended, its result is returned. Another
             candidate is refused, such as one with other records; if that cannot be compared,
@@ -127,9 +131,12 @@ def tune(
     if workers > 1:
         _check_picklable(candidate)
     folder = None if out is None else _validate.path(out=out)
+    in_folder = None if folder is None else folder / "receipt.json"
+    place_of_receipt = ReceiptFile.at(in_folder if receipt is None else receipt)
     with SearchFolder.at(folder) as place:
         state = _opened(place, candidate, space, trials, event, resume=resume)
-        if not place.has_ended:
+        fresh = not place.has_ended
+        if fresh:
             if ledger is not None:
                 _charge(ledger, event, state["name"], delta, resumed=resume)
             _run_all(candidate, state["settings"], place, workers)
@@ -138,6 +145,23 @@ def tune(
         value = best["value"]
         if candidate.load is not None and best["setting"] is not None and not best["failed"]:
             value = candidate.load(best["setting"], place.best)
+        if place_of_receipt is not None and fresh:
+            asked = {"trials": trials, "run": state["name"], "delta": delta}
+            place_of_receipt.write(
+                receipt_of(
+                    "tuning",
+                    asked=asked,
+                    event=event,
+                    epsilon=total,
+                    delta=delta,
+                    relation=relation,
+                    released={name: best[name] for name in ("setting", "score", "failed")},
+                    ledger=ledger,
+                    charge=_charged(ledger, state["name"]),
+                )
+            )
+            # A later time would tell how many candidates there were.
+            os.utime(place_of_receipt.path, (best["begun"], best["begun"]))
         return Tuned(
             setting=best["setting"],
             score=float(best["score"]),
@@ -205,13 +229,21 @@ def _charge(ledger: Any, event: dp.DpEvent, name: str, delta: float, *, resumed:
 
     That it is released is noted at once: a later time would tell how many candidates there were.
     """
-    label = f"tuning run {name}"
-    charges = ledger.history() if resumed else ()
-    charge = next((charge for charge in charges if charge.label == label), None)
+    charge = _charged(ledger, name) if resumed else None
     if charge is None:
-        charge = charge_calibrated(ledger, event, label, delta=delta)
+        charge = charge_calibrated(ledger, event, _label(name), delta=delta)
     if hasattr(ledger, "record_outcome") and not charge.outcome:
         ledger.record_outcome(charge, "released")
+
+
+def _label(name: str) -> str:
+    return f"tuning run {name}"
+
+
+def _charged(ledger: Any, name: str) -> Any:
+    """What a ledger has noted of a search; None if it has not, or keeps no history."""
+    charges = ledger.history() if hasattr(ledger, "history") else ()
+    return next((charge for charge in charges if charge.label == _label(name)), None)
 
 
 def _run_all(

@@ -62,7 +62,7 @@ def _by_votes(certificate: Mapping[str, Any], basis: Mapping[str, Any]) -> int:
             if place != winner
         ]
         needed.append(max(0, -(-min(gaps) // 2)))
-    return min(needed)
+    return int(min(needed))
 
 
 def _fewest(holds: Callable[[int], bool]) -> int:

@@ -6,6 +6,7 @@ inequality. So a bound holds for every choice of grid, points and window: they a
 floating point, and a bad choice only makes the bound larger.
 """
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -18,6 +19,8 @@ from flint import acb, arb
 
 Profile: TypeAlias = Callable[[arb], arb]
 """δ of one direction, at every real ε."""
+
+_Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 _MOST_POINTS = 2**20
 _RATES = [2.0**power for power in range(-6, 14)]  # of Chernoff bounds
@@ -93,23 +96,21 @@ class Law:
 
     def delta(self, epsilon: arb) -> arb:
         """δ at any real ε."""
-        at = float(epsilon / self.interval)
-        place = int(np.searchsorted(self._places, at))
-        # At the right place, and not at another, the sum is the largest: a wrong one is no bound.
+        place = bisect.bisect_left(self.steps, float(epsilon / self.interval))
+        # The sum over all losses above ε is the largest of its kind; a double may miss its place.
         masses, damped = self._suffixes
-        cuts = range(max(0, place - 1), min(len(masses) - 1, place + 1) + 1)
         growth = epsilon.exp()
-        found = [masses[cut] - growth * damped[cut] for cut in cuts]
-        best = found[0]
-        for one in found[1:]:
-            best = best.max(one)
-        return self.infinite + best
+        found = masses[place] - growth * damped[place]
+        for cut in (place - 1, place + 1):
+            if 0 <= cut < len(masses):
+                found = found.max(masses[cut] - growth * damped[cut])
+        return self.infinite + found
 
     @cached_property
-    def _places(self) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    def _places(self) -> _Floats:
         return np.array(self.steps, dtype=float)
 
-    def floats(self) -> tuple["np.ndarray[tuple[int], np.dtype[np.float64]]", ...]:
+    def floats(self) -> tuple[_Floats, _Floats]:
         """Losses and masses, in floating point."""
         masses = np.array([max(float(mass), 0.0) for mass in self.masses])
         return self._places * float(self.interval), masses
@@ -168,16 +169,16 @@ def _window(laws: Sequence[tuple[Law, int]], tail: float) -> tuple[int, int]:
     it is wrapped into the window, which can only raise δ.
     """
     step = float(laws[0][0].interval)
-    plain = [(*law.floats(), count) for law, count in laws]
+    plain = [(law.floats(), count) for law, count in laws]
     wanted = -math.log(tail)
 
     def end(sign: float) -> float:
         needs = []
         for rate in _RATES:
             total = wanted
-            for losses, masses, count in plain:
+            for (losses, masses), count in plain:
                 exponents = sign * rate * losses
-                most = exponents.max()
+                most = float(exponents.max())
                 moment = max(float(masses @ np.exp(exponents - most)), 1e-300)
                 total += count * (most + math.log(moment))
             needs.append(total / rate)

@@ -118,7 +118,7 @@ def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
         case "LaplaceTest" | "DiscreteLaplaceTest":
             return 1 / exact("scale")
         case "DiscreteLaplaceDpEvent":
-            return exact("noise_parameter") * leaf["sensitivity"]
+            return exact("noise_parameter") * int(leaf["sensitivity"])
         case "ExponentialMechanismDpEvent":
             return exact("epsilon")
         case "ApproximateDpEvent" if leaf["delta"] == 0:
@@ -145,7 +145,9 @@ def _approximate(
     at_distance = Parts.of(event, relation)
     if distance == 1 or at_distance is not None:
         assert at_distance is not None
-        return _least(at_distance, epsilon, delta)
+        # Of selections the accountant has several bounds, and one may be sharper than this one.
+        coarse = any(kind in SELECTIONS for kind in kinds(event))
+        return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
     # A chain of single records: ε/k for each link, and its δ weighs e^ε/k more than the one before.
     one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
     assert one is not None
@@ -168,7 +170,8 @@ class Parts:
     @classmethod
     def of(cls, event: Mapping[str, Any], relation: Mapping[str, Any]) -> "Parts | None":
         """The releases for neighbours of a relation; None if one is known for one record only."""
-        precision, known = arb(0), {}
+        precision = arb(0)
+        known: dict[str, tuple[Callable[..., arb], int]] = {}
         distance = _distance(relation)
         for leaf, count in leaves(event):
             if leaf["kind"] in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
@@ -313,6 +316,8 @@ def _least(parts: Parts, epsilon: float, delta: float) -> Found:
         if bound(epsilon) <= delta:
             return Found(epsilon, f"{method} in ball arithmetic")
         best = min(best, _solved(bound, epsilon, delta))
+        if best <= epsilon * (1 + TOLERANCE / 5):  # a finer grid would take long for little
+            break
     if best == math.inf:
         raise UnknownEventError("The composition is too long for the grids of this check.")
     return Found(best, f"{method} in ball arithmetic")

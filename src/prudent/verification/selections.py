@@ -22,9 +22,9 @@ from prudent.verification.pairs import UnknownEventError, finite, number, positi
 SELECTIONS = ("RepeatAndSelectDpEvent", "BinomialSelectionDpEvent")
 """The kinds of events that release the best of many candidates."""
 
-_RANKS = 4000
+_RANKS = 8000
 _LOSSES = 1500
-_BENDS = 300
+_BENDS = 800
 _ROUNDING = 1e-11  # relative, far above the errors of sums and powers of doubles
 _REACH = 60.0
 

@@ -17,10 +17,17 @@ pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
+from prudent.release.columns import queries
+from prudent.release.columns.kinds import pairs
+from prudent.release.columns.opening import open_column
+from prudent.release.columns.table_rows import Asked, open_rows
+from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
+from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
 
 USUAL = 300
 DAY, MOMENT = datetime.date(2024, 2, 28), datetime.datetime(2024, 2, 28, 22, 30)
@@ -174,7 +181,9 @@ def in_postgres(postgres_url: str) -> Where:
 def in_spark(spark_session: Any) -> Where:
     """The table in Spark."""
     fields = ", ".join(f"{name} {kind[2]}" for name, kind in TYPES.items())
-    return {"data": spark_session.createDataFrame(list(zip(*columns().values())), fields)}
+    return {
+        "data": spark_session.createDataFrame(list(zip(*columns().values(), strict=True)), fields)
+    }
 
 
 @pytest.mark.thorough
@@ -191,3 +200,41 @@ def test_spark_answers_as_duckdb_does(
     name: str, expected: Callable[[str], Any], in_spark: Where
 ) -> None:
     assert ASKS[name](in_spark) == expected(name)
+
+
+@pytest.mark.parametrize("narrow", [False, True], ids=["duckdb", "as for spark"])
+def test_limbs_add_up_to_exact_sums(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an engine adds 64-bit integers to wider ones or not; lattices of 2**53 points."""
+    if narrow:
+        for module in (queries, pairs):
+            monkeypatch.setattr(module, "limb_bits", lambda _, factors=1: 26 // factors)
+    table = pa.table({"x": ADVERSARIAL, "y": ADVERSARIAL[::-1]})
+    column = open_column(table, "x")
+    for lattice in LATTICES[1:3]:
+        check_same_clipped_sums(column, ADVERSARIAL, lattice)
+    one, two = Lattice(-30, -(2**52), 2**52), Lattice(-20, -(2**25), 2**25)
+    both: Any = open_rows(Asked(table, "x", other="y")).column()
+    kept = ~(np.isnan(ADVERSARIAL) | np.isnan(ADVERSARIAL[::-1]))
+    first, second = (
+        [int(step) - lattice.low for step in lattice.steps(values[kept])]
+        for values, lattice in ((ADVERSARIAL, one), (ADVERSARIAL[::-1], two))
+    )
+    assert both.sums(one, two) == pairs.ProductSums(
+        count=len(first),
+        first=sum(first),
+        second=sum(second),
+        product=sum(a * b for a, b in zip(first, second, strict=True)),
+        first_squares=sum(a * a for a in first),
+        second_squares=sum(b * b for b in second),
+    )
+
+
+def test_no_statistics_of_a_file_let_a_missing_number_in(tmp_path: Any) -> None:
+    """The largest value of a row group does not tell of NaN, which a comparison leaves out."""
+    values = np.arange(5_000.0)
+    values[[7, 4_999]], values[3_000] = math.nan, math.inf
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pa.table({"x": values}), path, row_group_size=500)
+    column = open_column(str(path), "x")
+    assert column.count() == 4_998
+    assert column.counts_below(np.array([math.inf])).tolist() == [4_997]

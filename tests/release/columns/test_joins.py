@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import prudent
+from prudent.cli import main
 from prudent.release import open_column
 from prudent.release.columns import joining
 from prudent.release.columns.sources import open_source
@@ -144,7 +145,7 @@ WHOLE = pa.table({"u": [1], "y": ["p"]})
         ({"on": "u"}, "Expected unit among the columns that private tables"),
         ({"on": "u", "unit": "u", "how": "outer"}, "Swap the tables"),
         ({"on": "u", "unit": "u", "how": "cross"}, "Expected how inner or left"),
-        ({"on": "z", "unit": "z"}, "Expected on columns of both tables"),
+        ({"on": "z", "unit": "z"}, "Expected on one of"),
         ({"on": [], "unit": "u"}, "Expected on one or more columns"),
         ({"on": {"u": "y"}, "unit": "u", "right": WHOLE.rename_columns(["y", "u"])}, "of one type"),
         ({"on": "u", "unit": "u", "right": WHOLE}, "of one type"),
@@ -216,6 +217,23 @@ def test_texts_of_files_and_numbers_with_gaps_are_the_numbers_that_they_say(tmp_
         assert found == Counter((each, *cities.get(each, (None, None))) for each in ids)
     swapped = join(str(file), gaps, on="id", unit="id")
     assert rows_of(swapped, "id") == Counter([(1.0, "oslo"), (2.0, "rome")])
+
+
+def test_the_command_line_joins_two_files(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pyarrow.parquet.write_table(pa.table({"u": [1, 2, 3] * 30}), "rows.parquet")
+    (tmp_path / "list.csv").write_text("id,city\n1,oslo\n2,rome\n")
+    asked = ["release", "count", "rows.parquet", "--join", "list.csv", "--on", "u=id"]
+    assert main([*asked, "--public", "--where", "city = 'rome'", "--epsilon", "50"]) == 0
+    assert capsys.readouterr().out.startswith("30 ")
+    assert main([*asked, "--how", "left", "--unit", "u", "--epsilon", "50"]) == 0
+    assert capsys.readouterr().out.startswith("3 ")
+    assert main([*asked, "--epsilon", "50"]) == 2
+    assert "--unit: expected among the columns" in capsys.readouterr().err
+    assert main([*asked[:3], "--on", "u", "--epsilon", "50"]) == 2
+    assert "--on: expected only with --join" in capsys.readouterr().err
 
 
 # --- engines --------------------------------------------------------------------------------------

@@ -194,10 +194,10 @@ def test_an_update_is_the_mean_of_clipped_gradients(
 
 
 class Authored(Sentences):
-    """Sentences, each with the name of its author."""
+    """Sentences, each with the number of its author."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**super().__getitem__(index), "author": f"author {index % 5}"}
+        return {**super().__getitem__(index), "author": index % 5}
 
 
 @pytest.mark.parametrize("recompute", [False, True])
@@ -234,6 +234,8 @@ def test_an_update_per_person_is_the_mean_of_clipped_gradients_of_people(
     for name, parameter in model.named_parameters():
         change = before.get_parameter(name) - parameter
         torch.testing.assert_close(change, total[name], rtol=1e-3, atol=1e-6, msg=name)
+    assert made.evaluate()["eval_loss"] > 0
+    assert "one person" in repr(made)
 
 
 class StopsAt(TrainerCallback):

@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from prudent.audit.releases.case import Case, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential.interval import Points
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
+from prudent.release.sums.tree import CountedQuantiles
 
 _BOUNDS = (0.0, 1.0)
 _OUTSIDE = 50.0  # a record that clipping must bring back to the upper bound
@@ -84,6 +87,40 @@ def histogram(epsilon: float, delta: float) -> Case:
         return (found.below, *found.counts, found.above)
 
     return _laplace("histogram", release, epsilon, _records(1.0), place=2)
+
+
+def many_quantiles(epsilon: float, delta: float) -> Case:
+    """The counts of a tree, of which a record raises one in each level by 1."""
+    ps = ("1/5", "2/5", "3/5", "4/5")
+    mechanism, pair = CountedQuantiles(ps, epsilon), _records(1.0)
+
+    def read(data: Sequence[float]) -> Points:
+        return Points.read(ArrayColumn(np.array(data)), _BOUNDS, 4)
+
+    more, fewer = (np.concatenate(mechanism.counts(read(data), Silent())) for data in pair)
+    (moved,) = np.nonzero(more - fewer)
+
+    def prepare(data: Sequence[float], noise: Noise) -> Run:
+        points, source = read(data), _Moved(noise, moved.tolist())
+        return lambda: np.concatenate(mechanism.counts(points, source))[moved].tolist()
+
+    def score(output: Any) -> float:
+        off = np.array(output) - fewer[moved]
+        return float(epsilon / len(moved) * np.sum(np.abs(off) - np.abs(off - 1)))
+
+    return Case(
+        name="many-quantiles",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=lambda data, noise: statistics.quantiles(
+            np.array(data), ps=ps, bounds=_BOUNDS, epsilon=epsilon, noise=noise
+        ),
+        score=score,
+        exact=epsilon,
+    )
 
 
 def certificate(epsilon: float, delta: float) -> Case:
@@ -186,6 +223,22 @@ class Silent:
     def integer(self, bound: int) -> int:
         """See `Noise`."""
         return bound // 2
+
+
+@attrs.frozen
+class _Moved(Silent):
+    """Noise for the numbers that a record moves; the others tell nothing, and get none."""
+
+    noise: Noise
+    places: Sequence[int]
+
+    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
+        found = [0] * size
+        drawn = self.noise.of_value(distribution, scale, len(self.places))
+        for place, each in zip(self.places, drawn, strict=True):
+            found[place] = each
+        return found
 
 
 def _centre(

@@ -8,14 +8,20 @@ import typer
 
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.commands.budget import Dataset, Location
+from prudent.cli.commands.budget import Dataset
 from prudent.cli.display import echo, echo_json
 
 _KINDS = ".html", ".md", ".json"
 
 
 def report(
-    location: Location,
+    location: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="LEDGER…",
+            help="A ledger, as for `prudent budget`; or receipts, files that end in .json.",
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -43,6 +49,8 @@ def report(
     [b]Example[/b]
 
     $ prudent report budget.db --out report.html
+
+    $ prudent report median.json regression.json --out report.md
     """
     from prudent import _files
     from prudent.budget.ledger import Ledger
@@ -50,7 +58,12 @@ def report(
 
     if out is not None and out.suffix not in _KINDS:
         raise ArgumentError("out", f"a file that ends in {', '.join(_KINDS)}", got=str(out))
-    with Ledger.open(location, dataset=dataset) as ledger:
+    if all(place.endswith(".json") for place in location):
+        _on_receipts(location, out, as_json=as_json)
+        return
+    if len(location) > 1:
+        raise ArgumentError("location", "one ledger, or receipts", got=" ".join(location))
+    with Ledger.open(location[0], dataset=dataset) as ledger:
         found = BudgetReport.of(ledger, digest)
     if out is not None:
         page = found.html() if out.suffix == ".html" else found.markdown()
@@ -63,6 +76,25 @@ def report(
         echo(found.markdown())
     else:
         echo(f"Wrote {out}.")
+
+
+def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
+    """Report on receipts, each of which is checked."""
+    from prudent import _files
+    from prudent.receipts import pages
+    from prudent.verification.checks import verify
+
+    verdicts = {place: verify(place) for place in places}
+    plain = {place: each.receipt.plain() | each.plain() for place, each in verdicts.items()}
+    found = {place: (each.receipt, each.summary) for place, each in verdicts.items()}
+    if out is not None:
+        page = pages.officers_html(found) if out.suffix == ".html" else pages.officers_page(found)
+        with _files.replacing(out) as file:
+            file.write(_json(plain) if out.suffix == ".json" else page)
+    if as_json:
+        echo_json(plain)
+    else:
+        echo(pages.officers_page(found) if out is None else f"Wrote {out}.")
 
 
 def _json(plain: object) -> str:

@@ -56,9 +56,9 @@ def verify(
         for line in found.lines():
             echo(neutral(line))
     if checklist is not None:
-        from prudent.verification.checklist import checklist as filled
+        from prudent.receipts.pages import checklist as filled
 
         with _files.replacing(checklist) as file:
-            file.write(filled(found))
+            file.write(filled(found.receipt, found.summary))
     if found.status:
         raise typer.Exit(found.status)

@@ -14,6 +14,7 @@ What equal means is that of the grouping of units: bytes for texts, one zero and
 numbers. A join that called two units equal would pair rows of two persons.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
+from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import backend_name, double, exact, fetched
 from prudent.release.columns.sources import OpenTable, open_source
@@ -28,19 +30,19 @@ from prudent.release.columns.units import evenly_spaced
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
 
-_ORDERED = (  # types that every engine sorts, whatever is stored
-    dt.String,
-    dt.Boolean,
-    dt.Integer,
-    dt.Floating,
-    dt.Decimal,
-    dt.Date,
-    dt.Timestamp,
-    dt.Binary,
-    dt.UUID,
-    dt.INET,
-    dt.MACADDR,
-)
+_SORTED = [
+    "string",
+    "boolean",
+    "integer",
+    "floating",
+    "decimal",
+    "date",
+    "timestamp",
+    "binary",
+    "uuid",
+    "inet",
+    "macaddr",
+]
 _READ = {"integer": "int64", "number": "float64", "date": "date"}  # from the texts of a file
 
 
@@ -51,89 +53,71 @@ def open_join(join: Join) -> OpenTable:
         SourceError: if there is no such table.
         ArgumentError: if the tables are not in one engine, or the keys cannot be compared.
     """
-    left = _opened(join, join.left, join.unit)
-    try:
-        right = _opened(join, join.right, _unit_of_right(join), left)
-    except BaseException:
-        left.close()
-        raise
-
-    def close() -> None:
-        left.close()
-        right.close()
-
-    try:
-        return _joined(join, left, right, close)
-    except BaseException:
-        close()
-        raise
-
-
-def _unit_of_right(join: Join) -> str | None:
-    return None if join.public or join.unit is None else join.keys[join.unit]
+    with contextlib.ExitStack() as opened:
+        left = _opened(join, join.left, join.unit)
+        opened.callback(left.close)
+        right = _opened(join, join.right, join.keys.get(join.unit or ""), left)
+        opened.callback(right.close)
+        if left.table.get_backend() is not right.table.get_backend():
+            raise ArgumentError(
+                "right",
+                "a table in the engine of the first",
+                shown="one in another",
+                hint="Give two files or frames, two tables of one database with connect, two ibis "
+                "tables of one connection, or two data frames of one Spark session.",
+            )
+        table, text = _joined(join, left, right)
+        own_connection = left.own_connection and right.own_connection
+        return OpenTable(table, opened.pop_all().close, text, own_connection, join)
 
 
 def _opened(
     join: Join, source: Any, unit: str | None, beside: OpenTable | None = None
 ) -> OpenTable:
-    if isinstance(source, Join) and source.unit is None:
+    if beside is not None and join.public:
         unit = None
     if join.connect is None or not isinstance(source, str):
         return open_source(source, unit=unit, beside=beside)
     return open_source(connect=join.connect, table=source, unit=unit, beside=beside)
 
 
-def _joined(join: Join, left: OpenTable, right: OpenTable, close: Any) -> OpenTable:
+def _joined(join: Join, left: OpenTable, right: OpenTable) -> tuple[ir.Table, frozenset[str]]:
+    """The joined table, and which of its columns are texts of a file."""
     one, other = left.table, right.table
-    if one.get_backend() is not other.get_backend():
-        raise ArgumentError(
-            "right",
-            "a table in the engine of the first",
-            shown="one in another",
-            hint="Give two files or frames, two tables of one database with connect, two ibis "
-            "tables of one connection, or two data frames of one Spark session.",
-        )
-    for argument, table, names in (("left", one, join.keys), ("right", other, join.keys.values())):
-        for name in names:
-            if name not in table.columns:
-                raise ArgumentError(
-                    "on", f"columns of both tables, those of {argument} among them", got=name
-                )
-    pairs = [_comparable(left, name, right, join.keys[name]) for name in join.keys]
+    for name, its in join.keys.items():
+        _validate.one_of(one.columns, on=name)
+        _validate.one_of(other.columns, on=its)
+    pairs = {name: _comparable(left, name, right, its) for name, its in join.keys.items()}
     engine = backend_name(one)
     # Plain names inside, so that no column of one table can be taken for one of the other.
     own = {f"l{place}": name for place, name in enumerate(one.columns)}
     their = {f"r{place}": name for place, name in enumerate(other.columns)}
-    keys = [f"k{place}" for place in range(len(pairs))]
-    converted = {name: pair[0] for name, pair in zip(join.keys, pairs, strict=True)}
+    keys = {name: f"k{place}" for place, name in enumerate(join.keys)}
     first = one.select(
-        **{short: converted.get(name, one[name]) for short, name in own.items()},
-        **{key: exact(pair[0], engine) for key, pair in zip(keys, pairs, strict=True)},
+        **{short: pairs[name][0] if name in pairs else one[name] for short, name in own.items()},
+        **{key: exact(pairs[name][0], engine) for name, key in keys.items()},
     )
     second = other.select(
         **{short: other[name] for short, name in their.items()},
-        **{f"o{key}": exact(pair[1], engine) for key, pair in zip(keys, pairs, strict=True)},
+        **{f"o{key}": exact(pairs[name][1], engine) for name, key in keys.items()},
     )
-    if join.bounded:
-        assert join.unit is not None
-        unit = keys[list(join.keys).index(join.unit)]
+    if join.public:
+        second = _one_for_each(second, [f"o{key}" for key in keys.values()])
+    else:
+        unit = keys[str(join.unit)]
         first = _bounded(first, unit, join.most_rows)
         second = _bounded(second, f"o{unit}", join.most_rows)
-    else:
-        second = _one_for_each(second, [f"o{key}" for key in keys])
-    equal = [first[key] == second[f"o{key}"] for key in keys]
+    equal = [first[key] == second[f"o{key}"] for key in keys.values()]
     both = first.join(second, equal, how=join.how)
-    names = _names(join, own, their)
-    kept = {name: both[short] for short, name in names.items() if short in both.columns}
-    text = {names[short] for short, name in own.items() if name in left.text - set(join.keys)}
-    text |= {names[short] for short, name in their.items() if name in right.text and short in names}
-    text |= {
-        name
-        for name, pair in zip(join.keys, pairs, strict=True)
-        if name in left.text and pair[0].type().is_string()
+    names = {
+        short: name for short, name in _names(join, own, their).items() if short in both.columns
     }
-    own_connection = left.own_connection and right.own_connection
-    return OpenTable(both.select(**kept), close, frozenset(text), own_connection, join)
+    texts = {short for short, name in own.items() if name in left.text}
+    texts |= {short for short, name in their.items() if name in right.text}
+    read = {
+        name for short, name in names.items() if short in texts and both[short].type().is_string()
+    }
+    return both.select(**{name: both[short] for short, name in names.items()}), frozenset(read)
 
 
 def _names(join: Join, own: dict[str, str], their: dict[str, str]) -> dict[str, str]:
@@ -160,11 +144,11 @@ def _bounded(rows: ir.Table, unit: str, most: int) -> ir.Table:
     Rows that are equal in all columns that are kept are the same row, whichever is chosen.
     """
     engine = backend_name(rows)
+    kinds = _SORTED if engine == "pyspark" else [*_SORTED, "interval"]  # whatever is stored
     sortable = [
         name
-        for name in rows.columns
-        if isinstance(rows[name].type(), _ORDERED)
-        or (rows[name].type().is_interval() and engine != "pyspark")
+        for name, dtype in rows.schema().items()
+        if any(getattr(dtype, f"is_{kind}")() for kind in kinds)
     ]
     rows = rows.select(*sortable)
     rows = rows.filter(rows[unit].notnull())

@@ -14,7 +14,8 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| the first three with bounds | 1 |
+| covariance and its kin | half-octaves and points of both columns, sums: 5 |
+| all of them with bounds, proportion | 1 |
 
 With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
 point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
@@ -23,6 +24,7 @@ all points if hardly any value does. All other answers have at most the rows of 
 """
 
 import functools
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -39,7 +41,6 @@ from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
-    call,
     double,
     encoding,
     exact,
@@ -78,14 +79,18 @@ def how_many_different(rows: ir.Table) -> ir.Expr:
 
 
 def how_many_below(rows: ir.Table, *, edges: FloatArray) -> ir.Expr:
-    """How many records lie below each of a few values."""
+    """How many records lie below the first of a few values, and between each and the next."""
     rows = rows.filter(rows.value < double(max(edges)))  # an index on the column can serve this
-    return rows.aggregate(
-        **{
-            f"below_{index}": rows.count(where=rows.value < double(edge))
-            for index, edge in enumerate(edges)
-        }
-    )
+
+    def place(first: int, last: int) -> ir.Value:  # a binary search: few comparisons for each row
+        if first == last:
+            return ibis.literal(first, "int64")
+        middle = (first + last) // 2
+        below = rows.value < double(edges[middle])
+        return ibis.ifelse(below, place(first, middle), place(middle + 1, last))
+
+    places = rows.select(place=place(0, len(edges) - 1)).group_by("place")
+    return places.aggregate(records=lambda t: t.count())
 
 
 def near_ranks(rows: ir.Table, *, low: float, high: float, first: int, last: int) -> ir.Expr:
@@ -176,9 +181,8 @@ def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
 def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
-    size = call("floor", logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT), returns=dt.float64)
-    if backend_name(rows) == "duckdb":  # groups by integers, which infinity is not, much faster
-        size = size.try_cast("int32")
+    whole = (logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)).floor()
+    size = ibis.cases((rows.value.abs() < double(math.inf), whole))  # infinity is no integer
     found = rows.select(below=rows.value < double(0.0), size=size)
     return found.group_by(["below", "size"]).aggregate(records=lambda t: t.count())
 
@@ -344,8 +348,10 @@ class TableColumn:
             return np.array([self._below[edge] for edge in edges.tolist()], np.int64)
         found: list[int] = []
         for start in range(0, len(edges), _AT_ONCE):
-            row = self._ask(how_many_below, edges=edges[start : start + _AT_ONCE])
-            found.extend(value for (value,) in row.values())
+            some = edges[start : start + _AT_ONCE]
+            answer = self._ask(how_many_below, edges=some)
+            records = dict(zip(answer["place"], answer["records"], strict=True))
+            found.extend(itertools.accumulate(records.get(place, 0) for place in range(len(some))))
         return np.array(found, np.int64)
 
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:

@@ -23,7 +23,7 @@ def _need_of_quantile(p: Any) -> float:
     """What a quantile needs: more, if fewer records lie beyond it, down to one in a hundred."""
     exact = rational(p)
     beyond = max(0.01, float(min(exact, 1 - exact)))
-    return 1.3 * (0.5 / beyond) ** 0.7
+    return float(1.3 * (0.5 / beyond) ** 0.7)
 
 
 STATISTICS: dict[str, tuple[float | Callable[..., float], Callable[..., Statistic]]] = {

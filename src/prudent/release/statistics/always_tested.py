@@ -309,11 +309,12 @@ def trimmed_sum(
         return tuple(np.sum(trimming.shortened(rows, mechanism.lattice), axis=0).tolist())
 
     source = source_of(noise)
-    note = charge(ledger, preview)
+    paid = charge(ledger, preview, receipt=receipt)
     outcome = withheld(mechanism.release, rows, measure, everything, noise=source)
-    note([outcome])
     outcome = tested.advised(outcome, _OF_SUMS)
-    return attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
+    outcome = attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
+    paid.note([outcome], outcome)
+    return outcome
 
 
 def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -70,7 +70,7 @@ Only n (1 - p) records lie above a quantile, too few in a small table to outweig
 beyond the data. All n records tell where they are.
 """
 
-_TRIMMED = {"steepest": 1.0, "halvings": 4}
+_STEEPEST, _HALVINGS = 1.0, 4
 """How the interval is narrowed: by little, since a quantile beyond it would be moved to its end."""
 
 _ONE_BY_ONE = 3
@@ -538,7 +538,7 @@ def _scaled(
     if request.bounds is not None or middle:
         return request.epsilon, None
     wide, narrow, rest = shares_of(request.epsilon, WIDE_SHARE, NARROW_SHARE)
-    return rest, PrivateInterval.of(records, wide, narrow, **_TRIMMED)
+    return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=_HALVINGS)
 
 
 def _choice(request: Request, records: Column) -> Measure:

@@ -62,7 +62,7 @@ def _height(level: int) -> int:
 def _weight(level: int) -> float:
     """w: of the count of a node in z, where its leaves are the last level."""
     height = _height(level) + 1
-    return (BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1)
+    return float(BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1)
 
 
 def consistent(levels: Sequence[FloatArray]) -> FloatArray:
@@ -149,6 +149,13 @@ class CountedQuantiles:
             self._mechanism.scale(LEVELS * self.records) * bounds.min(axis=0) + _ROUNDING
         )
 
+    def counts(self, points: Points, noise: Noise) -> list[FloatArray]:
+        """Release the counts of all nodes, level by level."""
+        levels = _counts(points)
+        vector = np.concatenate(levels).tolist()
+        noisy = np.array(self._mechanism.noisy(vector, LEVELS * self.records, noise), np.float64)
+        return np.split(noisy, np.cumsum([len(each) for each in levels])[:-1])
+
     def release(self, points: Points, noise: Noise, between: bool) -> tuple[Selected, ...]:
         """Release the quantiles of the records at points.
 
@@ -157,11 +164,7 @@ class CountedQuantiles:
             noise: Source of randomness.
             between: Whether values between two points are possible.
         """
-        levels = _counts(points)
-        vector = np.concatenate(levels).tolist()
-        noisy = np.array(self._mechanism.noisy(vector, LEVELS * self.records, noise), np.float64)
-        split = np.cumsum([len(each) for each in levels])[:-1]
-        upto = np.cumsum(consistent(np.split(noisy, split)))
+        upto = np.cumsum(consistent(self.counts(points, noise)))
         rising = np.maximum.accumulate(upto)
         falling = np.minimum.accumulate(upto[::-1])[::-1]
         return tuple(

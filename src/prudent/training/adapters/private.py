@@ -226,7 +226,9 @@ def prepare(
         )
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
-    charge, key = RunCharge(ledger, plan, delta), given_or_random(key)
+    protected = "record" if unit is None else unit.protected
+    charge = RunCharge(ledger, plan, delta, protected=protected)
+    key = given_or_random(key)
     sampler = PoissonSampler(count, plan.sampling_rate, key=key)
     return Preparation(
         charge,

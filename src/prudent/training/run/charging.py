@@ -34,6 +34,7 @@ class RunCharge:
         name: A random public name of the run, which its checkpoints hold.
         resumed: Whether the run may have been charged before.
         taken: Number of steps taken so far, for people to read.
+        protected: What neighbours differ in: a record, or a person.
     """
 
     ledger: LedgerLike | None
@@ -42,6 +43,7 @@ class RunCharge:
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
     resumed: bool = False
     taken: int = 0
+    protected: str = "record"
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
     _noted: list[Any] = attrs.field(factory=list, init=False)
 
@@ -56,7 +58,7 @@ class RunCharge:
 
     def priced(self) -> str:
         """What the run costs and how far it is, in words; ε is that of the whole plan."""
-        return self.plan.priced(self.delta, self.taken)
+        return self.plan.priced(self.delta, self.taken, self.protected)
 
     def resume(self, name: str) -> None:
         """Go on with the run of this name, which may have been charged."""
@@ -153,6 +155,7 @@ class RunCharge:
             epsilon=plan.epsilon(delta),
             delta=delta,
             relation=plan.relation,
+            unit=self.protected,
             released=released,
             ledger=self.ledger,
             charge=charge,

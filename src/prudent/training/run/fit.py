@@ -152,7 +152,7 @@ def fit(
         unit=Unit.given(unit, records_per_person, per_unit),
         scheduler=scheduler,
     )
-    charge = RunCharge(ledger, plan, delta)
+    charge = RunCharge(ledger, plan, delta, protected=run.protected)
     with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost

@@ -327,3 +327,16 @@ class TestLedger:
             with pytest.raises(OverBudgetError):
                 strategy.start(grid, arrays(**MODEL), num_rounds=1)
             assert (grid.sent, strategy.taken, ledger.history()) == ([], 0, [])
+
+
+def test_a_federated_run_has_a_receipt_that_is_verified(tmp_path):
+    pytest.importorskip("flint")
+    from prudent.verification.checks import verify
+
+    path = tmp_path / "receipt.json"
+    strategy = strategy_of(plan_of(rate=0.5, steps=2, noise=5.0), seed=None, receipt=path)
+    run(strategy, [adding(UP)] * 4, rounds=2)
+    found = verify(path)
+    assert found.status == 0, found.lines()
+    assert found.receipt.unit == "client"
+    assert found.receipt.released["rounds"] == 2

@@ -13,11 +13,13 @@ from torch import Tensor
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.records.form import Form, Leaf
 from prudent.training.adapters.federated.release import RoundRelease
 from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.reporting import digest_of_parameters
 
 with _extras.needed("prudent.training.adapters.federated.PrivateStrategy"):
     from flwr.app import (
@@ -152,6 +154,7 @@ class PrivateStrategy(Uncopied, Strategy):
             system.
         patience: Seconds that the first round waits before it starts with the connected clients.
         ledger: A `prudent.Ledger` that is charged for all rounds of the plan before the first draw.
+        receipt: Where the receipt goes when `start` ends.
         options: Options of the optimizer.
 
     Attributes:
@@ -168,6 +171,7 @@ class PrivateStrategy(Uncopied, Strategy):
         seed: int | None = None,
         patience: float = 60.0,
         ledger: LedgerLike | None = None,
+        receipt: ReceiptTarget | None = None,
         **options: Any,
     ) -> None:
         self.plan = plan
@@ -177,6 +181,7 @@ class PrivateStrategy(Uncopied, Strategy):
         self._options = options or {"lr": 1.0}
         self._key = Key.random() if seed is None else Key.from_seed(seed)
         self._charge = RunCharge(ledger, plan)
+        self._receipt = ReceiptFile.at(receipt)
         self._draws = 0
         self._layout: Layout | None = None
         self._drawn: frozenset[int] | None = None
@@ -213,8 +218,22 @@ class PrivateStrategy(Uncopied, Strategy):
                 got=num_rounds,
                 hint="Start with a plan of more steps.",
             )
-        return super().start(
+        result = super().start(
             grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+        )
+        self.write_receipt()
+        return result
+
+    def write_receipt(self) -> None:
+        """Write the receipt of the rounds released so far, at the price of all of the plan."""
+        if self._receipt is None or self._layout is None:
+            return
+        arrays = self._layout.unflatten(self._model)
+        parameters = {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+        released = {"parameters": digest_of_parameters(parameters), "rounds": self.taken}
+        predictable = self._key.predictable
+        self._receipt.write(
+            self._charge.receipt("federated", released, unit="client", predictable=predictable)
         )
 
     def summary(self) -> None:

@@ -160,7 +160,8 @@ class PrivateTrainer(Uncopied, Trainer):
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._max_length, self._given_example = max_length, example
-        self._charge = RunCharge(ledger, self.plan, self.delta)
+        protected = "record" if self._unit is None else self._unit.protected
+        self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
         self._begun = False
         self._paid = PaidSteps(self.plan, Alone(), self._charge.name)
@@ -176,7 +177,7 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def __repr__(self) -> str:
         taken = 0 if self._step is None else self._step.taken
-        priced = self.plan.priced(self.delta, taken)
+        priced = self.plan.priced(self.delta, taken, self._charge.protected)
         return f"PrivateTrainer({type(self.model).__name__}, {priced})"
 
     @property

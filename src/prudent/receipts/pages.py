@@ -1,0 +1,186 @@
+"""Pages filled from receipts: a checklist, the section of a model card, a page for an officer."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prudent._rounding import exact, rounded_up
+from prudent.receipts.receipt import Receipt
+
+YOURS = "**open: yours to answer**"
+"""Marks what no receipt can say."""
+
+_ADJACENCY = {
+    "add-remove": "data sets that differ by adding or removing {some}",
+    "zero-out": "data sets that differ by blanking out {some}; their number is public",
+    "replace-one": "data sets that differ by replacing {some}; their number is public",
+}
+_TRUST = {
+    "federated": "Central: the server sees every update of a client, and which clients were drawn.",
+}
+_CENTRAL = "Central: whoever runs the program sees the records, and is trusted with them."
+
+
+def relation_sentence(receipt: Receipt) -> str:
+    """Which data sets are neighbours, in words."""
+    records = receipt.relation["records"]
+    some = f"one {receipt.unit}" if records == 1 else f"up to {records:,} {receipt.unit}s"
+    return _ADJACENCY[str(receipt.relation["adjacency"])].format(some=some)
+
+
+def claim(receipt: Receipt) -> str:
+    """The (ε, δ) that is claimed, rounded up."""
+    if math.isinf(receipt.epsilon):
+        return "none: no finite ε is claimed"
+    return f"ε = {rounded_up(receipt.epsilon, 6)}, δ = {rounded_up(receipt.delta, 6)}"
+
+
+def asked(receipt: Receipt) -> str:
+    """What was asked, in a few words."""
+    facts = receipt.asked
+    named = [facts.get(name) for name in ("statistic", "column")]
+    return " of ".join(str(each) for each in named if each) or receipt.kind
+
+
+def checklist(receipt: Receipt, verdict: str) -> str:
+    """A checklist after NIST SP 800-226 and the registry of deployments, as Markdown.
+
+    Each question is answered from the receipt, or left open and marked.
+
+    Args:
+        receipt: What answers.
+        verdict: What checking it found, in one sentence.
+    """
+    mechanisms = ", ".join(dict.fromkeys(each["claim"] for each in receipt.theorems))
+    proofs = "; ".join(f"{each['claim']}: {each['theorem']}" for each in receipt.theorems)
+    composition = "This receipt is of one answer; no ledger counts others from the same data."
+    if receipt.ledger is not None:
+        head = str(receipt.ledger["head"])[:16]
+        composition = f"Charged to a ledger, whose head was {head}… then; see `prudent report`."
+    certified = [f"at least {each['needed']} records" for each in receipt.certificates()]
+    sections: dict[str, list[tuple[str, str | None]]] = {
+        "The guarantee (NIST SP 800-226, section 2)": [
+            ("Privacy parameters", claim(receipt)),
+            ("Unit of privacy", f"one {receipt.unit}"),
+            ("Neighbouring relation", relation_sentence(receipt)),
+            ("Flavour", "pure ε-DP" if receipt.delta == 0 else "(ε, δ)-DP"),
+            ("Composition over all releases from these data", composition),
+            ("Is ε small enough for what the data could do to a person?", None),
+            ("Can a person have several units?", None),
+        ],
+        "Algorithms and their proofs (section 3)": [
+            ("Mechanisms", mechanisms or "none"),
+            ("Proofs", proofs or "none"),
+            ("Was the claim checked by other code?", verdict),
+            (
+                "Robustness: records to add or remove before the answer moves",
+                ", ".join(certified) or None,
+            ),
+            ("Accuracy and bias for the groups that matter", None),
+        ],
+        "Deployment (section 4)": [
+            ("Trust model", _TRUST.get(receipt.kind, _CENTRAL)),
+            (
+                "Hazard: predictable noise",
+                "seeded" if receipt.predictable else "drawn by the system",
+            ),
+            ("Hazard: floating point", "noise is drawn on a lattice of whole numbers, or rounded"),
+            ("Hazard: time and other side channels", None),
+            ("Hazard: results published besides this one", None),
+            ("Who may read the records, and how access is logged", None),
+            ("Consent and data minimisation", None),
+        ],
+        "For a public registry of deployments": [
+            ("Kind of data product", receipt.kind),
+            ("What was asked", asked(receipt)),
+            ("Software", ", ".join(f"{name} {each}" for name, each in receipt.versions.items())),
+            ("Digest of the receipt", receipt.digest),
+            ("Signed by", None if receipt.signature is None else str(receipt.signature["key"])),
+            ("Data curator, intended use, region, date of publication", None),
+            ("Why these parameters were chosen", None),
+        ],
+    }
+    lines = ["# Differential privacy checklist", ""]
+    for title, rows in sections.items():
+        lines += [f"## {title}", ""]
+        cells = [(question, YOURS if each is None else cell(each)) for question, each in rows]
+        lines += [*table(("Question", "Answer"), cells), ""]
+    return "\n".join(lines)
+
+
+def model_card(receipt: Receipt) -> str:
+    """The section on privacy of a Hugging Face model card, as Markdown."""
+    warning = (
+        "\n**The noise was seeded, so the guarantee is void against whoever knows the seed.**\n"
+    )
+    return (
+        "## Differential privacy\n\n"
+        f"This model was trained with differential privacy: {claim(receipt)}, for "
+        f"{relation_sentence(receipt)}.\n{warning if receipt.predictable else ''}\n"
+        f"`receipt.json` (SHA-256 of its content `{receipt.digest}`) holds the mechanism, the plan "
+        "and a digest of these parameters. Check it with `prudent verify receipt.json`.\n\n"
+        "Not covered: data that the model had seen before, and choices that were made by looking "
+        "at other runs on the same records.\n"
+    )
+
+
+_HEADER = ("Receipt", "What was asked", "Guarantee", "For", "Verdict")
+
+
+def officers_page(found: Mapping[str, tuple[Receipt, str]]) -> str:
+    """A page on several receipts for whoever answers for the data, as Markdown.
+
+    Args:
+        found: For the name of each file, the receipt and what checking it found.
+    """
+    lines = ["# Privacy report on receipts", "", *table(_HEADER, _rows(found)), "", _total(found)]
+    return "\n".join([*lines, ""])
+
+
+def officers_html(found: Mapping[str, tuple[Receipt, str]]) -> str:
+    """The same page as HTML that loads nothing."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(each)}</{tag}>" for each in cells) + "</tr>"
+
+    rows = "".join(line(row, "td") for row in _rows(found, escaped=False))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Privacy report on '
+        "receipts</title><style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem}table{border-"
+        "collapse:collapse}td,th{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #ddd}"
+        f"</style></head><body><h1>Privacy report on receipts</h1><table>"
+        f"{line(_HEADER, 'th')}{rows}"
+        f"</table><p>{html.escape(_total(found))}</p></body></html>\n"
+    )
+
+
+def _rows(
+    found: Mapping[str, tuple[Receipt, str]], *, escaped: bool = True
+) -> list[tuple[str, ...]]:
+    rows = [
+        (name, asked(receipt), claim(receipt), relation_sentence(receipt), verdict)
+        for name, (receipt, verdict) in found.items()
+    ]
+    return [tuple(map(cell, row)) for row in rows] if escaped else rows
+
+
+def _total(found: Mapping[str, tuple[Receipt, str]]) -> str:
+    receipts = [receipt for receipt, _ in found.values()]
+    epsilon = math.fsum(each.epsilon for each in receipts)
+    delta = math.fsum(each.delta for each in receipts)
+    return (
+        f"Together, if all are from the same data: at most ε = {rounded_up(epsilon, 6)} at "
+        f"δ = {exact(delta)}, by adding up. A ledger that all of them charged may prove less."
+    )
+
+
+def cell(text: Any) -> str:
+    """Text in a cell of a Markdown table: what has a meaning there is escaped."""
+    escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in str(text))
+    return escaped.replace("\n", " ")
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, whose cells are escaped already."""
+    return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]

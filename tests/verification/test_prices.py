@@ -1,0 +1,119 @@
+"""Prices of every kind of event, proved again; and what is below them, refuted."""
+
+import json
+import math
+
+import dp_accounting as dp
+import pytest
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent, RepeatAndSelectDpEvent
+
+from prudent.accounting import (
+    ADD_REMOVE,
+    REPLACE_ONE,
+    ZERO_OUT,
+    ApproximateDpEvent,
+    BinomialSelectionDpEvent,
+    DiscreteGaussianTest,
+    DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
+    GaussianTest,
+    LaplaceTest,
+    ProposeTestReleaseDpEvent,
+    Relation,
+    WorstOfDpEvent,
+)
+from prudent.accounting.group_privacy import epsilon_of
+from prudent.accounting.serialisation import to_plain
+
+pytest.importorskip("flint")
+from prudent.verification.pairs import UnknownEventError
+from prudent.verification.prices import TOLERANCE, prove
+
+RATE = 256 / 60_000
+GAUSSIAN = dp.GaussianDpEvent
+
+
+def sampled(event, steps=2000, rate=RATE):
+    return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, event), steps)
+
+
+def ptr(test, reveals="margin"):
+    return ProposeTestReleaseDpEvent(1.1, 0.5, test, 1e-8, None, reveals)
+
+
+def together(*events):
+    return dp.ComposedDpEvent(list(events))
+
+
+LAPLACE = dp.LaplaceDpEvent(2.0)
+CHOICE = ExponentialMechanismDpEvent(0.4)
+COUNT = DiscreteLaplaceDpEvent(0.3, 1)
+REFUSING = ProposeTestReleaseDpEvent(math.inf, 0.0, DiscreteLaplaceTest(3.0), 1e-8, 3.0, "branch")
+
+QUICK = {
+    "pure": (together(LAPLACE, CHOICE, COUNT), 0.0, ADD_REMOVE),
+    "pure, replaced": (together(LAPLACE, CHOICE), 0.0, REPLACE_ONE),
+    "gaussian": (GAUSSIAN(2.0), 1e-6, ADD_REMOVE),
+    "sensitivity": (DiscreteLaplaceDpEvent(0.2, 3), 1e-6, ADD_REMOVE),
+    "refusing": (REFUSING, 1e-6, ADD_REMOVE),
+    "noisy margin": (ptr(LaplaceTest(1.0)), 1e-6, ADD_REMOVE),
+    "one sample": (dp.PoissonSampledDpEvent(0.1, ptr(LaplaceTest(1.0))), 1e-6, ADD_REMOVE),
+    "replaced": (together(GAUSSIAN(6.0), GAUSSIAN(9.0)), 1e-5, REPLACE_ONE),
+}
+LONGER = {
+    "composed": (together(LAPLACE, CHOICE, COUNT), 1e-6, ADD_REMOVE),
+    "approximate": (together(ApproximateDpEvent(0.5, 1e-7), LAPLACE), 1e-6, ADD_REMOVE),
+    "discrete gaussian": (together(DiscreteGaussianTest(6.0), COUNT), 1e-6, ADD_REMOVE),
+    "training": (sampled(GAUSSIAN(1.1)), 1e-5, ZERO_OUT),
+    "tested training": (sampled(ptr(LaplaceTest(1.0))), 1e-5, ZERO_OUT),
+    "branches": (sampled(ptr(LaplaceTest(1.0), "branch"), 500), 1e-7, ZERO_OUT),
+    "monotone": (sampled(ptr(GaussianTest(2.0), "monotone-branch"), 500), 1e-5, ZERO_OUT),
+    "three records": (sampled(GAUSSIAN(2.0), 500), 1e-5, Relation("zero-out", 3)),
+    "replaced in samples": (sampled(GAUSSIAN(2.0), 500), 1e-5, REPLACE_ONE),
+    "geometric": (RepeatAndSelectDpEvent(sampled(GAUSSIAN(1.5), 500), 10.0, 1.0), 1e-5, ZERO_OUT),
+    "logarithmic": (RepeatAndSelectDpEvent(GAUSSIAN(9.0), 20.0, 0.0), 1e-5, ADD_REMOVE),
+    "poisson": (RepeatAndSelectDpEvent(GAUSSIAN(9.0), 10.0, math.inf), 1e-5, ADD_REMOVE),
+    "worst of": (WorstOfDpEvent([dp.LaplaceDpEvent(4.0), CHOICE]), 1e-5, ADD_REMOVE),
+}
+CASES = {name: pytest.param(*case, id=name) for name, case in QUICK.items()}
+CASES |= {
+    name: pytest.param(*case, id=name, marks=pytest.mark.thorough) for name, case in LONGER.items()
+}
+
+
+def proved(event, relation, epsilon, delta):
+    plain = json.loads(json.dumps(to_plain(event)))
+    return prove(plain, to_plain(relation), epsilon, delta).epsilon
+
+
+@pytest.mark.parametrize(("event", "delta", "relation"), CASES.values())
+def test_prices_are_proved_and_lower_ones_are_not(event, delta, relation):
+    epsilon = epsilon_of(event, delta, relation)
+    assert proved(event, relation, epsilon, delta) <= epsilon * (1 + TOLERANCE)
+    assert proved(event, relation, 0.98 * epsilon, delta) > 0.98 * epsilon * (1 + TOLERANCE)
+
+
+@pytest.mark.thorough
+def test_the_best_of_a_binomial_number_has_a_proof_though_not_the_sharpest():
+    event = BinomialSelectionDpEvent(GAUSSIAN(9.0), 8, 0.9)
+    epsilon = epsilon_of(event, 1e-5)
+    assert epsilon * 0.98 < proved(event, ADD_REMOVE, epsilon, 1e-5) < epsilon * 1.02
+
+
+@pytest.mark.parametrize(
+    "event",
+    [dp.NonPrivateDpEvent(), dp.SampledWithoutReplacementDpEvent(10, 2, GAUSSIAN(1.0))],
+    ids=["no noise", "another sampling"],
+)
+def test_nothing_is_claimed_about_other_events(event):
+    with pytest.raises(UnknownEventError):
+        proved(event, ADD_REMOVE, 1.0, 1e-6)
+    with pytest.raises(UnknownEventError):
+        proved(event, ADD_REMOVE, 1.0, 0.0)
+
+
+def test_numbers_of_an_event_are_checked():
+    for bad in (-1.0, 0.0, "x", None, True, math.nan):
+        event = {"kind": "GaussianDpEvent", "noise_multiplier": bad}
+        with pytest.raises(ValueError, match=r"Expected|could not convert"):
+            prove(event, {"adjacency": "add-remove", "records": 1}, 1.0, 1e-6)
