@@ -43,11 +43,14 @@ quick: $(call has,dev+tables)
 	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
 
 # Theorems, checked by Coq, and the definitions of their statements run beside src/: docs/proofs.md.
-proofs: $(call has,$(TEST_EXTRAS))
-	@command -v coqc >/dev/null && command -v ocamlopt >/dev/null || { \
-		echo "make proofs needs Coq 8.16 and OCaml; Debian has them as: coq ocaml-nox"; exit 1; }
+proofs: has-coq $(call has,$(TEST_EXTRAS))
 	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
 	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -p no:cacheprovider tests/proofs
+
+.PHONY: has-coq
+has-coq:
+	@command -v coqc >/dev/null && command -v ocamlopt >/dev/null || { \
+		echo "make proofs needs Coq 8.16 and OCaml; Debian has them as: coq ocaml-nox"; exit 1; }
 
 test: $(WHEEL_SITE)/.installed
 	$(pytest)
