@@ -1,4 +1,4 @@
-"""Pages filled from receipts: a checklist, the section of a model card, a page for an officer."""
+"""Pages filled from receipts: a checklist, and a page for whoever answers for the data."""
 
 import html
 import math
@@ -107,22 +107,6 @@ def checklist(receipt: Receipt, verdict: str) -> str:
         cells = [(question, YOURS if each is None else cell(each)) for question, each in rows]
         lines += [*table(("Question", "Answer"), cells), ""]
     return "\n".join(lines)
-
-
-def model_card(receipt: Receipt) -> str:
-    """The section on privacy of a Hugging Face model card, as Markdown."""
-    warning = (
-        "\n**The noise was seeded, so the guarantee is void against whoever knows the seed.**\n"
-    )
-    return (
-        "## Differential privacy\n\n"
-        f"This model was trained with differential privacy: {claim(receipt)}, for "
-        f"{relation_sentence(receipt)}.\n{warning if receipt.predictable else ''}\n"
-        f"`receipt.json` (SHA-256 of its content `{receipt.digest}`) holds the mechanism, the plan "
-        "and a digest of these parameters. Check it with `prudent verify receipt.json`.\n\n"
-        "Not covered: data that the model had seen before, and choices that were made by looking "
-        "at other runs on the same records.\n"
-    )
 
 
 _HEADER = ("Receipt", "What was asked", "Guarantee", "For", "Verdict")

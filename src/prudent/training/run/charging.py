@@ -159,7 +159,7 @@ class RunCharge:
             released=released,
             ledger=self.ledger,
             charge=charge,
-            **facts,
+            **({"unit": self.protected} | facts),
         )
 
 
