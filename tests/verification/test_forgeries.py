@@ -4,9 +4,11 @@ None may be verified, and none may end `verify` with a traceback: what cannot be
 """
 
 import copy
+import hashlib
 import json
 
 import numpy as np
+import pyarrow
 import pytest
 
 import prudent
@@ -276,3 +278,51 @@ def test_many_records_of_a_person_take_no_more_time(honest, status_of):
 def test_a_signer_that_is_not_known_is_not_a_refutation(honest, status_of):
     assert status_of(json.dumps(honest), "--signer", "nobody of this name") == 2
     assert status_of(json.dumps(honest), "--signer", "0" * 64) == 1
+
+
+def test_a_row_of_a_ledger_binds_unit_and_price(status_of, tmp_path):
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=5.0, delta=1e-5) as ledger:
+        data = pyarrow.table({"user": np.arange(500) // 2, "salary": np.arange(500.0)})
+        given = {"column": "salary", "unit": "user", "ledger": ledger}
+        prudent.mean(data, epsilon=0.5, bounds=(0, 500), receipt=tmp_path / "a.json", **given)
+    content = json.loads((tmp_path / "a.json").read_text())
+    assert status_of(sealed(content)) == 0
+    for changes in ({"unit": "record"}, {"unit": "record", "asked": {"unit": None}}):
+        asked = content["asked"] | changes.get("asked", {})
+        assert status_of(sealed(content | changes | {"asked": asked})) == 1
+    dear = json.loads(content["ledger"]["rows"][0]["record"])
+    dear["price"]["epsilon"] = 2.0
+    record = json.dumps(dear)
+    digest = hashlib.sha256(f"{content['ledger']['before']}\n{record}".encode()).hexdigest()
+    noted = content["ledger"] | {"rows": [{"record": record, "digest": digest}], "head": digest}
+    assert status_of(sealed(content | {"ledger": noted})) == 1
+
+
+def test_a_receipt_replaces_nothing_but_a_receipt(tmp_path):
+    """Not the data, nor the ledger; and that is found before anything is charged."""
+    data = tmp_path / "data.csv"
+    data.write_text("salary\n1\n2\n")
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=1.0, delta=1e-5) as ledger:
+        for bad in (data, tmp_path / "budget.db", "/dev/null"):
+            with pytest.raises(ValueError, match="a receipt to replace"):
+                prudent.count(np.arange(9.0), epsilon=0.1, ledger=ledger, receipt=bad)
+        assert ledger.spent == 0
+        for _ in range(2):
+            receipt = tmp_path / "a.json"
+            prudent.count(np.arange(9.0), epsilon=0.1, ledger=ledger, receipt=receipt)
+    assert data.read_text() == "salary\n1\n2\n"
+
+
+def test_prices_of_different_neighbours_are_not_added_up(honest, tmp_path, capsys):
+    paths = [tmp_path / name for name in ("a.json", "b.json")]
+    other = {"relation": honest["relation"] | {"adjacency": "replace-one"}, "epsilon": 1.0}
+    other |= {"asked": {}, "released": {}}
+    for path, change, said in (
+        (paths[0], {}, "at most ε = 1 at δ = 0"),
+        (paths[1], other, "do not add up"),
+        (paths[1], {"epsilon": 0.4, "asked": {}, "released": {}}, "Not all of them are verified"),
+    ):
+        paths[1].write_text(sealed(honest))
+        path.write_text(sealed(copy.deepcopy(honest) | change))
+        assert main(["report", *map(str, paths)]) == 0
+        assert said in capsys.readouterr().out

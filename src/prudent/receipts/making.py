@@ -40,11 +40,12 @@ class ReceiptFile:
         if target is None:
             return None
         found = target if isinstance(target, cls) else cls(target)  # type: ignore[arg-type]
-        if found.path.is_dir():
-            raise _validate.ArgumentError("receipt", "a file", got=str(found.path))
+        if found.path.exists() and not _is_receipt(found.path):  # the data, or a ledger
+            wanted = "a new file, or a receipt to replace"
+            raise _validate.ArgumentError("receipt", wanted, got=str(found.path))
         _files.check_writable(found.path.parent)
         if found.sign is not None:
-            keys.key_digits(found.sign)
+            keys.secret_key(found.sign)
         return found
 
     def write(self, receipt: Receipt) -> None:
@@ -54,6 +55,16 @@ class ReceiptFile:
         except OSError as error:
             reason = error.strerror
             warnings.warn(f"The receipt could not be written: {reason}.", stacklevel=2)
+
+
+def _is_receipt(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        Receipt.read(path)
+    except ValueError:
+        return False
+    return True
 
 
 ReceiptTarget: TypeAlias = str | os.PathLike[str] | ReceiptFile

@@ -130,11 +130,11 @@ def _ok(condition: bool, claim: str, good: str, bad: str) -> Finding:
 
 
 def _digests(receipt: Receipt, noted: str) -> Iterator[Finding]:
-    price = {"epsilon": receipt.epsilon, "delta": receipt.delta}
+    price = {"epsilon": receipt.epsilon, "delta": receipt.delta, "unit": receipt.unit}
     for part in (receipt.asked, receipt.released):
         for name, each in part.items() if isinstance(part, Mapping) else ():
             if each is not None and price.get(name, each) != each:
-                yield Finding(Standing.FAILED, "price", f"the receipt has two {name}s.")
+                yield Finding(Standing.FAILED, "price", f"the receipt has two of {name}.")
     try:
         theorems = theorems_of(receipt.event, receipt)
     except (AttributeError, KeyError, TypeError):  # of an event that cannot be read
@@ -262,9 +262,12 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> str | None:
             return "its rows are of another data set."
         if first["event"] != receipt.event:
             return "what was charged is not the event of this receipt."
-        told = {name: each for name, each in receipt.asked.items() if each is not None}
-        if any(first["details"].get(name, each) != each for name, each in told.items()):
+        told = first["details"]
+        if any(told.get(name, each) != each for name, each in receipt.asked.items()):
             return "what was asked is not what the ledger notes."
+        price = first["price"]
+        if price["delta"] == receipt.delta and price["epsilon"] > 1.01 * receipt.epsilon:
+            return "the ledger notes a higher price."
     except Exception:  # whoever wrote the receipt chooses which one
         return "its rows cannot be read."
     return None
