@@ -6,7 +6,7 @@
     with discrete Laplace noise for the proposal, and otherwise with noise for
     the whole range. *)
 
-From Coq Require Import Reals ZArith List Lra Lia Bool.
+From Coq Require Import Reals ZArith List Lra Lia Bool Permutation.
 From Prudent Require Import Finite Pure ProposeTestRelease Geometric.
 From Prudent Require Quantile.
 Import ListNotations.
@@ -48,8 +48,9 @@ Definition passes (m : Z) : bool := (threshold <? m)%Z.
 Definition robust (S : list Z) : Z -> R := law r value_low value_width (value S).
 Definition fallback (S : list Z) : Z -> R := law s value_low value_width (value S).
 
-(** One record more, or one less. *)
-Definition neighbours (S T : list Z) : Prop := exists x, S = x :: T \/ T = x :: S.
+(** One record more, or one less, at any place. *)
+Definition neighbours (S T : list Z) : Prop :=
+  exists x, Permutation S (x :: T) \/ Permutation T (x :: S).
 
 Definition near (S T : list Z) : Prop := (Z.abs (value S - value T) <= Z.of_nat tau)%Z.
 
@@ -79,9 +80,18 @@ Proof.
   lia.
 Qed.
 
+Lemma value_permutation S T : Permutation S T -> value S = value T.
+Proof.
+  intros P. apply (Quantile.quantile_permutation low high); [auto|apply clamped|].
+  apply Permutation_map, P.
+Qed.
+
+Lemma margin_of_permutation S T : Permutation S T -> margin_of S = margin_of T.
+Proof. intros P. apply Quantile.margin_permutation, Permutation_map, P. Qed.
+
 Lemma margin_close S T : neighbours S T -> (Z.abs (margin_of S - margin_of T) <= 1)%Z.
 Proof.
-  intros [x [-> | ->]]; unfold margin_of; cbn [map];
+  intros [x [P|P]]; rewrite (margin_of_permutation _ _ P); unfold margin_of; cbn [map];
     pose proof (Quantile.margin_of_one_more low high a b (Z.of_nat tau) fraction ltac:(lia) cap
                   (clamp x)) as H.
   - apply H.
@@ -91,7 +101,8 @@ Qed.
 Lemma margin_safe S T :
   neighbours S T -> (0 < margin_of S \/ 0 < margin_of T)%Z -> near S T.
 Proof.
-  intros [x [-> | ->]] M; unfold near, value, margin_of in *; cbn [map] in *.
+  intros [x [P|P]]; unfold near; rewrite (margin_of_permutation _ _ P), (value_permutation _ _ P);
+    intros M; unfold value, margin_of in *; cbn [map] in *.
   - apply (Quantile.quantile_moves low high a b (Z.of_nat tau) fraction ltac:(lia) cap); auto; [|tauto].
     apply (clamped (x :: T)).
   - rewrite <- Z.abs_opp, Z.opp_sub_distr, Z.add_comm.

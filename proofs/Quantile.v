@@ -296,6 +296,19 @@ Proof.
   unfold cost, inside, right_of, left_of. rewrite !(count_permutation _ l l' P). reflexivity.
 Qed.
 
+Lemma quantile_permutation lo hi a b l l' :
+  0 < a <= b -> Forall (fun x => lo <= x <= hi) l -> Permutation l l' ->
+  quantile lo a b l = quantile lo a b l'.
+Proof.
+  intros H F P. assert (F' : Forall (fun x => lo <= x <= hi) l') by (eapply Permutation_Forall; eauto).
+  assert (S : size l = size l') by (unfold size; rewrite (Permutation_length P); reflexivity).
+  assert (C : forall u, left_of u l = left_of u l') by (intros u; apply count_permutation; auto).
+  pose proof (quantile_low lo hi a b l F). pose proof (quantile_low lo hi a b l' F').
+  apply Z.le_antisymm; apply (quantile_at_most lo a b H); auto.
+  - rewrite S, C. apply (quantile_at_most lo a b H); auto. lia.
+  - rewrite <- S, <- C. apply (quantile_at_most lo a b H); auto. lia.
+Qed.
+
 (** ** The interquartile range *)
 
 Definition interquartile_range (lo : Z) (l : list Z) : Z := quantile lo 3 4 l - quantile lo 1 4 l.

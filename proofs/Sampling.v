@@ -103,7 +103,7 @@ Proof.
   right. f_equal. ring.
 Qed.
 
-(** h bounds the profile of one more record, x, in any batch. *)
+(** h bounds the profile of one more record, x, at any place of any batch. *)
 Variable h : R -> R.
 Variable x : Record.
 
@@ -115,10 +115,10 @@ Lemma hockey_ext P Q P' Q' a :
   (forall y, P y = P' y) -> (forall y, Q y = Q' y) -> hockey outputs P Q a = hockey outputs P' Q' a.
 Proof. intros E F. apply sum_ext. intros y _. rewrite E, F. reflexivity. Qed.
 
-Lemma removing_from_any_data bound data batch a :
-  (forall b, hockey outputs (mixed q (M b) (M (b ++ [x]))) (M b) a <= bound) ->
-  hockey outputs (mixed q (sampled data batch) (sampled data (batch ++ [x])))
-                 (sampled data batch) a <= bound.
+Lemma removing_from_any_data bound data batch rest a :
+  (forall b, hockey outputs (mixed q (M (b ++ rest)) (M (b ++ x :: rest))) (M (b ++ rest)) a <= bound) ->
+  hockey outputs (mixed q (sampled data (batch ++ rest)) (sampled data (batch ++ x :: rest)))
+                 (sampled data (batch ++ rest)) a <= bound.
 Proof.
   intros B. revert batch; induction data as [|z data IH]; intros batch; [apply B|].
   simpl. erewrite hockey_ext; [|intros; apply rearranged|reflexivity].
@@ -126,10 +126,10 @@ Proof.
   pose proof (IH batch). pose proof (IH (z :: batch)) as J. simpl in J. nra.
 Qed.
 
-Lemma adding_to_any_data bound data batch a :
-  (forall b, hockey outputs (M b) (mixed q (M b) (M (b ++ [x]))) a <= bound) ->
-  hockey outputs (sampled data batch)
-                 (mixed q (sampled data batch) (sampled data (batch ++ [x]))) a <= bound.
+Lemma adding_to_any_data bound data batch rest a :
+  (forall b, hockey outputs (M (b ++ rest)) (mixed q (M (b ++ rest)) (M (b ++ x :: rest))) a <= bound) ->
+  hockey outputs (sampled data (batch ++ rest))
+                 (mixed q (sampled data (batch ++ rest)) (sampled data (batch ++ x :: rest))) a <= bound.
 Proof.
   intros B. revert batch; induction data as [|z data IH]; intros batch; [apply B|].
   simpl. erewrite hockey_ext; [|reflexivity|intros; apply rearranged].
@@ -137,25 +137,31 @@ Proof.
   pose proof (IH batch). pose proof (IH (z :: batch)) as J. simpl in J. nra.
 Qed.
 
-(** A data set with the record x against the one without it. *)
-Theorem poisson_sampling_removing data epsilon :
-  (forall b a, 0 <= a -> hockey outputs (M (b ++ [x])) (M b) a <= h a) ->
-  hockey outputs (sampled (x :: data) []) (sampled data []) (exp epsilon)
+(** A data set with the record x, at any place, against the one without it. *)
+Theorem poisson_sampling_removing before after epsilon :
+  (forall b c a, 0 <= a -> hockey outputs (M (b ++ x :: c)) (M (b ++ c)) a <= h a) ->
+  hockey outputs (sampled (before ++ x :: after) []) (sampled (before ++ after) []) (exp epsilon)
   <= removing q h (exp epsilon).
 Proof.
-  intros H. apply (removing_from_any_data _ data []). intros b.
-  rewrite sampled_removing; auto. apply removing_monotone; auto.
+  intros H. generalize (@nil Record) as batch. induction before as [|z before IH]; intros batch.
+  - apply (removing_from_any_data _ after [] batch). intros b.
+    rewrite sampled_removing; auto. apply removing_monotone; auto.
+  - simpl. eapply Rle_trans; [apply hockey_mixed|].
+    pose proof (IH batch). pose proof (IH (z :: batch)). nra.
 Qed.
 
 (** The one without it against the one with it. *)
-Theorem poisson_sampling_adding data epsilon :
-  (forall b a, 0 <= a -> hockey outputs (M b) (M (b ++ [x])) a <= h a) ->
-  hockey outputs (sampled data []) (sampled (x :: data) []) (exp epsilon)
+Theorem poisson_sampling_adding before after epsilon :
+  (forall b c a, 0 <= a -> hockey outputs (M (b ++ c)) (M (b ++ x :: c)) a <= h a) ->
+  hockey outputs (sampled (before ++ after) []) (sampled (before ++ x :: after) []) (exp epsilon)
   <= adding q h (exp epsilon).
 Proof.
   intros H. assert (0 <= exp epsilon) by (left; apply exp_pos).
-  apply (adding_to_any_data _ data []). intros b.
-  rewrite sampled_adding; try apply M_law; auto. apply adding_monotone; auto.
+  generalize (@nil Record) as batch. induction before as [|z before IH]; intros batch.
+  - apply (adding_to_any_data _ after [] batch). intros b.
+    rewrite sampled_adding; try apply M_law; auto. apply adding_monotone; auto.
+  - simpl. eapply Rle_trans; [apply hockey_mixed|].
+    pose proof (IH batch). pose proof (IH (z :: batch)). nra.
 Qed.
 
 End Batches.

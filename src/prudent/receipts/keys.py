@@ -70,10 +70,15 @@ def signed(receipt: Receipt, key: str | os.PathLike[str]) -> Receipt:
         receipt: What to sign.
         key: The name of a key, or its file.
     """
-    secret = _private().from_private_bytes(bytes.fromhex(key_digits(key)))
+    secret = secret_key(key)
     public = secret.public_key().public_bytes_raw().hex()
     signature = secret.sign(_PURPOSE + receipt.digest.encode()).hex()
     return attrs.evolve(receipt, signature={"key": public, "signature": signature})
+
+
+def secret_key(key: str | os.PathLike[str]) -> Any:
+    """The secret part of a key, which is named or found by its name."""
+    return _private().from_private_bytes(bytes.fromhex(key_digits(key)))
 
 
 def is_signed(receipt: Receipt) -> bool:

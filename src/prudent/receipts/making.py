@@ -22,6 +22,10 @@ from prudent.receipts.theorems import theorems_of
 _PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
 
 
+def _path(path: str | os.PathLike[str]) -> Path:
+    return _validate.path(path=path)
+
+
 @attrs.frozen
 class ReceiptFile:
     """Where to write a receipt, and whose key signs it.
@@ -31,7 +35,7 @@ class ReceiptFile:
         sign: The name or the file of a key of `prudent keys`; None: it is not signed.
     """
 
-    path: Path = attrs.field(converter=lambda path: _validate.path(path=path))
+    path: Path = attrs.field(converter=_path)
     sign: str | os.PathLike[str] | None = None
 
     @classmethod
@@ -39,12 +43,13 @@ class ReceiptFile:
         """The file of a target, found to be writable, and its key to be there."""
         if target is None:
             return None
-        found = target if isinstance(target, cls) else cls(target)  # type: ignore[arg-type]
-        if found.path.is_dir():
-            raise _validate.ArgumentError("receipt", "a file", got=str(found.path))
+        found = cls(target) if isinstance(target, str | os.PathLike) else cls(target.path, target.sign)
+        if found.path.exists() and not _is_receipt(found.path):  # the data, or a ledger
+            wanted = "a new file, or a receipt to replace"
+            raise _validate.ArgumentError("receipt", wanted, got=str(found.path))
         _files.check_writable(found.path.parent)
         if found.sign is not None:
-            keys.key_digits(found.sign)
+            keys.secret_key(found.sign)
         return found
 
     def write(self, receipt: Receipt) -> None:
@@ -54,6 +59,16 @@ class ReceiptFile:
         except OSError as error:
             reason = error.strerror
             warnings.warn(f"The receipt could not be written: {reason}.", stacklevel=2)
+
+
+def _is_receipt(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        Receipt.read(path)
+    except ValueError:
+        return False
+    return True
 
 
 ReceiptTarget: TypeAlias = str | os.PathLike[str] | ReceiptFile

@@ -2,7 +2,8 @@
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from prudent._rounding import exact, rounded_up
@@ -58,7 +59,7 @@ def checklist(receipt: Receipt, verdict: str) -> str:
     if receipt.ledger is not None:
         head = str(receipt.ledger["head"])[:16]
         composition = f"Charged to a ledger, whose head was {head}… then; see `prudent report`."
-    certified = [f"at least {each['needed']} records" for each in receipt.certificates()]
+    certified = [f"at least {each.get('needed')} records" for each in receipt.certificates()]
     sections: dict[str, list[tuple[str, str | None]]] = {
         "The guarantee (NIST SP 800-226, section 2)": [
             ("Privacy parameters", claim(receipt)),
@@ -142,7 +143,7 @@ def officers_html(found: Mapping[str, tuple[Receipt, str]]) -> str:
 def _rows(
     found: Mapping[str, tuple[Receipt, str]], *, escaped: bool = True
 ) -> list[tuple[str, ...]]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (name, asked(receipt), claim(receipt), relation_sentence(receipt), verdict)
         for name, (receipt, verdict) in found.items()
     ]
@@ -151,12 +152,23 @@ def _rows(
 
 def _total(found: Mapping[str, tuple[Receipt, str]]) -> str:
     receipts = [receipt for receipt, _ in found.values()]
-    epsilon = math.fsum(each.epsilon for each in receipts)
-    delta = math.fsum(each.delta for each in receipts)
+    if not all(verdict.startswith("Verified") for _, verdict in found.values()):
+        return "Not all of them are verified, so nothing is said about all of them together."
+    if len({relation_sentence(each) for each in receipts}) > 1:
+        return "They protect different things, so their prices do not add up to one for all."
+    epsilon = rounded_up(_sum(each.epsilon for each in receipts), 6)
+    delta = exact(_sum(each.delta for each in receipts))
     return (
-        f"Together, if all are from the same data: at most ε = {rounded_up(epsilon, 6)} at "
-        f"δ = {exact(delta)}, by adding up. A ledger that all of them charged may prove less."
+        f"Together, if all are from the same data: at most ε = {epsilon} at "
+        f"δ = {delta}, by adding up. A ledger that all of them charged may prove less."
     )
+
+
+def _sum(numbers: Iterable[float]) -> float:
+    """The least double that is not below the sum of finite numbers."""
+    total = sum(map(Fraction, numbers), Fraction(0))
+    found = float(total)
+    return math.nextafter(found, math.inf) if Fraction(found) < total else found
 
 
 def cell(text: Any) -> str:

@@ -22,7 +22,28 @@ KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
 """What a receipt may be of."""
 
 _LARGEST = 1 << 28  # bytes of a receipt
+_DEEPEST = 64  # lists and fields inside each other
 _NOT_SIGNED = ("digest", "signature")
+_ADJACENCIES = ("add-remove", "zero-out", "replace-one")
+
+
+def _of(kind: type, *, optional: bool = False) -> Any:
+    """A validator of the type of a field: whoever wrote the file chose it."""
+    own = attrs.validators.instance_of(kind)
+    return attrs.validators.optional(own) if optional else own
+
+
+def _is_relation(_: Any, __: Any, value: Any) -> None:
+    records = value["records"] if isinstance(value, Mapping) else None
+    if type(records) is not int or records < 1 or value["adjacency"] not in _ADJACENCIES:
+        raise ValueError("no relation")
+
+
+def _are_theorems(_: Any, __: Any, value: Any) -> None:
+    if not isinstance(value, list | tuple) or not all(
+        set(each) == {"claim", "theorem", "proof"} for each in value
+    ):
+        raise ValueError("no theorems")
 
 
 @attrs.frozen(kw_only=True)
@@ -50,20 +71,26 @@ class Receipt:
     """
 
     kind: str = attrs.field(validator=attrs.validators.in_(KINDS))
-    asked: Mapping[str, Any]
-    event: Mapping[str, Any]
-    relation: Mapping[str, Any]
-    unit: str = "record"
-    epsilon: float
-    delta: float
+    asked: Mapping[str, Any] = attrs.field(validator=_of(Mapping))
+    event: Mapping[str, Any] = attrs.field(validator=_of(Mapping))
+    relation: Mapping[str, Any] = attrs.field(validator=_is_relation)
+    unit: str = attrs.field(default="record", validator=_of(str))
+    epsilon: float = attrs.field(validator=[_of(float), attrs.validators.ge(0)])
+    delta: float = attrs.field(
+        validator=[_of(float), attrs.validators.ge(0), attrs.validators.lt(1)]
+    )
     released: Any = None
-    files: Mapping[str, str] = attrs.field(factory=dict)
-    digests: Mapping[str, str] = attrs.field(factory=dict)
-    ledger: Mapping[str, Any] | None = None
-    theorems: Sequence[Mapping[str, str]] = ()
-    versions: Mapping[str, str] = attrs.field(factory=dict)
-    predictable: bool = False
-    signature: Mapping[str, str] | None = None
+    files: Mapping[str, str] = attrs.field(factory=dict, validator=_of(Mapping))
+    digests: Mapping[str, str] = attrs.field(factory=dict, validator=_of(Mapping))
+    ledger: Mapping[str, Any] | None = attrs.field(
+        default=None, validator=_of(Mapping, optional=True)
+    )
+    theorems: Sequence[Mapping[str, str]] = attrs.field(default=(), validator=_are_theorems)
+    versions: Mapping[str, str] = attrs.field(factory=dict, validator=_of(Mapping))
+    predictable: bool = attrs.field(default=False, validator=_of(bool))
+    signature: Mapping[str, str] | None = attrs.field(
+        default=None, validator=_of(Mapping, optional=True)
+    )
 
     def plain(self) -> dict[str, Any]:
         """For JSON, with the format and the digest."""
@@ -106,15 +133,38 @@ class Receipt:
         with reading(place, "a receipt of prudent"):
             if place.stat().st_size > _LARGEST:
                 raise ValueError("too large")
-            content = json.loads(place.read_text(encoding="utf-8"))
+            text = place.read_text(encoding="utf-8")
+            content = json.loads(text, object_pairs_hook=_once)
+            _check_depth(content)
             check_format(content, FORMAT, f"{place}")
             del content["format"]
             noted = content.pop("digest")
-            content["epsilon"] = float(content["epsilon"])
+            if content["epsilon"] == "inf":
+                content["epsilon"] = float("inf")
             found = cls(**content)
-            if not isinstance(noted, str) or not 0 <= float(found.delta) < 1:
+            # What has no canonical form, such as NaN or half a character, has no digest.
+            if not isinstance(noted, str) or not found.digest:
                 raise ValueError("no receipt")
             return found, noted
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of an object; of two with one name readers would choose differently."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field twice")
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse what would exhaust the stack of those who walk through it."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for each in inside for inner in each if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ValueError("too deep")
 
 
 def _certificates(value: Any) -> Any:

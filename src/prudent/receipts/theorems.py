@@ -6,6 +6,7 @@ from typing import Any
 from prudent.receipts.receipt import Receipt
 
 _COQ = "checked by Coq"
+_FINITE = "checked by Coq for finitely many outcomes, else proved on paper"
 _PAPER = "proved on paper"
 
 _PTR = {
@@ -21,12 +22,12 @@ _EVENTS = {
     "ExponentialMechanismDpEvent": (
         "the exponential mechanism",
         "Exponential.exponential_mechanism_profile",
-        _COQ,
+        _FINITE,
     ),
     "ApproximateDpEvent": ("any (ε, δ)-DP mechanism", "Kairouz, Oh and Viswanath 2015", _PAPER),
     "PoissonSampledDpEvent": ("Poisson sampling", "Errata 2.1, Subsampling", _PAPER),
-    "ComposedDpEvent": ("composition", "Finite.composition", _COQ),
-    "SelfComposedDpEvent": ("composition", "Finite.composition", _COQ),
+    "ComposedDpEvent": ("composition", "Finite.composition", _FINITE),
+    "SelfComposedDpEvent": ("composition", "Finite.composition", _FINITE),
     "WorstOfDpEvent": (
         "one of several, chosen without the data",
         "Zhu, Dong and Wang 2022",
@@ -44,14 +45,17 @@ _EVENTS = {
 def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, str]]:
     """What the claims of a receipt rest on, each theorem once.
 
-    The conditions of the Coq theorems are stated in docs/proofs.md: finite sets of outcomes, in
-    particular. What remains on paper is said there.
+    The conditions of the Coq theorems, and what remains on paper, are stated in docs/proofs.md.
     """
     found = [*_of_event(event)]
     if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
-        found.append(("several records of a person", "Finite.group_privacy", _COQ))
-    if receipt.certificates():
-        found.append(("a certificate by a noisy distance", "release.certificates", _PAPER))
+        bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
+        found.append(("several records of a person", bounds, _PAPER))
+    for certificate in receipt.certificates():
+        votes = "'votes'" in str(certificate.get("basis"))
+        place = "estimators.aggregation.votes" if votes else "release.certificates"
+        by = "noisy votes" if votes else "a noisy distance"
+        found.append((f"a certificate by {by}", place, _PAPER))
     if receipt.kind == "classifier":
         found.append(("radii of predictions by counts", "Counts.certificate", _COQ))
     names = ("claim", "theorem", "proof")
@@ -61,7 +65,7 @@ def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, st
 def _of_event(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     kind = event["kind"]
     if kind == "ProposeTestReleaseDpEvent":
-        yield "Propose-Test-Release", _PTR[event["reveals"]], _COQ
+        yield "Propose-Test-Release", _PTR[event["reveals"]], _FINITE
         yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
     elif kind.endswith("Test"):
         yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER

@@ -1,5 +1,6 @@
 """Certificates computed again from the released numbers that they follow from."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,29 +12,40 @@ _MOST = 1 << 60  # records
 
 
 def problem_of(certificate: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
-    """What is wrong with a certificate; None if nothing is, or it cannot be computed again."""
-    if certificate["withstands"] != max(0, certificate["needed"] - 1):
+    """What is wrong with a certificate; None if it follows from the released numbers."""
+    needed, confidence = certificate["needed"], certificate["confidence"]
+    if type(needed) is not int or type(confidence) is not float or not 0 < confidence < 1:
+        return "its numbers are no numbers of a certificate."
+    if certificate["withstands"] != max(0, needed - 1):
         return "the records it withstands do not follow from those that are needed."
-    basis = certificate.get("basis") or {}
+    basis = certificate["basis"]
+    noises = list(_noises(event))
     with ctx.workprec(BITS):
-        match basis.get("kind"):
+        match basis["kind"]:
             case "distance":
-                if certificate["epsilon"] not in list(_noises(event)):
+                if ("laplace", certificate["epsilon"]) not in noises:
                     return "no noise of its ε is in the event."
                 most = _by_distance(certificate, basis["noisy"])
             case "votes":
+                # One part replaces its vote in each question: two counts move by one.
+                moved = {"laplace": 2 * len(basis["counts"])}
+                moved["gaussian"] = math.sqrt(moved["laplace"])
+                kind = basis["distribution"]
+                scales = [moved[name] / each for name, each in noises if name == kind]
+                if not scales or basis["scale"] < min(scales) * (1 - 1e-12):
+                    return "no noise of its scale is in the event."
                 most = _by_votes(certificate, basis)
             case _:
-                return None
-    if certificate["needed"] > most:
-        return f"the released numbers show {most} records, not {certificate['needed']}."
-    return None
+                return "what it follows from is not known here."
+    return None if needed <= most else f"the released numbers show {most} records, not {needed}."
 
 
-def _noises(event: Mapping[str, Any]) -> Iterator[float]:
-    """The ε of every discrete Laplace noise in an event."""
-    if event["kind"] == "DiscreteLaplaceDpEvent":
-        yield event["noise_parameter"] * event["sensitivity"]
+def _noises(event: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The kind of each noise for a change of one that an event has, and one over its scale."""
+    if event["kind"] == "DiscreteLaplaceDpEvent" and event["sensitivity"] == 1:
+        yield "laplace", event["noise_parameter"]
+    if event["kind"] == "GaussianDpEvent":
+        yield "gaussian", 1 / event["noise_multiplier"]
     for inner in [*event.get("events", ()), *filter(None, [event.get("event")])]:
         yield from _noises(inner)
 
@@ -45,12 +57,16 @@ def _by_distance(certificate: Mapping[str, Any], noisy: int) -> int:
     """
     ratio = (-positive(certificate["epsilon"])).exp()
     wrong = 1 - arb(certificate["confidence"])
+    if type(noisy) is not int:
+        raise ValueError("A noisy distance is a whole number.")
     return max(0, noisy - _fewest(lambda t: ratio ** (t + 1) / (1 + ratio) <= wrong))
 
 
 def _by_votes(certificate: Mapping[str, Any], basis: Mapping[str, Any]) -> int:
     """The least number of parts that must change their vote, whatever the noise of the counts."""
     counts, scale = basis["counts"], positive(basis["scale"])
+    if any(type(each) is not int for votes in counts for each in votes):
+        raise ValueError("Noisy counts are whole numbers.")
     each = (1 - arb(certificate["confidence"])) / sum(map(len, counts))
     error = _fewest(lambda t: _exceeds(basis["distribution"], scale, t) <= each)
     needed = []

@@ -22,6 +22,7 @@ BITS = 128
 THRESHOLD_ERROR = 3e-12
 """The double that a program uses for a threshold changes no probability by more, relatively."""
 
+_LARGEST = 1e300
 _MOST_MARGINS = 256
 _FEW = 8  # pairs for which the noise itself is quick enough
 _BEYOND = 10  # standard deviations of a Gaussian test
@@ -33,14 +34,11 @@ class UnknownEventError(ValueError):
 
 def number(value: Any) -> arb | None:
     """An exact number of an event; None stands for infinity."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise UnknownEventError(f"Expected a number in the event, got {value!r:.40}.")
-    if isinstance(value, int):
-        return arb(value)
-    found = float(value)
-    if math.isnan(found) or found < 0:
+    if isinstance(value, str) and value == "inf":
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:
         raise UnknownEventError(f"Expected numbers >= 0 in the event, got {value!r:.40}.")
-    return None if math.isinf(found) else arb(found)
+    return arb(value)
 
 
 def finite(value: Any) -> arb:
@@ -203,6 +201,8 @@ def worst_of(event: Mapping[str, Any], rate: arb) -> Worst:
         case "ApproximateDpEvent":
             # Randomised response, and all is revealed with probability δ.
             epsilon, delta = positive(event["epsilon"]), finite(event["delta"])
+            if not delta < 1:
+                raise UnknownEventError("Expected a δ below 1 in the event.")
             often = (1 - delta) / (1 + (-epsilon).exp())
             rare = often * (-epsilon).exp()
             answers = ((rare, often, None), (often, rare, None))
@@ -371,6 +371,8 @@ _FARTHEST = 1 << 60
 def _of_release(event: Mapping[str, Any]) -> tuple[tuple[Pair, ...], arb]:
     """The pairs of Propose-Test-Release, and what they leave out of δ."""
     test, failure = MarginTest.of(event["test"]), positive(event["failure"])
+    if not failure < 0.5:
+        raise UnknownEventError("Expected a failure below 1/2 in the event.")
     fallback = number(event["noise_multiplier"])
     robust = fallback
     if event["robust_noise_multiplier"] is not None:

@@ -31,7 +31,9 @@ from prudent.verification.selections import SELECTIONS, Selection
 TOLERANCE = 1e-3
 """How much more than the claim a check on a grid may show, as a fraction of ε."""
 
-_ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
+_ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
+
+_ACCURACIES = (0.06, 0.02, 0.01)  # of grids, relative to the deviation of a loss; each if needed
 _TAIL = 1e-4  # of δ, which the ends of a grid may cost
 _FEW = 64  # candidates of which all may be released instead of the best
 
@@ -43,11 +45,13 @@ class Found:
     Attributes:
         epsilon: An ε at which the event is (ε, δ)-DP: proved.
         method: How, in words.
+        tolerance: How much more than the claim this may be, as a fraction, without refuting it.
         coarse: Whether the proof of a claim may be sharper than this one.
     """
 
     epsilon: float
     method: str
+    tolerance: float = 0.0
     coarse: bool = False
 
 
@@ -67,6 +71,8 @@ def prove(
     """
     distance = _distance(relation)
     pure = _pure(event)
+    if pure == 0:
+        raise UnknownEventError("The event has no noise, so it accounts for no answer.")
     if pure is not None and float_above(pure * distance) <= epsilon:
         total = float_above(pure * distance)
         return Found(total, "exact sums of rational numbers")
@@ -87,13 +93,16 @@ def float_above(value: Fraction) -> float:
 def _distance(relation: Mapping[str, Any]) -> int:
     """How many records must be added or removed from one data set to its neighbour."""
     records, adjacency = relation["records"], relation["adjacency"]
-    if type(records) is not int or records < 1 or adjacency not in _DISTANCES:
+    if type(records) is not int or not 1 <= records <= _MOST_RECORDS or adjacency not in _DISTANCES:
         raise UnknownEventError("Expected a known neighbouring relation.")
     return int(records) * _DISTANCES[adjacency]
 
 
 _DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
 _SAMPLED = "PoissonSampledDpEvent"
+_MOST_RECORDS = 10**4
+_MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
+_MOST_KINDS = 1000  # of releases
 
 
 def _pure(event: Mapping[str, Any]) -> Fraction | None:
@@ -118,7 +127,9 @@ def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
         case "LaplaceTest" | "DiscreteLaplaceTest":
             return 1 / exact("scale")
         case "DiscreteLaplaceDpEvent":
-            return exact("noise_parameter") * int(leaf["sensitivity"])
+            if type(leaf["sensitivity"]) is not int:
+                raise UnknownEventError("Expected a whole sensitivity in the event.")
+            return exact("noise_parameter") * exact("sensitivity")
         case "ExponentialMechanismDpEvent":
             return exact("epsilon")
         case "ApproximateDpEvent" if leaf["delta"] == 0:
@@ -178,6 +189,8 @@ class Parts:
                 name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
                 precision += count * (distance / positive(leaf[name])) ** 2
                 continue
+            if len(known) > _MOST_KINDS:
+                raise UnknownEventError("The event has more kinds of releases than are summed.")
             text = json.dumps(leaf, sort_keys=True)
             profile = known[text][0] if text in known else _profile(leaf, relation)
             if profile is None:
@@ -292,6 +305,8 @@ def _at_distance(
     if len(worst.pairs) > 1:
         return None
     if isinstance(pair, Mixture) and len(pair.parts) == 1 and pair.parts[0][2] is not None:
+        if rate < 1 and relation["records"] > _MOST_SAMPLED:
+            return None
         if rate < 1:
             return sampled_group(pair.parts[0][2], rate, relation)
         scaled: Any = Mixture(((arb(1), arb(1), pair.parts[0][2] / distance),))
@@ -306,7 +321,9 @@ def _at_distance(
 
 def _least(parts: Parts, epsilon: float, delta: float) -> Found:
     """The claimed ε if it can be shown, and else the least that can be."""
-    method = "closed forms" if len(parts.laws) <= 1 else "laws of the loss"
+    closed = parts.runs == 1
+    method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
+    tolerance = _ROUNDING if closed else TOLERANCE
     best = math.inf
     finest = (0.004,) if parts.runs <= 30 else ()  # losses with atoms between points need it
     for accuracy in (*_ACCURACIES, *finest):
@@ -315,19 +332,21 @@ def _least(parts: Parts, epsilon: float, delta: float) -> Found:
         except CoarseGridError:
             break
         if bound(epsilon) <= delta:
-            return Found(epsilon, f"{method} in ball arithmetic")
+            return Found(epsilon, method, tolerance)
         best = min(best, _solved(bound, epsilon, delta))
-        if best <= epsilon * (1 + TOLERANCE / 5):  # a finer grid would take long for little
+        if closed or best <= epsilon * (
+            1 + TOLERANCE / 5
+        ):  # a finer grid would take long for little
             break
     if best == math.inf:
         raise UnknownEventError("The composition is too long for the grids of this check.")
-    return Found(best, f"{method} in ball arithmetic")
+    return Found(best, method, tolerance)
 
 
 def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> float:
     """The least ε above the claimed one at which the bound is at most δ; infinite if none is."""
     low, high = epsilon, max(2 * epsilon, 0.01)
-    while bound(high) > delta:
+    while not bound(high) <= delta:
         low, high = high, 2 * high
         if high > 1e3:
             return math.inf

@@ -25,7 +25,8 @@ SELECTIONS = ("RepeatAndSelectDpEvent", "BinomialSelectionDpEvent")
 _RANKS = 8000
 _LOSSES = 1500
 _BENDS = 800
-_ROUNDING = 1e-11  # relative, far above the errors of sums and powers of doubles
+_MOST = 10**4  # candidates
+_ROUNDING = 1e-11  # relative, above the errors of sums and of powers up to the number of candidates
 _REACH = 60.0
 
 _Array = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -52,14 +53,16 @@ class Selection:
         """The selection of an event."""
         if event["kind"] == "BinomialSelectionDpEvent":
             draws, probability = event["draws"], float(positive(event["probability"]))
-            if type(draws) is not int or not 1 <= draws <= 10**6 or probability > 1:
+            if type(draws) is not int or not 1 <= draws <= _MOST or probability > 1:
                 raise UnknownEventError("Expected a binomial number of candidates.")
             return cls(draws * probability, None, probability, draws)
         mean, shape = float(finite(event["mean"])), number(event["shape"])
-        if not 1 <= mean <= 1e6:
-            raise UnknownEventError("Expected between 1 and a million candidates on average.")
+        if not 1 <= mean <= _MOST:
+            raise UnknownEventError("Expected between 1 and 10,000 candidates on average.")
         if shape is None:
             return cls(mean, math.inf, 1.0, None)
+        if not shape <= _MOST:
+            raise UnknownEventError("Expected a smaller shape of the number of candidates.")
         return cls(mean, float(shape), _halting(mean, float(shape)), None)
 
     @property

@@ -180,7 +180,7 @@ class PrivateStrategy(Uncopied, Strategy):
         self._optimizer_of = optimizer
         self._options = options or {"lr": 1.0}
         self._key = Key.random() if seed is None else Key.from_seed(seed)
-        self._charge = RunCharge(ledger, plan)
+        self._charge = RunCharge(ledger, plan, protected="client")
         self._receipt = ReceiptFile.at(receipt)
         self._draws = 0
         self._layout: Layout | None = None
@@ -232,9 +232,7 @@ class PrivateStrategy(Uncopied, Strategy):
         parameters = {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
         released = {"parameters": digest_of_parameters(parameters), "rounds": self.taken}
         predictable = self._key.predictable
-        self._receipt.write(
-            self._charge.receipt("federated", released, unit="client", predictable=predictable)
-        )
+        self._receipt.write(self._charge.receipt("federated", released, predictable=predictable))
 
     def summary(self) -> None:
         """Log the plan and whether its noise is predictable."""
