@@ -69,15 +69,7 @@ def training(path, ledger):
     import torch
     from torch import nn
 
-<<<<<<< HEAD
     aggregation = prudent.Sum(clip=1.0, noise_multiplier=4.0)
-=======
-    from prudent.training import ProposeTestRelease
-
-    aggregation = ProposeTestRelease(
-        clip=1.0, propose=0.5, noise_multiplier=8.0, test=prudent.LaplaceTest(1.0), failure=1e-3
-    )
->>>>>>> review1
     plan = prudent.Plan(sampling_rate=0.1, steps=20, aggregation=aggregation, expected_batch=20)
     features = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     labels = (features[:, 0] > 0).long()

@@ -22,8 +22,8 @@ from prudent.receipts.theorems import theorems_of
 _PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
 
 
-def _path(path: str | os.PathLike[str]) -> Path:
-    return _validate.path(path=path)
+def _path(given: str | os.PathLike[str]) -> Path:
+    return _validate.path(receipt=given)
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class ReceiptFile:
         """The file of a target, found to be writable, and its key to be there."""
         if target is None:
             return None
-        found = cls(target) if isinstance(target, str | os.PathLike) else cls(target.path, target.sign)
+        found = target if isinstance(target, cls) else cls(target)  # type: ignore[arg-type]
         if found.path.exists() and not _is_receipt(found.path):  # the data, or a ledger
             wanted = "a new file, or a receipt to replace"
             raise _validate.ArgumentError("receipt", wanted, got=str(found.path))

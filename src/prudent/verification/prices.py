@@ -33,7 +33,7 @@ TOLERANCE = 1e-3
 
 _ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
 
-_ACCURACIES = (0.06, 0.02, 0.01)  # of grids, relative to the deviation of a loss; each if needed
+_ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
 _TAIL = 1e-4  # of δ, which the ends of a grid may cost
 _FEW = 64  # candidates of which all may be released instead of the best
 
