@@ -120,11 +120,11 @@ def test_profiles_in_balls_are_those_in_floating_point(event, adding):
         if inner["kind"] == "PoissonSampledDpEvent":
             inner, rate = inner["event"], flint.arb(inner["sampling_probability"])
         own = pairs.worst_of(inner, rate)
-        # The threshold of a branch is a double here, and a real number there.
-        threshold = pairs.THRESHOLD_ERROR if inner.get("reveals") == "branch" else 0.0
+        # Of many pairs of branches the noise is that of a law of slightly more variance.
+        coarser = 1e-4 if inner.get("reveals") == "branch" else 0.0
         for at, value, bound in zip(epsilon.tolist(), values.tolist(), bounds, strict=True):
             exact = own.profile(flint.arb(at), adding=adding)
-            assert abs(float(exact) - value) <= bound + threshold * value + 1e-300
+            assert abs(float(exact) - value) <= bound + coarser * value + 1e-300
 
 
 def test_laplace_beside_gaussian_is_the_integral_it_stands_for():

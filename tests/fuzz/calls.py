@@ -634,6 +634,21 @@ CALLS: tuple[Call, ...] = (
         _of("release:Ask", statistic="quantile", column="x", name="a", p=0.5, bounds=(0.0, 9.0)),
     ),
     Call(
+        "release.join",
+        _of(
+            "release:join",
+            left=Made(_table),
+            right=Made(_table),
+            on={"who": "who"},
+            unit="who",
+            public=False,
+            how="left",
+            most_rows=3,
+            connect=None,
+            names=("a", "b"),
+        ),
+    ),
+    Call(
         "release.open_column",
         _of(
             "release:open_column",
@@ -1438,6 +1453,7 @@ EXCLUDED: dict[str, str] = {
     "certify.Landmarks": "made by the classifier of its landmarks, which are a target there",
     "certify.Partition": "what a map of a table declares; its columns are checked when it is made",
     "release.Certificate": _RESULT,
+    "release.Join": _RESULT,
     "release.Description": _RESULT,
     "release.Question": _RESULT,
     "release.RobustValue": _RESULT,

@@ -220,7 +220,13 @@ COMMANDS: tuple[Command, ...] = (
     Command(("release", "count"), _release("--by=city", "--groups=a,b")),
     Command(("release", "sum"), _release("--bounds=0,100", "--unit=who", "--per-unit=sum")),
     Command(("release", "mean"), _release("--bounds=0,100", "--table=x", "--connect=duckdb://")),
-    Command(("release", "variance"), _release("--bounds=0,100")),
+    Command(
+        ("release", "variance"),
+        lambda: [
+            *(_table(), "--column=left.x", "--epsilon=1", f"--join={_table()}", "--on=who=who"),
+            *("--unit=who", "--how=left", "--json"),
+        ],
+    ),
     Command(("release", "describe"), _release("--dry-run")),
     Command(("release", "histogram"), _release("--edges=0,10,20", "--bins=3"), 0.05),
     Command(("release", "trimmed-mean"), _release("--trim=5", "--propose=5", "--delta=1e-6")),

@@ -117,7 +117,7 @@ def test_no_record_is_read_and_nothing_is_charged(tmp_path: Path) -> None:
 
 def test_made_up_records_lie_within_the_bounds() -> None:
     questions = explain(statistics.median, TABLE, "x", bounds=(1e6, 3e6), **MEDIAN)
-    (edge,) = re.findall(r"< CAST\('([\d.]+)' AS DOUBLE\)\)", questions[2].sql)
+    (edge,) = re.findall(r"< CAST\('([\d.]+)' AS DOUBLE\)", questions[2].sql)
     assert 1.9e6 < float(edge) < 2.1e6
 
 

@@ -82,7 +82,7 @@ def test_nothing_but_the_best_candidate_is_left(tmp_path: Path) -> None:
     for setting in work.settings:
         assert (repr(setting["x"]).encode() in left) == (setting["x"] == best)
     names = {path.name for path in tmp_path.iterdir()}
-    assert names <= {"best", "result.json", "running.lock"}
+    assert names <= {"best", "receipt.json", "result.json", "running.lock"}
     assert "settings" not in json.loads((tmp_path / "result.json").read_text())
 
 
@@ -231,6 +231,7 @@ def test_nothing_about_the_number_of_candidates_is_seen_or_left(tmp_path: Path) 
         left = [out, *out.rglob("*")]
         assert {path.name for path in left[1:]} == {
             "best",
+            "receipt.json",
             "sub",
             "weights",
             "result.json",

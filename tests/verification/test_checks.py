@@ -69,11 +69,7 @@ def training(path, ledger):
     import torch
     from torch import nn
 
-    from prudent.training import ProposeTestRelease
-
-    aggregation = ProposeTestRelease(
-        clip=1.0, propose=0.5, noise_multiplier=8.0, test=prudent.LaplaceTest(1.0), failure=1e-3
-    )
+    aggregation = prudent.Sum(clip=1.0, noise_multiplier=4.0)
     plan = prudent.Plan(sampling_rate=0.1, steps=20, aggregation=aggregation, expected_batch=20)
     features = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
     labels = (features[:, 0] > 0).long()
@@ -349,13 +345,3 @@ def test_an_officer_gets_a_page_of_receipts(tmp_path, capsys):
         assert "Verified" in (tmp_path / name).read_text() or name == "page.json"
     assert main(["report", *paths]) == 0
     assert "at most ε = 1 at δ = 0, by adding up" in capsys.readouterr().out
-
-
-def test_a_model_card_states_the_guarantee(tmp_path):
-    from prudent.receipts.pages import model_card
-
-    path = tmp_path / "answer.json"
-    prudent.count(VALUES, epsilon=1.0, receipt=path)
-    text = model_card(Receipt.read(path)[0])
-    assert "ε = 1, δ = 0, for data sets that differ by adding or removing one record" in text
-    assert "seeded" not in text

@@ -146,13 +146,13 @@ class ChangedData:
 
     def after(self, value: float) -> float:
         """The least expectation after the change, of a function in [0, 1] with this one before."""
-        return self._after(value, lambda way: float(way.least(value)))
+        return self._after(value, lambda way, at: float(way.least(at)))
 
-    def _after(self, value: float, least: Callable[[TradeOff], float]) -> float:
+    def _after(self, value: float, least: Callable[[TradeOff, float], float]) -> float:
         one, other = self._ways
         if one.forward[1][0] == one.backward[1][0] == 0:  # both distributions are the same
             return value
-        return min(value, max(0.0, min(least(one), least(other)) - _ROUNDING))
+        return min(value, max(0.0, min(least(one, value), least(other, value)) - _ROUNDING))
 
     def after_many(self, value: float, changes: int, floor: float = -1.0) -> tuple[float, int]:
         """Apply `after` until `changes` or until the bound is at most `floor`.
@@ -161,7 +161,7 @@ class ChangedData:
             The last bound above the floor, and the number of changes it holds for.
         """
         for done in range(changes):
-            fallen = self._after(value, lambda way, at=value: way.searched_once(at))
+            fallen = self._after(value, TradeOff.searched_once)
             if fallen <= floor:
                 return value, done
             if fallen == value:  # nothing is left to lose

@@ -22,6 +22,10 @@ from prudent.receipts.theorems import theorems_of
 _PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
 
 
+def _path(given: str | os.PathLike[str]) -> Path:
+    return _validate.path(receipt=given)
+
+
 @attrs.frozen
 class ReceiptFile:
     """Where to write a receipt, and whose key signs it.
@@ -31,7 +35,7 @@ class ReceiptFile:
         sign: The name or the file of a key of `prudent keys`; None: it is not signed.
     """
 
-    path: Path = attrs.field(converter=lambda path: _validate.path(path=path))
+    path: Path = attrs.field(converter=_path)
     sign: str | os.PathLike[str] | None = None
 
     @classmethod

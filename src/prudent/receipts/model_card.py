@@ -92,6 +92,9 @@ class ModelCard:
                 describe(self.event),
                 "```",
                 "",
+                "`receipt.json`, beside this card, holds the claim, the plan and a digest of the "
+                "parameters: `prudent verify receipt.json` proves its ε again.",
+                "",
                 "### What is not protected",
                 "",
                 "- What is true of the population: a model may tell much about a person by what it "

@@ -1,4 +1,4 @@
-"""Pages filled from receipts: a checklist, the section of a model card, a page for an officer."""
+"""Pages filled from receipts: a checklist, and a page for whoever answers for the data."""
 
 import html
 import math
@@ -110,22 +110,6 @@ def checklist(receipt: Receipt, verdict: str) -> str:
     return "\n".join(lines)
 
 
-def model_card(receipt: Receipt) -> str:
-    """The section on privacy of a Hugging Face model card, as Markdown."""
-    warning = (
-        "\n**The noise was seeded, so the guarantee is void against whoever knows the seed.**\n"
-    )
-    return (
-        "## Differential privacy\n\n"
-        f"This model was trained with differential privacy: {claim(receipt)}, for "
-        f"{relation_sentence(receipt)}.\n{warning if receipt.predictable else ''}\n"
-        f"`receipt.json` (SHA-256 of its content `{receipt.digest}`) holds the mechanism, the plan "
-        "and a digest of these parameters. Check it with `prudent verify receipt.json`.\n\n"
-        "Not covered: data that the model had seen before, and choices that were made by looking "
-        "at other runs on the same records.\n"
-    )
-
-
 _HEADER = ("Receipt", "What was asked", "Guarantee", "For", "Verdict")
 
 
@@ -159,7 +143,7 @@ def officers_html(found: Mapping[str, tuple[Receipt, str]]) -> str:
 def _rows(
     found: Mapping[str, tuple[Receipt, str]], *, escaped: bool = True
 ) -> list[tuple[str, ...]]:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (name, asked(receipt), claim(receipt), relation_sentence(receipt), verdict)
         for name, (receipt, verdict) in found.items()
     ]

@@ -29,7 +29,7 @@ _ADJACENCIES = ("add-remove", "zero-out", "replace-one")
 
 def _of(kind: type, *, optional: bool = False) -> Any:
     """A validator of the type of a field: whoever wrote the file chose it."""
-    own = attrs.validators.instance_of(kind)
+    own: Any = attrs.validators.instance_of(kind)
     return attrs.validators.optional(own) if optional else own
 
 

@@ -50,6 +50,8 @@ class Join:
     @property
     def private_names(self) -> list[str]:
         """The names of the private tables that have one, for the ledger."""
+        if self.connect is not None and self.connect.startswith("duckdb://"):
+            return [self.connect.removeprefix("duckdb://")]  # the file that has both
         return names_of(self.left) + ([] if self.public else names_of(self.right))
 
     @property
@@ -110,7 +112,10 @@ def join(
         )
     _validate.flag(public=public)
     _validate.count(1, 10**6, most_rows=most_rows)
-    if len(set(_validate.values(names=names))) != 2 or not all(map(str.isidentifier, names)):
+    called = _validate.values(names=names)
+    if not all(isinstance(each, str) and each.isidentifier() for each in called) or (
+        len(called) != 2 or called[0] == called[1]
+    ):
         raise ArgumentError("names", "two different names", got=names)
     if unit is not None:
         _validate.instance(str, "the name of a column", unit=unit)
@@ -128,7 +133,7 @@ def join(
         _check_followed(right, keys[unit], "right")
     elif isinstance(right, Join) and right.unit is not None:
         raise ArgumentError("public", "False for a join of private tables", got=True)
-    return Join(left, right, keys, unit, public, how, most_rows, connect, (names[0], names[1]))
+    return Join(left, right, keys, unit, public, how, most_rows, connect, (called[0], called[1]))
 
 
 def names_of(source: Any) -> list[str]:
@@ -139,16 +144,16 @@ def names_of(source: Any) -> list[str]:
 
 
 def _keys(on: Any) -> dict[str, str]:
-    pairs = dict(on) if isinstance(on, Mapping) else None
-    if pairs is None:
+    if not isinstance(on, Mapping):
         listed = [on] if isinstance(on, str) else _validate.values(on=on)
-        pairs = {name: name for name in listed}
-    both = [*pairs, *pairs.values()]
-    if not pairs or not all(isinstance(name, str) for name in both):
+        pairs = list(zip(listed, listed, strict=True))
+    else:
+        pairs = list(on.items())
+    if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
         raise ArgumentError("on", "one or more columns", got=on)
-    if len(set(pairs.values())) < len(pairs):
+    if len({other for _, other in pairs}) < len(pairs):
         raise ArgumentError("on", "different columns of the second table", got=on)
-    return pairs
+    return dict(pairs)
 
 
 def _check_followed(source: Any, unit: str | None, argument: str) -> None:

@@ -28,8 +28,8 @@ def problem_of(certificate: Mapping[str, Any], event: Mapping[str, Any]) -> str 
                 most = _by_distance(certificate, basis["noisy"])
             case "votes":
                 # One part replaces its vote in each question: two counts move by one.
-                moved = {"laplace": 2 * len(basis["counts"])}
-                moved["gaussian"] = math.sqrt(moved["laplace"])
+                votes = 2.0 * len(basis["counts"])
+                moved = {"laplace": votes, "gaussian": math.sqrt(votes)}
                 kind = basis["distribution"]
                 scales = [moved[name] / each for name, each in noises if name == kind]
                 if not scales or basis["scale"] < min(scales) * (1 - 1e-12):

@@ -33,7 +33,7 @@ TOLERANCE = 1e-3
 
 _ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
 
-_ACCURACIES = (0.06, 0.02, 0.01)  # of grids, relative to the deviation of a loss; each if needed
+_ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
 _TAIL = 1e-4  # of δ, which the ends of a grid may cost
 _FEW = 64  # candidates of which all may be released instead of the best
 
@@ -325,7 +325,8 @@ def _least(parts: Parts, epsilon: float, delta: float) -> Found:
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
     tolerance = _ROUNDING if closed else TOLERANCE
     best = math.inf
-    for accuracy in _ACCURACIES:
+    finest = (0.004,) if parts.runs <= 30 else ()  # losses with atoms between points need it
+    for accuracy in (*_ACCURACIES, *finest):
         try:
             bound = parts.prepared(_TAIL * delta, accuracy)
         except CoarseGridError:

@@ -98,7 +98,7 @@ def test_a_person_takes_its_own_rows_out_of_a_join_and_no_others(seed: int, how:
     assert whole == expected
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS[2:])  # floats first
 def test_a_row_becomes_one_row_beside_a_public_table(seed: int) -> None:
     dtype, left, right, _ = drawn(seed)
     listed = list({_plain(row[0]): row for row in right}.values())
@@ -273,6 +273,7 @@ def arrow_of(name: str) -> Any:
     return {"left": one, "right": two, "listed": two.slice(1)}[name]
 
 
+@pytest.mark.thorough
 def test_duckdb_joins_frames() -> None:
     check_engine(arrow_of)
 

@@ -35,6 +35,8 @@ _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty
 ENGINES = ("duckdb", "postgres", "pyspark")
 """The engines of which it is known, for every type, how to read and compare without fail."""
 
+PublicValue: TypeAlias = str | bool | int | float
+
 _ENCODINGS = {"SQL_ASCII": "utf-8", "KOI8R": "koi8_r", "KOI8U": "koi8_u"}  # PostgreSQL's, Python's
 
 
@@ -150,6 +152,20 @@ def literal(value: str | bool | int | float) -> ir.Value:
     return double(value) if isinstance(value, float) else ibis.literal(value)
 
 
+def stored_literal(value: PublicValue, rows: ir.Table) -> ir.Value:
+    """Return a public value as a literal in the form that `exact` gives to the values of a column.
+
+    PostgreSQL would convert a string anew for every row; where it stores UTF-8 the bytes are known.
+    """
+    engine = backend_name(rows)
+    if isinstance(value, str) and engine == "postgres":
+        connection = rows.get_backend().con
+        if connection.info.parameter_status("server_encoding") == "UTF8":
+            written = ibis.literal(value.encode(errors="surrogatepass").hex())
+            return call("decode", written, ibis.literal("hex"), returns=dt.binary)
+    return exact(literal(value), engine)
+
+
 def double(number: float) -> ir.Value:
     """Return a literal that every engine reads as exactly this double, parsed from a string.
 
@@ -224,8 +240,6 @@ def _rows(expression: ir.Expr, sql: str) -> list[Any]:
             return list(cursor.execute(sql).fetchall())
     return list(backend.raw_sql(sql).fetchall())
 
-
-PublicValue: TypeAlias = str | bool | int | float
 
 INTEGERS = range(-(2**63), 2**63)
 """The integers that every engine compares with a column of its own."""

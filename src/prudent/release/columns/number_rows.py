@@ -18,10 +18,10 @@ from prudent.release.columns.dialects import (
     backend_name,
     double,
     exact,
-    literal,
     number_of,
     number_of_text,
     present,
+    stored_literal,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.queries import TableColumn
@@ -150,13 +150,12 @@ class NumberTable:
         """
         _validate.one_of(self.names, column=name)
         key = group_key(self.table, name, self.owner)
-        engine = backend_name(self.table)
-        stored = [exact(literal(key.stored(level)), engine) for level in levels]
+        stored = [stored_literal(key.stored(level), self.table) for level in levels]
 
         def term(table: ir.Table) -> ir.Value:
             if not stored:
                 return ibis.null("float64")
-            member = exact(group_key(table, name, self.owner).value, engine)
+            member = exact(group_key(table, name, self.owner).value, backend_name(table))
             cases = [(member == level, double(float(at))) for at, level in enumerate(stored)]
             return ibis.cases(*cases, else_=ibis.null("float64"))
 

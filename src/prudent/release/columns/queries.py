@@ -43,12 +43,11 @@ from prudent.release.columns.dialects import (
     backend_name,
     double,
     encoding,
-    exact,
     fetched,
     image,
     legible,
     limb_bits,
-    literal,
+    stored_literal,
     typed,
 )
 from prudent.release.columns.scales import NUMBER, Scale
@@ -208,8 +207,7 @@ def largest_group(rows: ir.Table) -> ir.Expr:
 
 def how_many_of_each(rows: ir.Table, *, categories: Sequence[Any]) -> ir.Expr:
     """How many records have each of a few public values."""
-    engine = backend_name(rows)
-    values = [exact(literal(each), engine) for each in categories]
+    values = [stored_literal(each, rows) for each in categories]
     rows = rows.filter(rows.value.isin(values))
     return rows.aggregate(
         **{

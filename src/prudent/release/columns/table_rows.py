@@ -19,11 +19,11 @@ from prudent.release.columns.dialects import (
     encoding,
     exact,
     fetched,
-    literal,
     number_of,
     number_of_text,
     present,
     scale_of,
+    stored_literal,
 )
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.kinds.sets import SetColumn
@@ -125,10 +125,9 @@ class Opened:
         wanted = {group: self._stored(group) for group in groups}
         if len(set(wanted.values())) < len(wanted):
             raise _validate.ArgumentError("groups", "one or more distinct values", got=groups)
-        engine = backend_name(self.rows)
         return {
-            group: tuple(exact(literal(member), engine) for member in stored)
-            for group, stored in wanted.items()
+            group: tuple(stored_literal(member, self.rows) for member in members)
+            for group, members in wanted.items()
         }
 
     def _stored(self, group: Any) -> tuple[PublicValue, ...]:

@@ -1,6 +1,7 @@
 """Layers that keep records apart in place of those that mix them: `make_private(..., fix=True)`."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -69,7 +70,7 @@ def _replacements(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
             yield id(layer), new
 
 
-def _group_norm(layer: nn.Module) -> nn.Module | None:
+def _group_norm(layer: Any) -> nn.Module | None:
     channels = layer.num_features
     flat = isinstance(layer, nn.BatchNorm1d)  # of one value in a group nothing would be left
     if flat and channels == 1:
@@ -79,13 +80,14 @@ def _group_norm(layer: nn.Module) -> nn.Module | None:
     return nn.GroupNorm(groups, channels, eps=layer.eps, affine=layer.affine)
 
 
-def _untracked(layer: nn.Module) -> nn.Module | None:
+def _untracked(layer: Any) -> nn.Module | None:
     if not layer.track_running_stats:
         return None
-    return type(layer)(layer.num_features, eps=layer.eps, affine=layer.affine)
+    new: nn.Module = type(layer)(layer.num_features, eps=layer.eps, affine=layer.affine)
+    return new
 
 
-def _leaky(layer: nn.Module) -> nn.Module | None:
+def _leaky(layer: Any) -> nn.Module | None:
     return nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)
 
 

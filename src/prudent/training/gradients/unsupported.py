@@ -93,7 +93,11 @@ def named(error: Exception, model: nn.Module) -> Exception:
         return error
     paths = {id(module): path for path, module in model.named_modules()}
     running = [(f.f_locals.get("self"), f.f_locals) for f, _ in walk_tb(error.__traceback__)]
-    layers = [(layer, seen) for layer, seen in running if id(layer) in paths]
+    layers = [
+        (layer, seen)
+        for layer, seen in running
+        if isinstance(layer, nn.Module) and id(layer) in paths
+    ]
     if not layers:
         return error
     layer, seen = layers[-1]

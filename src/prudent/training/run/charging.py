@@ -155,11 +155,10 @@ class RunCharge:
             epsilon=plan.epsilon(delta),
             delta=delta,
             relation=plan.relation,
-            unit=self.protected,
             released=released,
             ledger=self.ledger,
             charge=charge,
-            **facts,
+            **({"unit": self.protected} | facts),
         )
 
 

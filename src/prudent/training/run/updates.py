@@ -129,7 +129,10 @@ class Counters:
     def start(cls, device: torch.device) -> Self:
         """All counters at zero."""
         # Separate tensors: saving a view in a checkpoint would save its private neighbours, too.
-        return cls(*(torch.zeros((), dtype=torch.float64, device=device) for _ in range(5)))
+        passes, drawn, losses, watched, looks = (
+            torch.zeros((), dtype=torch.float64, device=device) for _ in range(5)
+        )
+        return cls(passes, drawn, losses, watched, looks)
 
     def add(self, outcome: StepOutcome) -> None:
         """Count a step, in place and without reading values from the device."""

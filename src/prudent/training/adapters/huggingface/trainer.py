@@ -47,6 +47,7 @@ from prudent.training.parallel.processes import Alone
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import save_checkpoint
+from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
@@ -425,6 +426,11 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
+        parameters = {} if self.model is None else self.model.state_dict()
+        released = {"parameters": digest_of_parameters(parameters)}
+        predictable = self._continuity.key.predictable
+        receipt = self._charge.receipt("training", released, predictable=predictable)
+        receipt.write(folder / "receipt.json")
 
     # ---- checkpoints -------------------------------------------------------------------------
 
