@@ -260,8 +260,8 @@ def test_text_that_readers_understand_differently_is_no_receipt(honest, status_o
     nan = text.replace('"noise_scale": 0.0', '"noise_scale": NaN')
     endless = text.replace('"noise_scale": 0.0', '"noise_scale": 1e999')
     half = text.replace('"selected"', '"\\ud800"')
-    deep = text.replace('"notes": []', f'"notes": {"[" * 300}{"]" * 300}')
-    deeper = text.replace('"notes": []', f'"notes": {"[" * 100_000}{"]" * 100_000}')
+    deep = text.replace('"noise_scale": 0.0', f'"noise_scale": {"[" * 300}{"]" * 300}')
+    deeper = text.replace('"noise_scale": 0.0', f'"noise_scale": {"[" * 100_000}{"]" * 100_000}')
     for changed in (twice, nan, endless, half, deep, deeper):
         assert changed != text
         assert status_of(changed) == 2
