@@ -200,7 +200,7 @@ def _pairs(node: Node, second: Named, text: str) -> dict[str, str]:
     """The pairs of columns that ON or USING calls equal: of a table before, and of this one."""
     if using := node.args.get("using"):
         return {each.name: each.name for each in using}
-    found = {}
+    found: dict[str, str] = {}
     for each in conjuncts(node.args["on"]) if node.args.get("on") else ():
         match each:
             case ast.EQ(this=ast.Column() as one, expression=ast.Column() as other):
