@@ -255,6 +255,9 @@ def test_the_command_line_joins_two_files(
     assert capsys.readouterr().out.startswith("3 ")
     assert main([*asked, "--epsilon", "50"]) == 2
     assert "--unit: expected among the columns" in capsys.readouterr().err
+    twice = [*asked[:-1], "u=id,u=city", "--unit", "u"]
+    assert main([*twice, "--epsilon", "50"]) == 2
+    assert "--on: expected different columns" in capsys.readouterr().err
     assert main([*asked[:3], "--on", "u", "--epsilon", "50"]) == 2
     assert "--on: expected only with --join" in capsys.readouterr().err
 
