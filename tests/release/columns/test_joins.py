@@ -133,6 +133,13 @@ def test_columns_that_differ_in_case_alone_are_told_apart() -> None:
     assert column.order_statistics(1, 2).tolist() == [9.0, 9.0]
 
 
+def test_the_unit_is_that_of_the_first_table_beside_a_public_column_of_its_name() -> None:
+    one = pa.table({"u": [1, 1, 2], "k": [1, 1, 1]})
+    joined = join(one, pa.table({"k": [1], "u": [9]}), on="k", unit="u", public=True)
+    assert prudent.count(joined, epsilon=1.0, noise=Silence()).value == 2
+    assert open_source(joined, unit="u").table.columns == ("u", "k", "right.u")
+
+
 def test_pairs_with_rows_of_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that the first test is for: texts that are equal for the join alone."""
 

@@ -143,8 +143,9 @@ def _names(join: Join, own: dict[str, str], their: dict[str, str]) -> dict[str, 
     """
     same = {n.lower() for n in own.values()} & {n.lower() for n in their.values()}
     one, other = join.names
+    kept = {*join.keys, join.unit}  # also beside a public column of that name
     names = {
-        short: f"{one}.{name}" if name.lower() in same and name not in join.keys else name
+        short: f"{one}.{name}" if name.lower() in same and name not in kept else name
         for short, name in own.items()
     }
     for short, name in their.items():
