@@ -31,6 +31,25 @@ class Broken:
         raise RuntimeError("secret")
 
 
+class Zone(datetime.tzinfo):
+    """A time zone whose text is another for each object; it may fail."""
+
+    def __init__(self, hours=None):
+        self.hours = hours
+
+    def utcoffset(self, moment):
+        if self.hours is None:
+            raise RuntimeError("secret")
+        return datetime.timedelta(hours=self.hours)
+
+    def dst(self, moment):
+        return datetime.timedelta(0)
+
+
+def at(hour, **given):
+    return datetime.datetime(2020, 1, 1, hour, **given)
+
+
 @pytest.mark.parametrize(
     ("ids", "expected"),
     [
@@ -40,6 +59,8 @@ class Broken:
         (torch.tensor([7, 3, 7]), [[1], [0, 2]]),
         ([None, "a", math.nan, float("nan"), [1], {}, Broken(), "a"], [[1, 7]]),
         (np.array([np.nan, 1.0, 1.0]), [[1, 2]]),
+        ([at(3, tzinfo=Zone(1)), at(3, tzinfo=Zone(1)), at(2, tzinfo=datetime.UTC)], [[0, 1, 2]]),
+        ([at(3, tzinfo=Zone()), at(2), at(2, fold=1), datetime.time(2, tzinfo=Zone())], [[1, 2]]),
         ([1, "1", b"1"], None),
         ([datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)] * 2, None),
     ],

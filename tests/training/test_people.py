@@ -3,6 +3,7 @@
 import copy
 import json
 
+import attrs
 import pytest
 import torch
 from torch import Tensor, nn
@@ -121,6 +122,27 @@ def test_make_private_releases_the_sum_over_people(physical):
         nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
     torch.testing.assert_close(moved(model, before, 7), clipped_sum(before), rtol=1e-7, atol=1e-7)
+
+
+def test_rows_that_were_not_drawn_are_no_people_of_a_later_batch():
+    """Without their people, each row would be clipped alone, and a person counted many times."""
+    x, y, ids = records()
+    model, optimizer, loader = make_private(
+        model := network(),
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        DataLoader(TensorDataset(x, y), batch_size=3),
+        plan=attrs.evolve(EVERYONE, sampling_rate=0.02, steps=50),
+        unit=ids,
+        key=Key.from_seed(0),
+    )
+    batches = iter(loader)
+    inputs, targets = next(each for each in batches if len(each[1]))
+    whole = nn.functional.cross_entropy(model(inputs.repeat(2, 1)), targets.repeat(2))
+    assert next(each for each in batches if len(each[1]) == 2 * len(targets))
+    whole.backward()
+    with pytest.raises(ValueError, match="one row per record"):
+        optimizer.step()
+    assert optimizer.steps == 0
 
 
 def test_epsilon_of_make_private_is_that_of_its_people():

@@ -208,6 +208,8 @@ class Request:
         from prudent.release.joins import join
 
         pairs = [each.partition("=") for each in listed(self.on) or []]
+        if len({one for one, _, _ in pairs}) < len(pairs):  # one of the equalities would be lost
+            raise ArgumentError("on", "different columns of the first table", got=self.on)
         joined = join(
             self.source if self.connect is None else self.table,
             self.join,

@@ -13,6 +13,7 @@ records and of public facts alone, bit for bit:
 | record that cannot be read or has another form | absent; a person without any other is absent |
 | record whose id is None, NaN or no plain value | absent: it belongs to nobody |
 | ids 1, 1.0 and True, or a text and its copy | one person, as everywhere numbers are compared |
+| the same moment in two time zones | one person |
 """
 
 import datetime
@@ -300,6 +301,18 @@ def _keys(ids: Any) -> list[Hashable | None]:
 def _key(given: Any) -> Hashable | None:
     if type(given) is Decimal:
         return Fraction(given) if given.is_finite() else None
+    if type(given) in (datetime.datetime, datetime.time):
+        given = _moment(given)
     if type(given) in _PLAIN:
         return hashlib.blake2b(repr((type(given).__name__, given)).encode()).hexdigest()
     return exact_key(given)
+
+
+def _moment(given: Any) -> Any:
+    """A time whose text is the same wherever it compares as equal; None if it has none."""
+    if given.tzinfo is None:
+        return given.replace(fold=0)
+    try:  # a zone is code of its own
+        return given.astimezone(datetime.UTC)
+    except Exception:
+        return None

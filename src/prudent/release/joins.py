@@ -96,7 +96,7 @@ def join(
             cause; the price follows `per_unit`, as without a join.
         connect: The address of a database, of which both are tables.
         names: What to call the tables. A column `date` of both is left.date and right.date then; a
-            key keeps the name that it has in the first table.
+            key and the unit keep the name that they have in the first table.
 
     Raises:
         ArgumentError: if the unit cannot be followed through the join.

@@ -268,16 +268,19 @@ class PoissonLoader(DataLoader[Any]):
     def _rows(self, drawn: "Drawn") -> int:
         return len(drawn.ids) * (self.slots or 1)
 
-    def spend(self, rows: int) -> None:
-        """Mark the oldest batch of this size as used, and drop all older ones.
+    def spend(self, batch: "Drawn | None") -> None:
+        """Mark a batch as used, and drop all older ones.
+
+        Args:
+            batch: What `drawn` returned when its rows ran forward.
 
         Raises:
-            ValueError: If no unused batch of the epoch has this many rows. The message does not
-                say how many were drawn.
+            ValueError: If it is None, or was used. The message does not say how many were drawn.
         """
-        while self._outstanding:
-            if self._rows(self._outstanding.popleft()) == rows:
-                return
+        if any(each is batch for each in self._outstanding):
+            while self._outstanding.popleft() is not batch:
+                pass
+            return
         raise ValueError(
             "Expected a step on a batch of the private loader, with one row per record, got "
             "another number of rows or a batch that has already been used. Take one step per "

@@ -110,6 +110,36 @@ def test_a_row_becomes_one_row_beside_a_public_table(seed: int) -> None:
     assert (whole - rest).total() == 1
 
 
+def test_rows_that_compare_as_equal_and_are_not_are_chosen_by_their_values() -> None:
+    """Else the row of one person that is kept would depend on where others put it."""
+    for dtype, values in (
+        (pa.float64(), [0.0, -0.0]),
+        (pa.month_day_nano_interval(), [(1, 0, 0), (0, 30, 0)]),
+    ):
+        seen = set()
+        for rows in (values, values[::-1]):
+            one = pa.table({"u": [1, 1], "x": pa.array(rows, dtype)})
+            joined = join(one, pa.table({"u": [1]}), on="u", unit="u", most_rows=1)
+            table = open_source(joined, unit="u").table
+            seen.add(table.select(x=table.x.cast("string")).to_pyarrow()["x"][0].as_py())
+        assert len(seen) == 1
+
+
+def test_columns_that_differ_in_case_alone_are_told_apart() -> None:
+    one = pa.table({"k": [1, 1], "x": [1.0, 2.0]})
+    joined = join(one, pa.table({"k": [1], "X": [9.0]}), on="k", public=True)
+    assert open_source(joined).table.columns == ("k", "left.x", "right.X")
+    column: Any = open_column(joined, "right.X")
+    assert column.order_statistics(1, 2).tolist() == [9.0, 9.0]
+
+
+def test_the_unit_is_that_of_the_first_table_beside_a_public_column_of_its_name() -> None:
+    one = pa.table({"u": [1, 1, 2], "k": [1, 1, 1]})
+    joined = join(one, pa.table({"k": [1], "u": [9]}), on="k", unit="u", public=True)
+    assert prudent.count(joined, epsilon=1.0, noise=Silence()).value == 2
+    assert open_source(joined, unit="u").table.columns == ("u", "k", "right.u")
+
+
 def test_pairs_with_rows_of_others_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that the first test is for: texts that are equal for the join alone."""
 
@@ -232,6 +262,9 @@ def test_the_command_line_joins_two_files(
     assert capsys.readouterr().out.startswith("3 ")
     assert main([*asked, "--epsilon", "50"]) == 2
     assert "--unit: expected among the columns" in capsys.readouterr().err
+    twice = [*asked[:-1], "u=id,u=city", "--unit", "u"]
+    assert main([*twice, "--epsilon", "50"]) == 2
+    assert "--on: expected different columns" in capsys.readouterr().err
     assert main([*asked[:3], "--on", "u", "--epsilon", "50"]) == 2
     assert "--on: expected only with --join" in capsys.readouterr().err
 

@@ -102,6 +102,11 @@ REFUSED = {
     "SELECT avg(x) FROM people JOIN people b ON people.x < b.x": "is not a.key = b.key",
     "SELECT avg(x) FROM people JOIN people b ON people.x = 1": "is not a.key = b.key",
     "SELECT avg(x) FROM people JOIN people USING (x)": "the same name",
+    "SELECT avg(x) FROM people a JOIN people b ON a.x = b.x AND a.x = b.y": "named before",
+    "SELECT avg(x) FROM people a JOIN people b ON a.x = b.x AND a.y = b.x": "named before",
+    "SELECT avg(x) FROM people a LEFT JOIN people b USING (x) JOIN people c ON b.x = c.x": (
+        "b was joined by LEFT JOIN"
+    ),
     "SELECT avg(x) FROM people JOIN (SELECT 1) b USING (x)": "Ask of a table",
     "SELECT avg(b.x) FROM people": "it names no table b",
     "SELECT avg(x) FROM people, others": "neither ON nor USING",
@@ -174,6 +179,29 @@ def test_joins_of_persons_and_of_public_tables() -> None:
         ask("SELECT count(*) FROM people JOIN ages USING (id)", data=rows, unit="id")
     with pytest.raises(ValueError, match="Expected public"):
         ask("SELECT count(*) FROM people a JOIN people b USING (x)", public=["c"], unit="id")
+
+
+def test_a_column_is_that_of_the_table_that_the_query_names() -> None:
+    one = pa.table({"u": [1, 2], "k": [1, 1], "x": [3.0, 4.0]})
+    two = pa.table({"u": [1, 2], "date": [1.0, 2.0]})
+    three = pa.table({"k": [1], "date": [9.0], "X": [7.0]})
+    given: dict[str, Any] = {"unit": "u", "epsilon": 9.0, "noise": Silence(), "public": ["c"]}
+    given |= {"a": one, "b": two, "c": three}
+    rest = "FROM a JOIN b ON a.u = b.u JOIN c ON a.k = c.k"
+    for column, total in (("b.date", 3.0), ("c.date", 18.0), ("a.x", 7.0), ("c.X", 14.0)):
+        found = prudent.sql(f"SELECT sum(clip({column}, 0, 20)) s {rest}", **given)
+        assert found["s"].value == pytest.approx(total, abs=1e-3)
+    for column in ("a.date", "b.x", "date"):
+        with pytest.raises(ValueError, match=r"no column|Expected column"):
+            prudent.sql(f"SELECT sum(clip({column}, 0, 20)) s {rest}", **given)
+
+
+def test_a_public_table_is_the_one_that_the_query_calls_so() -> None:
+    """The table b, which the query calls c, is private: what it calls b is another."""
+    given: dict[str, Any] = {"a": pa.table({"k": [1]}), "b": pa.table({"k": [1, 1, 1]})}
+    query = "SELECT count(*) n FROM b c JOIN a b USING (k)"
+    found = prudent.sql(query, public=["b"], epsilon=1.0, noise=Silence(), **given)
+    assert found["n"].value == 3
 
 
 @pytest.mark.thorough

@@ -15,9 +15,10 @@ numbers. A join that called two units equal would pair rows of two persons.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
@@ -66,9 +67,9 @@ def open_join(join: Join) -> OpenTable:
                 hint="Give two files or frames, two tables of one database with connect, two ibis "
                 "tables of one connection, or two data frames of one Spark session.",
             )
-        table, text = _joined(join, left, right)
+        joined = _joined(join, left, right)
         own_connection = left.own_connection and right.own_connection
-        return OpenTable(table, opened.pop_all().close, text, own_connection, join)
+        return attrs.evolve(joined, close=opened.pop_all().close, own_connection=own_connection)
 
 
 def _opened(
@@ -81,8 +82,8 @@ def _opened(
     return open_source(connect=join.connect, table=source, unit=unit, beside=beside)
 
 
-def _joined(join: Join, left: OpenTable, right: OpenTable) -> tuple[ir.Table, frozenset[str]]:
-    """The joined table, and which of its columns are texts of a file."""
+def _joined(join: Join, left: OpenTable, right: OpenTable) -> OpenTable:
+    """The joined table."""
     one, other = left.table, right.table
     for name, its in join.keys.items():
         _validate.one_of(one.columns, on=name)
@@ -117,21 +118,40 @@ def _joined(join: Join, left: OpenTable, right: OpenTable) -> tuple[ir.Table, fr
     read = {
         name for short, name in names.items() if short in texts and both[short].type().is_string()
     }
-    return both.select(**{name: both[short] for short, name in names.items()}), frozenset(read)
+    origins = _origins(left, join.names[0], {name: names.get(short) for short, name in own.items()})
+    merged = {its: name for name, its in join.keys.items()}
+    theirs = {name: names.get(short, merged.get(name)) for short, name in their.items()}
+    origins |= _origins(right, join.names[1], theirs)
+    table = both.select(**{name: both[short] for short, name in names.items()})
+    return OpenTable(table, text=frozenset(read), join=join, origins=origins)
+
+
+def _origins(
+    part: OpenTable, called: str, names: Mapping[str, str | None]
+) -> dict[tuple[str, str], str]:
+    """The joined names of the columns of one side, which may be a join itself."""
+    whose = dict(part.origins)
+    if called not in {table for table, _ in whose}:
+        whose |= {(called, name): name for name in names}
+    return {each: found for each, name in whose.items() if (found := names.get(name)) is not None}
 
 
 def _names(join: Join, own: dict[str, str], their: dict[str, str]) -> dict[str, str]:
-    """The names of the joined columns: of two alike, each with the name of its table before it."""
-    same = set(own.values()) & set(their.values())
+    """The names of the joined columns: of two alike, each with the name of its table before it.
+
+    Also of two that differ in case alone: DuckDB would read one of them for the other.
+    """
+    same = {n.lower() for n in own.values()} & {n.lower() for n in their.values()}
     one, other = join.names
+    kept = {*join.keys, join.unit}  # also beside a public column of that name
     names = {
-        short: f"{one}.{name}" if name in same - set(join.keys) else name
+        short: f"{one}.{name}" if name.lower() in same and name not in kept else name
         for short, name in own.items()
     }
     for short, name in their.items():
         if join.how == "left" or join.keys.get(name) != name:  # else it is that of the first
-            names[short] = f"{other}.{name}" if name in same else name
-    if len(set(names.values())) < len(names):
+            names[short] = f"{other}.{name}" if name.lower() in same else name
+    if len({name.lower() for name in names.values()}) < len(names):
         raise ArgumentError(
             "names", "that no column has already", got=join.names, hint="Give names=('a', 'b')."
         )
@@ -141,7 +161,9 @@ def _names(join: Join, own: dict[str, str], their: dict[str, str]) -> dict[str, 
 def _bounded(rows: ir.Table, unit: str, most: int) -> ir.Table:
     """Of the rows of each unit so many, chosen by the order of their own values.
 
-    Rows that are equal in all columns that are kept are the same row, whichever is chosen.
+    Rows that are equal in all columns that are kept are the same row, whichever is chosen: which of
+    several that are not would depend on the rows of others. So numbers and times that compare as
+    equal and are not, such as both zeros, or a month and 30 days, are ordered by their texts.
     """
     engine = backend_name(rows)
     kinds = _SORTED if engine == "pyspark" else [*_SORTED, "interval"]  # whatever is stored
@@ -153,7 +175,14 @@ def _bounded(rows: ir.Table, unit: str, most: int) -> ir.Table:
     rows = rows.select(*sortable)
     rows = rows.filter(rows[unit].notnull())
     order = [exact(rows[name], engine) for name in sortable if name != unit]
+    alike = [name for name, dtype in rows.schema().items() if _has_equals(dtype)]
+    order += [exact(rows[name].cast("string"), engine) for name in alike]
     return evenly_spaced(rows, [unit], most, order).select(*sortable)
+
+
+def _has_equals(dtype: dt.DataType) -> bool:
+    """Whether values that are not the same may compare as equal."""
+    return bool(dtype.is_floating() or dtype.is_decimal() or dtype.is_interval())
 
 
 def _one_for_each(rows: ir.Table, keys: Sequence[str]) -> ir.Table:

@@ -8,7 +8,7 @@ import contextlib
 import csv
 import glob
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class OpenTable:
             pandas frame.
         own_connection: Whether the connection was opened here, and not by the caller.
         join: What it is a join of; None if it is one table.
+        origins: Of a join, the name that each column of each table has in it.
     """
 
     table: ir.Table
@@ -55,6 +56,7 @@ class OpenTable:
     text: frozenset[str] = frozenset()
     own_connection: bool = True
     join: Join | None = None
+    origins: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
 
 
 def open_source(

@@ -105,7 +105,7 @@ class From:
         """What stands after FROM."""
         source = tree.args.get("from_") or tree.args.get("from")
         first = Named.of(None if source is None else source.this, text)
-        others = []
+        others: list[tuple[Named, str, Mapping[str, str]]] = []
         for node in tree.args.get("joins") or ():
             second = Named.of(node.this, text)
             how = _KINDS.get((node.side, node.kind))
@@ -115,6 +115,9 @@ class From:
                     "of joins it may have JOIN and LEFT JOIN, with ON or USING",
                     NEAREST[ast.Join],
                 )
+            for column in node.find_all(ast.Column):  # the key is that of the first table
+                if any(column.table == each.alias for each, how, _ in others if how == "left"):
+                    raise refused(text, f"{column.table} was joined by LEFT JOIN, and has no key")
             others.append((second, how, _pairs(node, second, text)))
         known = {first.alias, *(second.alias for second, _, _ in others)}
         if len(known) <= len(others):
@@ -167,8 +170,15 @@ class From:
         names = {name for each in everything for name in (each.name, each.alias)}
         for name in public:
             _validate.one_of(sorted(names), public=name)
+        # Of FROM a b JOIN b c, b is what the query calls so: the table a.
+        aliases = {each.alias for each in everything}
+        public = [
+            each.alias
+            for each in everything
+            if each.alias in public or (each.name in public and each.name not in aliases)
+        ]
         first, others = self.first, self.others
-        if _among(first, public) and len(others) == 1 and others[0][1] == "inner":
+        if first.alias in public and len(others) == 1 and others[0][1] == "inner":
             ((second, how, pairs),) = others  # the private table comes first
             first, others = second, ((first, how, {b: a for a, b in pairs.items()}),)
         found: Any = first.source(tables, connect)
@@ -178,7 +188,7 @@ class From:
                 second.source(tables, connect),
                 on=pairs,
                 unit=unit,
-                public=_among(second, public),
+                public=second.alias in public,
                 how=how,  # type: ignore[arg-type]
                 connect=connect,
                 names=(first.alias, second.alias),
@@ -186,21 +196,19 @@ class From:
         return found  # type: ignore[no-any-return]
 
 
-def _among(named: Named, public: Sequence[str]) -> bool:
-    return named.name in public or named.alias in public
-
-
 def _pairs(node: Node, second: Named, text: str) -> dict[str, str]:
     """The pairs of columns that ON or USING calls equal: of a table before, and of this one."""
     if using := node.args.get("using"):
         return {each.name: each.name for each in using}
-    found = {}
+    found: dict[str, str] = {}
     for each in conjuncts(node.args["on"]) if node.args.get("on") else ():
         match each:
             case ast.EQ(this=ast.Column() as one, expression=ast.Column() as other):
                 if one.table == second.alias:
                     one, other = other, one
                 if other.table == second.alias != one.table:
+                    if one.name in found or other.name in found.values():
+                        raise refused(text, f"a column of {text_of(each)} has been named before")
                     found[one.name] = other.name
                     continue
         raise refused(text, f"{text_of(each)} is not a.key = b.key", NEAREST[ast.Join])
@@ -209,12 +217,13 @@ def _pairs(node: Node, second: Named, text: str) -> dict[str, str]:
     return found
 
 
-def qualify(tree: Node, columns: Sequence[str]) -> None:
+def qualify(tree: Node, origins: Mapping[tuple[str, str], str], text: str) -> None:
     """Give the columns of a query the names that they have in a join."""
     for column in list(tree.find_all(ast.Column)):
         if column.table:
-            name = f"{column.table}.{column.name}"
-            plain = name if name in columns else column.name
+            plain = origins.get((column.table, column.name))
+            if plain is None:
+                raise refused(text, f"{column.table} has no column {column.name}")
             quoted = column.this.quoted or "." in plain
             column.set("this", ast.to_identifier(plain, quoted=quoted))
             column.set("table", None)

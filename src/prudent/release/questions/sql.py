@@ -94,8 +94,8 @@ def sql(
     """
     tree = select_of(query)
     source = From.of(tree, query).source(data, connect, tables, unit=unit, public=public)
-    if isinstance(source.get("data"), OpenTable):
-        qualify(tree, source["data"].table.columns)
+    if isinstance(source.get("data"), OpenTable) and source["data"].join is not None:
+        qualify(tree, source["data"].origins, query)
     parsed = _Query.of(tree, query)
     by = parsed.keys[0] if len(parsed.keys) == 1 else (parsed.keys or None)
     if groups is None and by is not None:

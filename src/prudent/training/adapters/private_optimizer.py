@@ -18,7 +18,7 @@ from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
 from prudent.training.run.charging import RunCharge
-from prudent.training.sampling import PoissonLoader
+from prudent.training.sampling import Drawn, PoissonLoader
 from prudent.training.step import Step, StepOutcome
 
 _RELEASED: dict[str, int] = {}
@@ -74,7 +74,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         )
         self.wrap(optimizer)
         self._loader = loader
-        self._ready: list[Pass] = []
+        self._ready: list[tuple[Pass, Drawn | None]] = []
         self._before: dict[str, tuple[Tensor | None, int]] = {}
         own = type(model).forward
         self._run_outside = OutsideLoss(
@@ -210,7 +210,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         ids, shares = (None, None) if drawn is None else drawn
         with random.seeded(), random.records(ids, slots=slots or 1).active():
             outputs, passed = self._run_outside(trained, args, kwargs, slots, shares)
-        passed.received = self._ready.append
+        passed.received = lambda ready: self._ready.append((ready, drawn))
         return outputs
 
     def _take(self) -> Sequence[Gradients]:
@@ -224,8 +224,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
                 "and then step(): two Poisson batches in one step can hold a record twice. To "
                 "save memory, use max_physical_batch."
             )
-        self._loader.spend(ready[0].records)
-        return ready[0].gradients()
+        ((passed, drawn),) = ready
+        self._loader.spend(drawn)
+        return passed.gradients()
 
     def _refuse_other_gradients(self) -> None:
         """Raise an error if backward has written to the parameters themselves."""
