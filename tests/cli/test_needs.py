@@ -39,6 +39,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "release table": ("values.csv", "--columns", "avg(value)", "--epsilon", "1"),
     "sql": ("SELECT MEDIAN(value) FROM 'values.csv'", "--epsilon", "1"),
     "report": ("new.db",),
+    "verify": ("missing.json",),
     "release quantile": (*ASK, "--p", "0.9"),
     "release quantiles": (*ASK, "--ps", "0.1,0.9"),
     "release histogram": (*ASK, "--edges", "0,100,400"),

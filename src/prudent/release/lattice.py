@@ -231,7 +231,8 @@ def half_octaves(values: FloatArray) -> IntArray:
 def lowered(raised: FloatArray) -> IntArray:
     """The half-octaves of raised numbers, which also tell tiny and huge sizes apart."""
     sizes = np.clip(np.abs(raised) - _RAISED, 0, LAST_HALF)
-    return np.copysign(sizes, raised).astype(np.int64)
+    halves: IntArray = np.copysign(sizes, raised).astype(np.int64)
+    return halves
 
 
 def end_of_half_octave(place: int) -> float:

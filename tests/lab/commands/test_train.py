@@ -70,6 +70,7 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
         "checkpoint.pt",
         "metrics.jsonl",
         "paid.json",
+        "receipt.json",
         "running.lock",
     ]
     # A finished run, resumed, is the same run; another plan is refused.

@@ -46,6 +46,7 @@ _MANY_QUERIES = 64  # beyond which one set of distributions for all is quicker
 _FEW, _SEVERAL = 4, 100  # runs that are also priced one by one; that are tabulated finely
 _MANY_PAIRS = 8  # beyond which the worst of the pairs is tabulated once
 _TABLE_SPACING = 2e-3  # of its losses, relative to them
+_MOST_COARSE = 5.0  # factor by which a table may be coarser for a coarse accountant
 _MANY_LOSSES = 2**14  # of a single run, beyond which a table of it is evaluated instead
 _FARTHEST_IN_TABLE, _WHOLE_MASS = 500.0, 1e-6  # loss of a table; how far from 1 its mass may be
 _BROAD, _BROAD_TOLERANCE = 2**19, 1e-4  # points of a window; share of ε that saving them may add
@@ -140,8 +141,13 @@ class Composition:
 
     @property
     def _sums(self) -> "list[LossSum]":
-        parts = tuple((tabulated(worst, upper=self.upper), times) for worst, times in self.parts)
-        grid = LossGrid(math.sqrt(self.interval / DEFAULT_INTERVAL), self.lattice)
+        coarseness = math.sqrt(self.interval / DEFAULT_INTERVAL)
+        spacing = _TABLE_SPACING * min(max(1.0, coarseness), _MOST_COARSE)
+        parts = tuple(
+            (tabulated(worst, upper=self.upper, spacing=spacing), times)
+            for worst, times in self.parts
+        )
+        grid = LossGrid(coarseness, self.lattice)
         return [LossSum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
 
     def sampled(self, rate: float, *, quick: bool = False) -> Dominating:
@@ -470,7 +476,7 @@ def lattice_distribution(
     return LatticeDistribution.of(chords, interval, -len(below), times)
 
 
-def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
+def tabulated(worst: Dominating, *, upper: bool, spacing: float = _TABLE_SPACING) -> Dominating:
     """Replace many pairs by one table of their maximum, before sampling.
 
     The table consists of chords over a few thousand losses, so it remains an upper or a lower
@@ -478,7 +484,7 @@ def tabulated(worst: Dominating, *, upper: bool) -> Dominating:
     """
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
-    pair = tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper)
+    pair = tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper, spacing=spacing)
     return Dominating((pair,), worst.sampling_rate)
 
 
@@ -498,14 +504,16 @@ def as_table(worst: Dominating, upper: bool, tail: float) -> Dominating:
 
 
 @lru_cache(maxsize=32)
-def tabulated_pair(worst: Dominating, upper: bool, tail: float = _WHOLE_TAIL) -> TabulatedPair:
+def tabulated_pair(
+    worst: Dominating, upper: bool, tail: float = _WHOLE_TAIL, spacing: float = _TABLE_SPACING
+) -> TabulatedPair:
     """A table of the worst of the pairs, an upper or a lower bound as `upper` says.
 
     That of unsampled pairs is the same for every number of runs and every rate. Losses beyond
     which less than `tail` lies are treated as infinite.
     """
     removing, added = (
-        knots([worst], tail, adding=adding, spacing=_TABLE_SPACING) for adding in _DIRECTIONS
+        knots([worst], tail, adding=adding, spacing=spacing) for adding in _DIRECTIONS
     )
     forward = chords_of(worst, removing, added, adding=False, upper=upper).table
     backward = chords_of(worst, added, removing, adding=True, upper=upper).table

@@ -60,7 +60,7 @@ def _height(level: int) -> int:
 def _weight(level: int) -> float:
     """w: of the count of a node in z, where its leaves are the last level."""
     height = _height(level) + 1
-    return float(BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1)
+    return float((BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1))
 
 
 def consistent(levels: Sequence[FloatArray]) -> FloatArray:

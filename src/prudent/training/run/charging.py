@@ -155,7 +155,6 @@ class RunCharge:
             epsilon=plan.epsilon(delta),
             delta=delta,
             relation=plan.relation,
-            unit=self.protected,
             released=released,
             ledger=self.ledger,
             charge=charge,
