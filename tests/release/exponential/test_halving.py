@@ -14,7 +14,7 @@ from prudent.accounting import PldAccountant
 from prudent.audit import CASES
 from prudent.release.exponential import halving
 from prudent.release.exponential.halving import HalvedQuantiles
-from prudent.release.exponential.interval import Points
+from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.exponential.quantile import NearTarget
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
@@ -132,8 +132,8 @@ def test_few_quantiles_are_halved_and_many_counted() -> None:
 @pytest.mark.parametrize("ps", [DECILES, [Fraction(k, 100) for k in range(1, 100)]])
 def test_answers_ascend_within_the_bounds_and_their_intervals(ps: Any, bounds: Any) -> None:
     values = np.full(50, bounds[1])
-    for data in (values, values[:0]):
-        found = quantiles(data, ps=ps, epsilon=0.1, bounds=bounds, noise=ReproducibleNoise(1))
+    for data, epsilon in ((values, 20.0), (values[:0], 0.1)):
+        found = quantiles(data, ps=ps, epsilon=epsilon, bounds=bounds, noise=ReproducibleNoise(1))
         answers = np.array(found.value, float)
         assert (np.diff(answers) >= 0).all()
         assert bounds[0] <= answers[0]
@@ -162,6 +162,18 @@ def test_the_rank_error_is_a_bound() -> None:
         answers = mechanism.release(points, ReproducibleNoise(seed), between=False)
         off = [abs(one.value - 4_000 * p) for one, p in zip(answers, DECILES, strict=True)]
         assert max(off) <= mechanism.rank_error()
+
+
+@pytest.mark.parametrize("ps", [DECILES, [Fraction(k, 32) for k in range(1, 32)]])
+def test_an_interval_that_is_far_too_wide_is_narrowed(
+    ps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step may choose an interval of a thousand times the width, if seldom."""
+    values = np.sort(np.random.default_rng(1).lognormal(3, 1, 20_000))
+    monkeypatch.setattr(PrivateInterval, "widest", lambda *_: (0.0, 2.0**20))
+    found = quantiles(values, ps=ps, epsilon=1.0, noise=ReproducibleNoise(1))
+    off = np.searchsorted(values, found.value) - 20_000 * np.array(ps, float)
+    assert np.abs(off).mean() < 40
 
 
 def test_too_small_an_epsilon_is_refused_before_anything_is_charged() -> None:

@@ -71,8 +71,11 @@ Only n (1 - p) records lie above a quantile, too few in a small table to outweig
 beyond the data. All n records tell where they are.
 """
 
-_STEEPEST, _HALVINGS = 1.0, 4
-"""How the interval is narrowed: by little, since a quantile beyond it would be moved to its end."""
+_STEEPEST, _HALVINGS, _MANY_HALVINGS = 1.0, 4, 9
+"""How the interval is narrowed: by little, since a quantile beyond it would be moved to its end.
+
+Many quantiles are among its points, which are too coarse in one that is far too wide.
+"""
 
 _ONE_BY_ONE = 3
 """The most quantiles that are chosen one by one."""
@@ -546,7 +549,8 @@ def _scaled(
     if request.bounds is not None or middle:
         return request.epsilon, None
     wide, narrow, rest = shares_of(request.epsilon, WIDE_SHARE, NARROW_SHARE)
-    return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=_HALVINGS)
+    halvings = _MANY_HALVINGS if always else _HALVINGS
+    return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=halvings)
 
 
 def _choice(request: Request, records: Column) -> Measure:
