@@ -7,7 +7,7 @@ With one they are tested before they are trusted.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -86,7 +86,7 @@ _HALVED = 15
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""
 
-ManyQuantiles = HalvedQuantiles | CountedQuantiles
+ManyQuantiles: TypeAlias = HalvedQuantiles | CountedQuantiles
 """How quantiles are found among the points of an interval."""
 
 
