@@ -64,6 +64,11 @@ class HalvedQuantiles:
     def __attrs_post_init__(self) -> None:
         _ = self.rank_error()  # checks ε
 
+    @property
+    def confidence(self) -> float:
+        """Of each interval."""
+        return self.counted.confidence
+
     @cached_property
     def levels(self) -> int:
         """How often the quantiles are halved."""
