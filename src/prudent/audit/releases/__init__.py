@@ -46,6 +46,7 @@ CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
         "exponential-quantile": selected.exponential_quantile,
         "median-selected": selected.median,
         "quantiles": selected.quantiles,
+        "halved-quantiles": selected.halved_quantiles,
         "many-quantiles": additive.many_quantiles,
         "iqr-selected": selected.iqr,
         "maximum": selected.maximum,

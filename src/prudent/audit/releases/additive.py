@@ -91,7 +91,7 @@ def histogram(epsilon: float, delta: float) -> Case:
 
 def many_quantiles(epsilon: float, delta: float) -> Case:
     """The counts of a tree, of which a record raises one in each level by 1."""
-    ps = ("1/5", "2/5", "3/5", "4/5")
+    ps = tuple(f"{percent}/100" for percent in range(1, 100))
     mechanism, pair = CountedQuantiles(ps, epsilon), _records(1.0)
 
     def read(data: Sequence[float]) -> Points:

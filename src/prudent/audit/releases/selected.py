@@ -26,7 +26,8 @@ from prudent.audit.releases.case import Case, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
-from prudent.release.exponential.interval import IntervalChoice, octave_candidates
+from prudent.release.exponential.halving import HalvedQuantiles
+from prudent.release.exponential.interval import IntervalChoice, Points, octave_candidates
 from prudent.release.exponential.measure import LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
@@ -38,6 +39,8 @@ from prudent.release.lattice import LAST_HALF, Lattice, end_of_half_octave, half
 from prudent.release.noise import Noise
 from prudent.release.outcome import UnknownSpread
 from prudent.release.request import Request
+from prudent.release.sums.additive import shares_of
+from prudent.release.sums.tree import CountedQuantiles
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
@@ -105,6 +108,59 @@ def quantiles(epsilon: float, delta: float) -> Case:
             np.array(data), ps=ps, bounds=_BYTE, epsilon=epsilon, noise=noise
         ),
         score=lambda output: float(builtins.sum(losses[range(3), output])),
+        notes=(_INTERVALS,),
+    )
+
+
+def halved_quantiles(epsilon: float, delta: float) -> Case:
+    """Several quantiles by halving, each choice on the records that earlier ones leave to it."""
+    ps = ("1/5", "2/5", "3/5", "4/5")
+    known, values = shares_of(epsilon, _SEVERAL_SHARE)
+    mechanism = HalvedQuantiles(CountedQuantiles(ps, known), values)
+
+    def read(data: Sequence[int]) -> Points:
+        return Points.read(ArrayColumn(np.array(data)), _BYTE, mechanism.points)
+
+    def loss(output: Sequence[int], points: Points) -> float:
+        """The log-probability of the places, given in the order in which they were chosen."""
+        given, chances = iter(output), []
+
+        def choose(chosen: ExponentialQuantile, records: Points) -> int:
+            place, held = next(given), np.repeat(records.steps, records.counts)
+            chances.append(_law(chosen, held.tolist(), [place, place + 1])[1])
+            return place
+
+        mechanism.places(points, choose)
+        return float(np.log(chances).sum())
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        points = read(data)
+
+        def run() -> tuple[int, ...]:
+            found: list[int] = []
+
+            def choose(chosen: ExponentialQuantile, records: Points) -> int:
+                found.append(chosen.release(records, noise).index)
+                return found[-1]
+
+            mechanism.places(points, choose)
+            return tuple(found)
+
+        return run
+
+    pair = [128, 128, 128, 255], [128, 128, 128]
+    more, fewer = map(read, pair)
+    return Case(
+        name="halved-quantiles",
+        epsilon=epsilon,
+        delta=0.0,
+        with_record=pair[0],
+        without_record=pair[1],
+        prepare=prepare,
+        call=lambda data, noise: statistics.quantiles(
+            np.array(data), ps=ps, bounds=_BYTE, epsilon=epsilon, noise=noise
+        ),
+        score=lambda output: loss(output, more) - loss(output, fewer),
         notes=(_INTERVALS,),
     )
 

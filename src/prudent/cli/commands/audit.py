@@ -67,6 +67,7 @@ RELEASES = {
     "exponential-quantile": "The exponential mechanism: a 0.9-quantile without its interval.",
     "median-selected": "The median without a proposal, with its interval.",
     "quantiles": "Three quantiles without a proposal.",
+    "halved-quantiles": "Several quantiles, by halving.",
     "many-quantiles": "Many quantiles, from the counts of a tree.",
     "iqr-selected": "The interquartile range without a proposal.",
     "maximum": "The maximum: a noisy count and an extreme quantile.",

@@ -7,7 +7,7 @@ With one they are tested before they are trusted.
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -23,6 +23,7 @@ from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
+from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
@@ -52,7 +53,7 @@ from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import composed, shares_of
 from prudent.release.sums.clipping import for_units
-from prudent.release.sums.tree import POINTS, CountedQuantiles
+from prudent.release.sums.tree import CountedQuantiles
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
@@ -70,14 +71,23 @@ Only n (1 - p) records lie above a quantile, too few in a small table to outweig
 beyond the data. All n records tell where they are.
 """
 
-_STEEPEST, _HALVINGS = 1.0, 4
-"""How the interval is narrowed: by little, since a quantile beyond it would be moved to its end."""
+_STEEPEST, _HALVINGS, _MANY_HALVINGS = 1.0, 4, 9
+"""How the interval is narrowed: by little, since a quantile beyond it would be moved to its end.
+
+Many quantiles are among its points, which are too coarse in one that is far too wide.
+"""
 
 _ONE_BY_ONE = 3
-"""The most quantiles that are chosen one by one; more follow from the counts of a tree."""
+"""The most quantiles that are chosen one by one."""
+
+_HALVED = 15
+"""The most quantiles that are chosen by halving, in four levels; more follow from a tree."""
 
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""
+
+ManyQuantiles: TypeAlias = HalvedQuantiles | CountedQuantiles
+"""How quantiles are found among the points of an interval."""
 
 
 @tested_answers
@@ -388,13 +398,16 @@ class Quantiles(Statistic):
         measure, units = _choice(request, records), records.contribution.records
         many = len(self.ps) > _ONE_BY_ONE
         rest, scaled = _scaled(request, records, *self.ps, always=many)
-        chosen: Any = (
-            CountedQuantiles(self.ps, rest, units, request.confidence)
-            if many
-            else ExponentialQuantiles(
+        if not many:
+            chosen: Any = ExponentialQuantiles(
                 self.ps, float_share(rest, units), measure, _SEVERAL_SHARE, request.confidence
             )
-        )
+        elif len(self.ps) > _HALVED:
+            chosen = CountedQuantiles(self.ps, rest, units, request.confidence)
+        else:
+            known, values = shares_of(rest, _SEVERAL_SHARE)
+            counted = CountedQuantiles(self.ps, known, units, request.confidence)
+            chosen = HalvedQuantiles(counted, values)
         ends = measure.value(measure.low), measure.value(measure.high)
         choosing = Choosing(chosen, scaled, None if request.bounds is None else ends)
         return _priced("quantiles", choosing, chosen.rank_error(), request, records)
@@ -464,14 +477,14 @@ class Choosing:
         bounds: Public bounds, instead of that interval.
     """
 
-    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | CountedQuantiles
+    chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | ManyQuantiles
     scaled: PrivateInterval | None = None
     bounds: tuple[float, float] | None = None
 
     def event(self, records: int) -> dp.DpEvent:
         """The privacy event, for units of so many records."""
         event = self.chosen.event
-        if not isinstance(self.chosen, CountedQuantiles):  # for the ε of one record
+        if not isinstance(self.chosen, ManyQuantiles):  # for the ε of one record
             event = for_units(event, records)
         return composed([*([] if self.scaled is None else self.scaled.events), event])
 
@@ -480,8 +493,8 @@ class Choosing:
 
         Values beyond the scale are moved to its ends, so an interval that reaches an end has none.
         """
-        if isinstance(self.chosen, CountedQuantiles):
-            return self._counted(self.chosen, records, noise)
+        if isinstance(self.chosen, ManyQuantiles):
+            return self._many(self.chosen, records, noise)
         if self.scaled is None:
             return self.chosen.release(records, noise)
         among = self.scaled.release(records, noise)
@@ -491,17 +504,15 @@ class Choosing:
             return attrs.evolve(_inside(found, near), among=among)
         return tuple(_inside(one, near) for one in found)
 
-    def _counted(
-        self, chosen: CountedQuantiles, records: Column, noise: Noise
-    ) -> tuple[Selected, ...]:
+    def _many(self, chosen: ManyQuantiles, records: Column, noise: Noise) -> tuple[Selected, ...]:
         """Many quantiles, among the points of the bounds or of the interval."""
         public, between = self.scaled is None, not records.scale.whole
         ends = self.bounds if self.scaled is None else self.scaled.release(records, noise)
         assert ends is not None
-        points = Points.read(records, ends, POINTS)
+        points = Points.read(records, ends, chosen.points)
         found = chosen.release(points, noise, between)
         known = found if public else tuple(_inside(one, points.measure) for one in found)
-        return tuple(_wider(one, points) for one in known)
+        return tuple(_wider(one, points, between) for one in known)
 
 
 def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
@@ -513,10 +524,10 @@ def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
     return LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
 
 
-def _wider(found: Selected, points: Points) -> Selected:
+def _wider(found: Selected, points: Points, between: bool) -> Selected:
     """The answer with half a point more on either side: values were moved to the nearest one."""
     spacing = points.lattice.spacing
-    if found.interval is None or spacing == 1:
+    if found.interval is None or (spacing == 1 and not between):
         return found
     low, high = found.interval
     return attrs.evolve(found, interval=(low - spacing / 2, high + spacing / 2))
@@ -538,7 +549,8 @@ def _scaled(
     if request.bounds is not None or middle:
         return request.epsilon, None
     wide, narrow, rest = shares_of(request.epsilon, WIDE_SHARE, NARROW_SHARE)
-    return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=_HALVINGS)
+    halvings = _MANY_HALVINGS if always else _HALVINGS
+    return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=halvings)
 
 
 def _choice(request: Request, records: Column) -> Measure:

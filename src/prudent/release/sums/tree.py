@@ -29,6 +29,7 @@ import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
+from typing import ClassVar
 
 import attrs
 import dp_accounting as dp
@@ -41,15 +42,12 @@ from prudent.release.exponential.quantile import (
     Selected,
     ascending,
 )
-from prudent.release.lattice import FloatArray, IntArray
+from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
 
 BRANCHES, LEVELS = 16, 3
 _LEAVES = BRANCHES**LEVELS
-
-POINTS = _LEAVES // 2 - 2
-"""Points into which an interval is divided: a power of two as spacing may double their number."""
 
 _SLOPES = np.linspace(0.02, 0.98, 49)[:, None]  # the λ that are tried
 _ROUNDING = 1e-6  # records; more than all sums of doubles are off by
@@ -124,6 +122,9 @@ class CountedQuantiles:
     records: int = 1
     confidence: float = CONFIDENCE
 
+    points: ClassVar[int] = _LEAVES // 2 - 2
+    """Into which an interval is divided: a power of two as spacing may double their number."""
+
     def __attrs_post_init__(self) -> None:
         ExponentialQuantile(self.ps[-1], 1.0, confidence=self.confidence)  # checks both
 
@@ -178,11 +179,11 @@ class CountedQuantiles:
         lattice, target = points.lattice, p * max(0.0, float(upto[-1]))
         leaf = int(np.searchsorted(even, target))
         index = min(max(lattice.low + leaf, lattice.low + 1), lattice.high - 1)
-        value = lattice.value(index)
+        place = float(index)
         if between and index == lattice.low + leaf:
             before = float(even[leaf - 1])
             share = (target - before) / max(float(even[leaf]) - before, _ROUNDING)
-            value += (min(max(share, 0.0), 1.0) - 0.5) * lattice.spacing
+            place += min(max(share, 0.0), 1.0) - 0.5
         off, allowed = upto - p * float(upto[-1]), self._allowance(p, self.confidence)
         possible = off >= -allowed
         possible[1:] &= off[:-1] <= allowed[:-1]
@@ -190,7 +191,12 @@ class CountedQuantiles:
         first, last = (places[0], places[-1]) if len(places) else (leaf, leaf)
         low, high = min(lattice.low + int(first), index), max(lattice.low + int(last), index)
         ends = lattice.value(low), lattice.value(high)
-        return Selected(value, index, ends, (low, high), whole=not len(places))
+        return Selected(value_at(lattice, place), index, ends, (low, high), whole=not len(places))
+
+
+def value_at(lattice: Lattice, place: float) -> float:
+    """The value at or between points, given in steps, that is not beyond the ends of `Points`."""
+    return min(max(place, lattice.low + 1), lattice.high - 1) * lattice.spacing
 
 
 def _counts(points: Points) -> list[IntArray]:
