@@ -94,8 +94,8 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
             "--noise-multiplier: expected finite and > 0, got nothing.",
         ),
         (
-            ["calibrate", "--solve=noise-multiplier", "--epsilon=1", "--delta=1e-5"],
-            "--test: expected laplace:B",
+            ["calibrate", "--solve=failure", "--epsilon=1", "--delta=1e-5"],
+            "--noise-multiplier: expected finite and > 0, got nothing.",
         ),
         (
             ["calibrate", "--solve=failure", "--epsilon=1", *flags(GOOD | {"test": "none"})],

@@ -634,6 +634,10 @@ CALLS: tuple[Call, ...] = (
         _of("release:Ask", statistic="quantile", column="x", name="a", p=0.5, bounds=(0.0, 9.0)),
     ),
     Call(
+        "receipts.making.ReceiptFile",
+        _of("receipts.making:ReceiptFile", path="answer.json", sign=None),
+    ),
+    Call(
         "release.join",
         _of(
             "release:join",
@@ -1454,6 +1458,7 @@ EXCLUDED: dict[str, str] = {
     "certify.Partition": "what a map of a table declares; its columns are checked when it is made",
     "release.Certificate": _RESULT,
     "release.Join": _RESULT,
+    "verification.checks.verify": "a target as a file and as a command",
     "release.Description": _RESULT,
     "release.Question": _RESULT,
     "release.RobustValue": _RESULT,

@@ -687,7 +687,27 @@ def _read_fit(path: Path) -> object:
     return model
 
 
+@functools.cache
+def _receipts() -> list[bytes]:
+    from prudent.release import count, median
+
+    path = folder() / "written-receipt.json"
+    found = []
+    for statistic, more in ((count, {}), (median, {"bounds": (0.0, 9.0), "certify": 1.0})):
+        path.unlink(missing_ok=True)
+        statistic([1.0, 2.0, 3.0] * 50, epsilon=1.0, receipt=path, **more)
+        found.append(path.read_bytes())
+    return found
+
+
+def _read_receipt(path: Path) -> object:
+    from prudent.verification.checks import verify
+
+    return verify(path)
+
+
 TARGETS: tuple[Target, ...] = (
+    Target("receipt", _receipts, _reads("receipt.json", _read_receipt), 0.2),
     Target("idx", _idx, _reads("a-idx3-ubyte", _read_idx)),
     Target(
         "idx, gzipped",

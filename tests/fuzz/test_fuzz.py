@@ -102,6 +102,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "lab/paper/runs/grid.py",  # written beside the results by the same run
         "budget/data_binding.py",  # known ledgers
         "budget/charges.py",  # ledger rows
+        "receipts/receipt.py",  # receipt
         "release/columns/sources.py",  # csv
         "training/run/checkpoint.py",  # checkpoint, paid
         "training/run/metrics.py",  # metrics
@@ -110,6 +111,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "tune/fitting.py",  # the model of the best candidate, as torch weights
         "tune/search_folder.py",  # search state, search result
         "tune/tuning.py",  # search state, search result
+        "verification/checks.py",  # receipt
     }
 
 

@@ -110,6 +110,7 @@ def test_the_printed_numbers_are_those_of_the_plan(table):
         "steps": 15,
         "noise_multiplier": 1.0,
         "pass_rate": None,
+        "protected": "record",
     }
     assert result.fitted.history[-1].evaluation["accuracy"] == result.accuracy
 

@@ -90,7 +90,7 @@ def predictions(noise, uniforms, normals):
 
 def test_torch_generator_gives_its_noise_away(monkeypatch):
     """The attack works: it is the keystream that defeats it, not a mistake in the attack."""
-    monkeypatch.setattr(step_module, "noise_on", lambda device, key: TorchNoise())
+    monkeypatch.setattr(step_module, "noise_on", lambda device, key, *purpose: TorchNoise())
     for guess, true in predictions(public_noise(), attack.torch_uniforms, attack.torch_normals):
         # Twenty bits of a uniform do not fix the radius of a very rare pair, which is large.
         assert np.mean(np.abs(guess - true) < 0.01) > 0.97

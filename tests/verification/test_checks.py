@@ -251,6 +251,10 @@ def test_secret_keys_are_for_their_owner(key, tmp_path):
     assert keys.public_keys() == {"me": key}
     with pytest.raises(ValueError, match="one that has no key yet"):
         keys.make("me")
+    for name in ("", ".", "../me", "a/b", "a\0b", "\ud800", "a" * 65, None):
+        with pytest.raises(ValueError, match="letters, digits"):
+            keys.make(name)
+    assert keys.public_keys() == {"me": key}
 
 
 def test_nothing_is_charged_if_a_receipt_cannot_be_written(tmp_path):

@@ -10,6 +10,7 @@ from torch import nn
 
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptFile
 from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.chunk import Corrupt, Corruption
@@ -153,17 +154,20 @@ def fit(
         scheduler=scheduler,
     )
     charge = RunCharge(ledger, plan, delta, protected=run.protected)
+    ReceiptFile.at(reporting.receipt)  # found to be writable before anything is charged
     with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost
-    if reporting.receipt_file is not None and _is_covered(corrupt):
-        state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
-        facts = {"pass_rate": run.pass_rate, "lost": lost}
-        write = partial(reporting.write_receipt, charge, state, facts, predictable=key.predictable)
-        run.processes.first(write)
-    if reporting.out is not None and _is_covered(corrupt):
-        card = charge.model_card(model, run.protected, predictable=key.predictable)
-        run.processes.first(partial(card.write, reporting.out))
+    ended_before = not history and run.processes.first(reporting.is_told)
+    if _is_covered(corrupt) and not ended_before:
+        if reporting.places_receipt:
+            state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
+            facts = {"pass_rate": run.pass_rate, "lost": lost}
+            write = partial(reporting.write_receipt, charge, state, facts)
+            run.processes.first(partial(write, predictable=key.predictable))
+        if reporting.out is not None:
+            card = charge.model_card(model, run.protected, predictable=key.predictable)
+            run.processes.first(partial(card.write, reporting.out))
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected)
 
 

@@ -95,10 +95,19 @@ class Reporting:
         return sys.stderr.isatty() if self.progress is None else self.progress
 
     @property
-    def receipt_file(self) -> ReceiptFile | None:
-        """Where the receipt goes; None if there is none."""
+    def _receipt(self) -> ReceiptTarget | None:
         in_folder = None if self.out is None else self.out / "receipt.json"
-        return ReceiptFile.at(in_folder if self.receipt is None else self.receipt)
+        return in_folder if self.receipt is None else self.receipt
+
+    @property
+    def places_receipt(self) -> bool:
+        """Whether a receipt is written."""
+        return self._receipt is not None
+
+    def is_told(self) -> bool:
+        """Whether the receipt of a run is there, if it has one: it ended before."""
+        place = self._receipt
+        return place is None or Path(getattr(place, "path", place)).exists()
 
     def write_receipt(
         self,
@@ -116,7 +125,7 @@ class Reporting:
             facts: Other public facts that were released.
             predictable: Whether the noise was seeded.
         """
-        place = self.receipt_file
+        place = ReceiptFile.at(self._receipt)
         assert place is not None
         released = {"parameters": digest_of_parameters(state), **facts}
         place.write(charge.receipt("training", released, predictable=predictable))
