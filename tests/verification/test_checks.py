@@ -265,6 +265,15 @@ def test_nothing_is_charged_if_a_receipt_cannot_be_written(tmp_path):
         assert ledger.spent == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_is_charged_if_its_receipt_cannot_be_written(kind, tmp_path):
+    (tmp_path / "folder").mkdir()
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=5.0, delta=1e-5) as ledger:
+        with pytest.raises(ValueError, match="receipt"):
+            kind(tmp_path / "folder", ledger)
+        assert ledger.spent == 0
+
+
 def test_what_is_no_receipt_is_refused(tmp_path):
     path = tmp_path / "answer.json"
     for text in ("", "{}", "[]", '{"format": 1}', '{"format": 1, "digest": 3, "epsilon": 1}'):

@@ -107,7 +107,8 @@ class Reporting:
     def is_told(self) -> bool:
         """Whether the receipt of a run is there, if it has one: it ended before."""
         place = self._receipt
-        return place is None or Path(getattr(place, "path", place)).exists()
+        path = place.path if isinstance(place, ReceiptFile) else place
+        return path is None or Path(path).exists()
 
     def write_receipt(
         self,
