@@ -61,7 +61,7 @@ def checklist(receipt: Receipt, verdict: str) -> str:
         composition = f"Charged to a ledger, whose head was {head}… then; see `prudent report`."
     certified = [f"at least {each.get('needed')} records" for each in receipt.certificates()]
     sections: dict[str, list[tuple[str, str | None]]] = {
-        "The guarantee (NIST SP 800-226, section 2)": [
+        "The guarantee (after NIST SP 800-226)": [
             ("Privacy parameters", claim(receipt)),
             ("Unit of privacy", f"one {receipt.unit}"),
             ("Neighbouring relation", relation_sentence(receipt)),
@@ -70,7 +70,7 @@ def checklist(receipt: Receipt, verdict: str) -> str:
             ("Is ε small enough for what the data could do to a person?", None),
             ("Can a person have several units?", None),
         ],
-        "Algorithms and their proofs (section 3)": [
+        "Algorithms and their proofs": [
             ("Mechanisms", mechanisms or "none"),
             ("Proofs", proofs or "none"),
             ("Was the claim checked by other code?", verdict),
@@ -80,7 +80,7 @@ def checklist(receipt: Receipt, verdict: str) -> str:
             ),
             ("Accuracy and bias for the groups that matter", None),
         ],
-        "Deployment (section 4)": [
+        "Deployment": [
             ("Trust model", _TRUST.get(receipt.kind, _CENTRAL)),
             (
                 "Hazard: predictable noise",
