@@ -52,6 +52,7 @@ class Server:
             "listen_addresses=127.0.0.1",
             f"unix_socket_directories={home}",
             f"fsync={'on' if synced else 'off'}",
+            "lock_timeout=60s",  # a connection that a failed test left open hangs no other
         ]
         self._options = " ".join([f"-p {port}", *(f"-c {setting}" for setting in settings)])
         self._call("initdb", "-U", user, "-A", "trust", "-E", "UTF8", "--no-sync")

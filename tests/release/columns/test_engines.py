@@ -3,7 +3,6 @@
 import datetime
 import gc
 import uuid
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -43,14 +42,12 @@ FLIGHTS = ["dep_delay", "distance", "tailnum", "origin", "carrier"]
 
 
 @pytest.fixture
-def postgres_table(postgres_url: str) -> Iterator[Any]:
+def postgres_table(postgres_url: str) -> Any:
     """Loads columns into a table of the server; gives back its address and name."""
     psycopg = pytest.importorskip("psycopg")
-    made = []
 
     def load(types: dict[str, str], rows: list[tuple[Any, ...]]) -> dict[str, str]:
         name = f"t_{uuid.uuid4().hex}"
-        made.append(name)
         fields = ", ".join(f"{column} {kind}" for column, kind in types.items())
         with psycopg.connect(postgres_url) as connection:
             connection.execute(f"CREATE TABLE {name} ({fields})")
@@ -59,10 +56,7 @@ def postgres_table(postgres_url: str) -> Iterator[Any]:
                     copy.write_row(row)
         return {"connect": postgres_url, "table": name}
 
-    yield load
-    with psycopg.connect(postgres_url) as connection:
-        for name in made:
-            connection.execute(f"DROP TABLE {name}")
+    return load
 
 
 @pytest.fixture
