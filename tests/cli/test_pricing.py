@@ -191,7 +191,7 @@ def test_calibrate_solves_what_was_not_given(run: Command, solve: str, given: st
     event = from_plain(solved["event"])
     exact = PldAccountant().compose(event).get_epsilon(1e-5)
     assert solved["epsilon"] <= exact <= 0.8
-    assert solved["epsilon"] == pytest.approx(exact, rel=1e-4)
+    assert solved["epsilon"] == pytest.approx(exact, rel=5e-4)  # grids differ with the event
 
 
 @pytest.mark.thorough
