@@ -9,6 +9,7 @@ expensive of them (parallel composition), and for private groups also their choi
 """
 
 import abc
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -26,6 +27,7 @@ from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind, PerUnit
+from prudent.release.columns.turns import together
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
@@ -253,10 +255,11 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     found = []
     for part, offer, records in zip(parts, whole.offers, opened, strict=True):
         columns = records if kept is None else withheld(records.columns, kept)
-        outcomes = {
-            group: _ask(part.statistic, offer.of(group), column, noise)
+        tasks = [
+            functools.partial(_ask, part.statistic, offer.of(group), column, noise)
             for group, column in columns.items()
-        }
+        ]
+        outcomes = dict(zip(columns, together(tasks), strict=True))
         if request.by is None:
             found.append(outcomes[None])
         else:

@@ -12,6 +12,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
+from prudent.release.columns.asking import Share
 from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
 from prudent.release.columns.dialects import (
     PublicValue,
@@ -165,8 +166,13 @@ class Opened:
     def column(self) -> Column:
         """The column of all contributed values."""
         staged = self.staged()
-        whole: Column = self._over(staged, self.rows if staged is None else staged.rows, None)
-        return whole
+        rows, whole = self._whole(staged)
+        column: Column = self._over(staged, rows, whole, ())
+        return column
+
+    def _whole(self, staged: StagedTable | None) -> tuple[ir.Table, Callable[[], ir.Table]]:
+        """The table of all contributed values, and what returns it as the engine keeps it."""
+        return (self.rows, lambda: self.rows) if staged is None else (staged.rows, staged.kept)
 
     def columns(self, members: Members) -> dict[Hashable, Column]:
         """One column for each group; all of them share what was computed once."""
@@ -178,13 +184,15 @@ class Opened:
         self, staged: StagedTable | None, members: Members, sizes: Callable[[], Sizes]
     ) -> dict[Hashable, Column]:
         """See `columns`; `staged` and `sizes` are what these methods returned."""
-        rows = self.rows if staged is None else staged.rows
+        rows, whole = self._whole(staged)
 
         def size(group: Hashable) -> Callable[[], int]:
             return lambda: sizes().get(self._stored(group), 0)
 
         return {
-            group: self._over(staged, rows.filter(self._of(member, rows)), member, size(group))
+            group: self._over(
+                staged, rows.filter(self._of(member, rows)), whole, member, size(group)
+            )
             for group, member in members.items()
         }
 
@@ -222,19 +230,15 @@ class Opened:
         self,
         staged: StagedTable | None,
         rows: ir.Table,
-        member: tuple[ir.Value, ...] | None,
+        whole: Callable[[], ir.Table],
+        member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
-        def kept() -> ir.Table:
-            assert staged is not None
-            whole = staged.kept()
-            return whole if member is None else whole.filter(self._of(member, whole))
-
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,
             "contribution": self.contribution,
-            "kept": None if staged is None else kept,
+            "share": Share(whole, member),
             "size": size,
             "owner": self.owner,
         }
