@@ -19,8 +19,7 @@ REFUTED = 1
 
 Confidence = Annotated[float, options.number("1 minus the false-alarm rate, in [0.5, 1).")]
 Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Draw the trade-off curve, SVG or PNG by its name."),
+    Path | None, options.value("FILE", "Draw the trade-off curve, SVG or PNG by its name.")
 ]
 
 
@@ -161,9 +160,9 @@ _RUNS = {"white-box": 1000, "black-box": 500}
 def train(
     method: Annotated[
         MethodName,
-        typer.Option(
-            metavar="NAME",
-            help="white-box (a canary at every step, all releases seen), one-run (many canaries in "
+        options.value(
+            "NAME",
+            "white-box (a canary at every step, all releases seen), one-run (many canaries in "
             "one run) or black-box (MNIST, only the final model's loss on the canary is seen).",
         ),
     ] = "white-box",
@@ -178,8 +177,7 @@ def train(
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
     epsilon: Annotated[
-        float | None,
-        options.number("ε of the claim; the price of the plan if not given."),
+        float | None, options.number("ε of the claim; the price of the plan if not given.")
     ] = None,
     delta: Annotated[float, options.number("δ of the claim.")] = 1e-5,
     runs: Annotated[
@@ -191,9 +189,9 @@ def train(
     ] = None,
     against: Annotated[
         AgainstName,
-        typer.Option(
-            metavar="WHAT",
-            help="What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
+        options.value(
+            "WHAT",
+            "What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
             "of the plan).",
         ),
     ] = "point",
