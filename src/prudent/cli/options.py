@@ -76,6 +76,10 @@ Records = Annotated[
     int | None,
     whole_number("Public number of records, for --batch."),
 ]
+Bands = Annotated[
+    int,
+    whole_number("Noise that cancels over so many steps: as many parts of the records take turns."),
+]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
 ]
