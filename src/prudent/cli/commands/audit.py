@@ -172,6 +172,7 @@ def train(
         float | None,
         options.number("σ: noise relative to the clip; solved for --epsilon if not given."),
     ] = None,
+    bands: options.Bands = 1,
     test: options.Test = "none",
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
@@ -220,7 +221,9 @@ def train(
     if method == "one-run" and plot is not None:
         raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
     batch = float(_DIGITS) if method == "black-box" else 64.0
-    plan = _plan(sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch)
+    plan = _plan(
+        sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch, bands
+    )
     if noise_multiplier is None:
         if epsilon is None:
             raise ArgumentError(
@@ -252,6 +255,7 @@ def _plan(
     failure: float,
     reveals: str,
     batch: float,
+    bands: int,
 ) -> "Plan":
     """The plan to audit, with a clip of 1, which no guarantee depends on."""
     from prudent.training import Plan, ProposeTestRelease, Sum
@@ -273,7 +277,13 @@ def _plan(
             reveals=reveals,
         )
     )
-    return Plan(sampling_rate=sampling_rate, steps=steps, aggregation=rule, expected_batch=batch)
+    return Plan(
+        sampling_rate=sampling_rate,
+        steps=steps,
+        aggregation=rule,
+        expected_batch=batch,
+        bands=bands,
+    )
 
 
 def _white_box(claim: "_Claim") -> "AuditResult":

@@ -40,6 +40,7 @@ def make_private(
     epochs: int | None = None,
     clip: float | None = None,
     aggregation: Aggregation | None = None,
+    bands: int | None = None,
     plan: Plan | None = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
@@ -70,6 +71,7 @@ def make_private(
         epochs: As for `prudent.make_private`.
         clip: As for `prudent.make_private`.
         aggregation: As for `prudent.make_private`.
+        bands: As for `prudent.make_private`.
         plan: As for `prudent.make_private`.
         loss_reduction: As for `prudent.make_private`.
         max_physical_batch: As for `prudent.make_private`.
@@ -103,6 +105,7 @@ def make_private(
         epochs=epochs,
         clip=clip,
         aggregation=aggregation,
+        bands=bands,
         plan=plan,
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,

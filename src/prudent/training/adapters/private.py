@@ -37,6 +37,7 @@ def make_private(
     epochs: int | None = None,
     clip: float | None = None,
     aggregation: Aggregation | None = None,
+    bands: int | None = None,
     plan: Plan | None = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
@@ -74,6 +75,7 @@ def make_private(
         clip: The L2 bound on every gradient; 1 unless given. With `aggregation`, use its own.
         aggregation: What a step releases, such as `ProposeTestRelease`; its noise is replaced.
             Clipped sums with noise, as in DP-SGD, unless given.
+        bands: Noise that cancels over so many steps, as in `Plan`; 1 unless given.
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its records.
         max_physical_batch: Largest number of records whose activations are in memory. A larger
@@ -131,6 +133,7 @@ def make_private(
         epochs=epochs,
         clip=clip,
         aggregation=aggregation,
+        bands=bands,
         plan=plan,
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
@@ -189,6 +192,7 @@ def prepare(
     epochs: int | None,
     clip: float | None,
     aggregation: Aggregation | None,
+    bands: int | None,
     plan: Plan | None,
     loss_reduction: str,
     max_physical_batch: int | None,
@@ -209,11 +213,16 @@ def prepare(
         if people is not None:
             assert loader.batch_size is not None
             batches = -(-count // loader.batch_size)
-        given = epsilon, delta, epochs, clip, aggregation
+        given = epsilon, delta, epochs, clip, aggregation, bands
         plan = _calibrated(loader.batch_size, count, batches, *given)
     else:
         _refuse_with_plan(
-            epsilon=epsilon, delta=delta, epochs=epochs, clip=clip, aggregation=aggregation
+            epsilon=epsilon,
+            delta=delta,
+            epochs=epochs,
+            clip=clip,
+            aggregation=aggregation,
+            bands=bands,
         )
         batches = max(1, round(1 / plan.sampling_rate))
     if plan.watch is not None:
@@ -229,10 +238,20 @@ def prepare(
     protected = "record" if unit is None else unit.protected
     charge = RunCharge(ledger, plan, delta, protected=protected)
     key = given_or_random(key)
-    sampler = PoissonSampler(count, plan.sampling_rate, key=key)
+    sampler = PoissonSampler(count, plan.turn_rate, key=key, bands=plan.bands)
     return Preparation(
         charge,
-        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced, unit, people),
+        PoissonLoader(
+            loader,
+            sampler,
+            batches,
+            example,
+            charge.pay,
+            charge.priced,
+            unit,
+            people,
+            lambda: charge.taken,
+        ),
         Reduction(loss_reduction),
         max_physical_batch,
         key,
@@ -248,6 +267,7 @@ def _calibrated(
     epochs: int | None,
     clip: float | None,
     aggregation: Aggregation | None,
+    bands: int | None,
 ) -> Plan:
     """The plan with the least noise for (ε, δ) over this many epochs of so many batches."""
     if epsilon is None or delta is None or epochs is None:
@@ -270,6 +290,7 @@ def _calibrated(
         aggregation=aggregation,
         expected_batch=min(batch, count),
         relation=ZERO_OUT,
+        bands=1 if bands is None else bands,
     ).calibrate(epsilon=epsilon, delta=delta)
 
 

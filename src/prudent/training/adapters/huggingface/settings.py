@@ -190,11 +190,13 @@ def planned(
     epsilon: float | None,
     delta: float,
     aggregation: Aggregation | None,
+    bands: int | None,
 ) -> Plan:
     """The given plan, or one made of the settings with the noise that `epsilon` needs."""
     if plan is not None:
-        if aggregation is not None:
-            raise ArgumentError("aggregation", "in the plan", shown="both")
+        for name, value in (("aggregation", aggregation), ("bands", bands)):
+            if value is not None:
+                raise ArgumentError(name, "in the plan", shown="both")
         if args.max_steps > 0 and args.max_steps != plan.steps:
             raise ArgumentError(
                 "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
@@ -208,6 +210,7 @@ def planned(
         sampling_rate=rate,
         steps=args.max_steps if args.max_steps > 0 else epochs,
         aggregation=aggregation,
+        bands=1 if bands is None else bands,
     )
     return plan.calibrate(epsilon=_validate.positive(epsilon=epsilon), delta=delta)
 

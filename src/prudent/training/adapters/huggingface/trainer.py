@@ -90,6 +90,7 @@ class PrivateTrainer(Uncopied, Trainer):
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
+        bands: With `epsilon`: noise that cancels over so many steps, as in `Plan`; 1 unless given.
         unit: Who each record belongs to, as for `prudent.fit`; the name of a column, such as
             "user_id", is taken out of the inputs of the model. Batches are then drawn of people, of
             whom the batch size of the settings are expected, and `max_grad_norm` bounds the
@@ -131,6 +132,7 @@ class PrivateTrainer(Uncopied, Trainer):
         epsilon: float | None = None,
         delta: float | None = None,
         aggregation: Aggregation | None = None,
+        bands: int | None = None,
         unit: Any = None,
         records_per_person: int | None = None,
         per_unit: str | None = None,
@@ -153,7 +155,13 @@ class PrivateTrainer(Uncopied, Trainer):
         self._people = None if self._unit is None else self._unit.people(data, len(data))
         self._count = len(data) if self._people is None else len(self._people)
         self.plan = settings.planned(
-            args, self._count, plan=plan, epsilon=epsilon, delta=self.delta, aggregation=aggregation
+            args,
+            self._count,
+            plan=plan,
+            epsilon=epsilon,
+            delta=self.delta,
+            aggregation=aggregation,
+            bands=bands,
         )
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         self._recompute = recompute
@@ -203,9 +211,10 @@ class PrivateTrainer(Uncopied, Trainer):
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             self._count,
-            self.plan.sampling_rate,
+            self.plan.turn_rate,
             physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._continuity.key,
+            bands=self.plan.bands,
         )
         # A compiled or captured step is one for each shape.
         whole = self._compile or self.args.device.type == "cuda"
@@ -495,6 +504,7 @@ class PrivateTrainer(Uncopied, Trainer):
             paid,
             lambda is_last: identity.unproved(state["identity"], same_key=is_last),
             Alone(),
+            self.plan,
         )
         state["release"]["taken"] = step
         if taken < step == self.plan.steps:
