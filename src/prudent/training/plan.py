@@ -13,7 +13,7 @@ from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean
-from prudent.training.watch import Watch
+from prudent.training.watch import HeldOut, Watch
 
 _SHOWN_DELTA = 1e-5
 
@@ -41,6 +41,8 @@ class Plan:
             normalisation. Every event and every ε of the plan includes it.
         watch: The training loss as a release of its own, with noise; its price is in every event
             and every ε, and calibration leaves room for it. None: no loss is released.
+        held_out: The accuracy or loss on held-out records as a release, with noise; likewise. Every
+            ε then protects the held-out records as well. None: nothing is released of any.
     """
 
     sampling_rate: float
@@ -50,6 +52,7 @@ class Plan:
     _relation: Relation | None = None
     before: dp.DpEvent | None = None
     watch: Watch | None = None
+    held_out: HeldOut | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -68,6 +71,17 @@ class Plan:
             _validate.instance(dp.DpEvent, "a DpEvent or None", before=self.before)
         if self.watch is not None:
             _validate.instance(Watch, "a Watch or None", watch=self.watch)
+        if self.held_out is not None:
+            _validate.instance(HeldOut, "a HeldOut or None", held_out=self.held_out)
+        watched = self.held_out is not None and self.held_out.expected_records is None
+        if not self.relation.size_is_public and watched:
+            raise _validate.ArgumentError(
+                "held_out",
+                "with expected_records when the relation adds or removes records",
+                got=self.held_out,
+                why="the sum would be divided by the number of held-out records, which is secret "
+                "under this relation",
+            )
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
@@ -88,7 +102,8 @@ class Plan:
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        names = [n for n in names if n not in ("before", "watch") or getattr(self, n) is not None]
+        optional = ("before", "watch", "held_out")
+        names = [n for n in names if n not in optional or getattr(self, n) is not None]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def __str__(self) -> str:
@@ -118,6 +133,8 @@ class Plan:
     def event_after(self, steps: int) -> dp.DpEvent:
         """The privacy event of the first `steps` steps, and of what was released before them."""
         taken = self._steps_event(steps)
+        if self.held_out is not None:
+            taken = self.held_out.beside(taken, steps, self.relation)
         return taken if self.before is None else dp.ComposedDpEvent([self.before, taken])
 
     def _steps_event(self, steps: int) -> dp.DpEvent:
