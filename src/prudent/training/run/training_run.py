@@ -126,7 +126,7 @@ class TrainingRun:
             plan,
             held_out,
             loss,
-            unit=None if unit is None else unit.of_held_out(held_out_unit),
+            unit=None if unit is None or held_out is None else unit.of_held_out(held_out_unit),
             trained=records.people,
             collate_fn=collate_fn,
             example=example,
