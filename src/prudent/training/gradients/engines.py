@@ -98,7 +98,7 @@ class BookKeeping(Engine):
 
         def run(batch: tuple[Any, Any]) -> Tensor:
             leftovers = Leftovers(self.model)
-            losses = self._forward(NormTape(trained, keep=False), fixed, *batch, leftovers)
+            losses = self._there(NormTape(trained, keep=False), fixed, *batch, leftovers)
             leftovers.refuse()
             return losses
 
@@ -115,14 +115,14 @@ class BookKeeping(Engine):
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
     ) -> Tensor:
         with torch.enable_grad():
-            losses = self._forward(tape, fixed, inputs, targets, leftovers)
+            losses = self._there(tape, fixed, inputs, targets, leftovers)
             # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
             # it.
             with torch.autocast(losses.device.type, enabled=False):
                 tape.collect(losses)
         return losses.detach()
 
-    def _forward(
+    def _there(
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
     ) -> Tensor:
         """The losses of the records; what the tape needs of them stays in their graph."""
