@@ -91,9 +91,9 @@ class Unit:
         """The name of the entry that holds the ids, which is no input of a model."""
         return self.ids if isinstance(self.ids, str) else None
 
-    def of_held_out(self, ids: Any) -> Self:
-        """The unit of held-out records: an entry of this name, or ids of their own."""
-        if ids is None and self.column is None:
+    def of_held_out(self, items: Any, ids: Any) -> Self:
+        """The unit of held-out records, if any: an entry of this name, or ids of their own."""
+        if items is not None and ids is None and self.column is None:
             raise ArgumentError(
                 "held_out_unit",
                 "one id for each held-out record",

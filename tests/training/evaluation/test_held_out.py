@@ -173,7 +173,7 @@ class TestPeople:
     def test_ids_of_their_own_are_needed_without_a_column(self):
         data = torch.randn(20, 2), torch.zeros(20, dtype=torch.long)
         with pytest.raises(ArgumentError, match="held_out_unit"):
-            fit(PLAN, nn.Linear(2, 2), LOSS, data, unit=range(20), held_out=data, lr=0.1)
+            fit(PLAN, nn.Linear(2, 2), LOSS, data, unit=range(20), held_out_set=data, lr=0.1)
 
 
 class TestNoise:
@@ -216,7 +216,7 @@ def trained(plan=PLAN, *, held=None, model=None, reporting=None, seed=3, **optio
     torch.manual_seed(1)
     model = nn.Linear(3, 2) if model is None else model
     return fit(
-        plan, model, LOSS, data(100), held_out=data(60, 1) if held is None else held, lr=0.5,
+        plan, model, LOSS, data(100), held_out_set=data(60, 1) if held is None else held, lr=0.5,
         execution=Execution(seed=seed), reporting=reporting, **options,
     )  # fmt: skip
 
@@ -261,7 +261,7 @@ class TestRun:
     def test_needs_both_a_plan_and_records(self):
         for plan, held in ((plain(), data(5)), (PLAN, None)):
             with pytest.raises(ArgumentError, match="held_out"):
-                fit(plan, nn.Linear(3, 2), LOSS, data(100), held_out=held, lr=0.1)
+                fit(plan, nn.Linear(3, 2), LOSS, data(100), held_out_set=held, lr=0.1)
 
 
 class TestBest:

@@ -97,15 +97,7 @@ class HeldOutRecords:
             reader: Makes the reader of items, given some that show their form.
             split: See the attribute.
         """
-        settings = plan.held_out
-        if (settings is None) != (data is None):
-            raise ArgumentError(
-                "held_out",
-                "records for a plan that releases something of them, and None for any other",
-                shown="none" if data is None else "records",
-                hint="Such as Plan(..., held_out=prudent.HeldOut(every=100)): its price is in "
-                "the plan.",
-            )
+        settings = check_held_out(plan, data)
         if settings is None:
             return None
         if settings.metric is HeldOutMetric.LOSS and loss is None:
@@ -209,6 +201,18 @@ class HeldOutRecords:
 
     def _engine(self, step: Step) -> BookKeeping:
         return BookKeeping(step.model, self.score, autocast=self.autocast)
+
+
+def check_held_out(plan: Plan, data: Any) -> HeldOut | None:
+    """What the plan releases of held-out records, which there must be if and only if it does."""
+    if (plan.held_out is None) != (data is None):
+        raise ArgumentError(
+            "held_out_set",
+            "records for a plan that releases something of them, and None for any other",
+            shown="none" if data is None else "records",
+            hint="Such as Plan(..., held_out=prudent.HeldOut(every=100)), which prices it.",
+        )
+    return plan.held_out
 
 
 @contextmanager

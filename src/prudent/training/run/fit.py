@@ -68,7 +68,7 @@ def fit(
     unit: Any = None,
     records_per_person: int | None = None,
     per_unit: str | None = None,
-    held_out: Any = None,
+    held_out_set: Any = None,
     held_out_unit: Any = None,
     execution: Execution | None = None,
     corrupt: Corrupt | Corruption | None = None,
@@ -114,8 +114,8 @@ def fit(
             more.
         per_unit: With a unit, whether the loss of a person is the "mean" (unless given) or the
             "sum" of the losses of these records.
-        held_out: Private records that are not trained on, in the form of `train_set`, of which a
-            plan with a `HeldOut` releases the accuracy or the loss. They are protected like those
+        held_out_set: Private records that are not trained on, in the form of `train_set`, of which
+            a plan with a `HeldOut` releases the accuracy or the loss. They are protected like those
             of `train_set`; see `HeldOut` for how to divide records into the two. None: none.
         held_out_unit: Whose they are, if the unit is not the name of an entry: one id for each. A
             person of whom there are records in `train_set` is left out.
@@ -163,7 +163,7 @@ def fit(
         example=example,
         unit=Unit.given(unit, records_per_person, per_unit),
         scheduler=scheduler,
-        held_out=held_out,
+        held_out_set=held_out_set,
         held_out_unit=held_out_unit,
     )
     charge = RunCharge(ledger, plan, delta, protected=run.protected)

@@ -95,7 +95,7 @@ class TrainingRun:
         example: Any = None,
         scheduler: Scheduler | None = None,
         unit: Unit | None = None,
-        held_out: Any = None,
+        held_out_set: Any = None,
         held_out_unit: Any = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
@@ -124,9 +124,9 @@ class TrainingRun:
         )
         tested = HeldOutRecords.of(
             plan,
-            held_out,
+            held_out_set,
             loss,
-            unit=None if unit is None or held_out is None else unit.of_held_out(held_out_unit),
+            unit=None if unit is None else unit.of_held_out(held_out_set, held_out_unit),
             trained=records.people,
             collate_fn=collate_fn,
             example=example,
