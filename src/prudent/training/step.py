@@ -425,7 +425,8 @@ class Step:
             if self.plan.bands == 1:
                 self.noise.add_(flat, deviation, self.state)
             else:
-                add_cancelling_(self.noise, flat, deviation, self.state, self.plan.bands)
+                sizes = {"bands": self.plan.bands, "steps": self.plan.steps}
+                add_cancelling_(self.noise, flat, deviation, self.state, **sizes)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         sizes = [value.numel() for value in total.values()]

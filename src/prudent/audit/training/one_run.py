@@ -171,7 +171,8 @@ def promising_guesses(bound: OneRunBound, canaries: int) -> int:
     drawn = coins[:, None] & (random.random(shape) < plan.turn_rate)
     parts = random.integers(plan.bands, size=(canaries, 1))
     drawn &= np.arange(plan.steps) % plan.bands == parts
-    noise = signal.lfilter([1.0], coefficients(plan.bands), random.standard_normal(shape), axis=1)
+    column = coefficients(plan.bands, plan.steps)
+    noise = signal.lfilter([1.0], column, random.standard_normal(shape), axis=1)
     along = rule.clip * (drawn + rule.noise_multiplier * noise)
     sizes = np.sort(np.abs(_odds(plan, along)))[::-1]
     expected = np.cumsum(1 / (1 + np.exp(-sizes)))

@@ -208,7 +208,6 @@ def observe(
         values = (along, outcome.passed, outcome.noisy_margin, outcome.trim)
         seen.append(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in values]))
         if (number + 1) % plan.steps == 0:  # the next step is the first of another run
-            run.step.state.history = None
             run.step.state.trim.fill_(plan.aggregation.trim.start(run.step.expected_batch))
     table = torch.stack(seen).view(runs, plan.steps, 4).numpy()
     return Releases(table[..., 0], table[..., 1] > 0, table[..., 2], table[..., 3])
@@ -350,7 +349,7 @@ class Likelihood:
         """
         failed, passed = self._branches(int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed
-        column, steps = np.array(coefficients(self.plan.bands)), self.plan.steps
+        column, steps = np.array(coefficients(self.plan.bands, self.plan.steps)), self.plan.steps
         white = signal.lfilter(column, [1.0], (seen.along - only.mean) / only.noise, axis=1)
         found = signal.lfilter(column, [1.0], white[:, ::-1], axis=1)[:, ::-1]
         left = np.minimum(steps - np.arange(steps), len(column))
