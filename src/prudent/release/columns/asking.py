@@ -7,7 +7,7 @@ and then the engine is asked once for all that ask the same with other numbers. 
 column are a row of a small table that the query holds itself, and that the rows are joined with.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -49,13 +49,15 @@ class Share:
     """The rows of a table that are those of one column.
 
     Attributes:
-        whole: Returns the table, with the column `value` and perhaps `other` and those of groups;
-            the same function for all columns that share the table.
+        whole: The table, with the column `value` and perhaps `other` and those of groups; the same
+            object for all columns that share it.
+        kept: Returns it as the engine keeps it (`units.StagedTable.kept`); None if it is not kept.
         member: The group of the rows, as it is stored; empty if all rows are meant.
         second: Whether the values are those of `other`.
     """
 
-    whole: Callable[[], ir.Table]
+    whole: ir.Table
+    kept: Callable[[], ir.Table] | None = None
     member: tuple[ir.Value, ...] = ()
     second: bool = False
 
@@ -105,10 +107,9 @@ def joint(question: Question) -> Question:
     return question
 
 
-def query(asked: Sequence[Asked]) -> ir.Expr:
-    """The query for questions that are alike."""
+def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
+    """The query for questions that are alike, about the table that their columns share."""
     first = asked[0]
-    whole = withheld(first.column.share.whole)
     if len(asked) == 1:
         return first.question(first.column.share.of(whole), **first.given)
     numbers: dict[str, list[ir.Value]] = {}
@@ -136,7 +137,8 @@ def query(asked: Sequence[Asked]) -> ir.Expr:
 
 def _answers(asked: Sequence[Asked]) -> list[Any]:
     """Ask the engine, and give each its part of the answer; errors may quote records."""
-    expression = query(asked)
+    share = asked[0].column.share
+    expression = query(asked, share.whole if share.kept is None else withheld(share.kept))
     found = withheld(fetched, expression)
     if isinstance(expression, ir.Scalar):
         return [next(iter(found.values()))[0]]
@@ -149,13 +151,20 @@ def _answers(asked: Sequence[Asked]) -> list[Any]:
     return [{name: [found[name][row] for row in own] for name in found} for own in rows]
 
 
+def alike(asked: Sequence[Asked]) -> Iterator[list[int]]:
+    """The places of questions that one query answers."""
+    left = list(range(len(asked)))
+    while left:
+        first = asked[left[0]]
+        some = [place for place in left if place == left[0] or first.like(asked[place])]
+        left = [place for place in left if place not in some]
+        for start in range(0, len(some), AT_ONCE):
+            yield some[start : start + AT_ONCE]
+
+
 def answer(asked: Sequence[Asked]) -> list[Any]:
     """Answer questions in their order, with one query for those that are alike."""
     answers: dict[int, Any] = {}
-    for place, each in enumerate(asked):
-        if place not in answers:
-            alike = [p for p in range(place, len(asked)) if each.like(asked[p]) or p == place]
-            for start in range(0, len(alike), AT_ONCE):
-                some = alike[start : start + AT_ONCE]
-                answers |= dict(zip(some, _answers([asked[p] for p in some]), strict=True))
+    for some in alike(asked):
+        answers |= dict(zip(some, _answers([asked[place] for place in some]), strict=True))
     return [answers[place] for place in range(len(asked))]

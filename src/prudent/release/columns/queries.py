@@ -355,8 +355,8 @@ class TableColumn:
             dtype: The type in which values are displayed; None means their type in `rows`.
             scale: The unit of the numbers, if they are numbers.
             contribution: What one unit contributes; None means that every row is a unit.
-            share: Which rows of the table that the engine keeps (`units.StagedTable.kept`), or
-                that has other columns as well; None if it is this table.
+            share: Which rows of a table that has other columns as well, or that the engine keeps;
+                None if it is this table.
             size: Returns the number of values, where one query counts those of all groups; None
                 if it is asked for.
             owner: An object to keep alive as long as this column, such as the open source.
@@ -365,7 +365,7 @@ class TableColumn:
         self._type = rows.value.type() if dtype is None else dtype
         self._scale = scale
         self._contribution = Contribution() if contribution is None else contribution
-        self._share = Share(lambda: rows) if share is None else share
+        self._share = Share(rows) if share is None else share
         self._size = size
         self._owner = owner
         # Two, because a trimmed mean reads the ends of both its windows again.

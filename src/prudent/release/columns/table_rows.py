@@ -148,10 +148,9 @@ class Opened:
             listed = ibis.or_(*map(self._of, members.values()))
         return attrs.evolve(self, rows=self.rows.filter(listed))
 
-    def _of(self, member: tuple[ir.Value, ...], rows: ir.Table | None = None) -> ir.BooleanValue:
-        rows = self.rows if rows is None else rows
-        names = members_of(rows)
-        return ibis.and_(*(rows[name] == one for name, one in zip(names, member, strict=True)))
+    def _of(self, member: tuple[ir.Value, ...]) -> ir.BooleanValue:
+        names = members_of(self.rows)
+        return ibis.and_(*(self.rows[name] == one for name, one in zip(names, member, strict=True)))
 
     def staged(self) -> StagedTable | None:
         """The contributed values, computed once; None if every row is a value of its own."""
@@ -166,13 +165,8 @@ class Opened:
     def column(self) -> Column:
         """The column of all contributed values."""
         staged = self.staged()
-        rows, whole = self._whole(staged)
-        column: Column = self._over(staged, rows, whole, ())
+        column: Column = self._over(staged, ())
         return column
-
-    def _whole(self, staged: StagedTable | None) -> tuple[ir.Table, Callable[[], ir.Table]]:
-        """The table of all contributed values, and what returns it as the engine keeps it."""
-        return (self.rows, lambda: self.rows) if staged is None else (staged.rows, staged.kept)
 
     def columns(self, members: Members) -> dict[Hashable, Column]:
         """One column for each group; all of them share what was computed once."""
@@ -184,17 +178,11 @@ class Opened:
         self, staged: StagedTable | None, members: Members, sizes: Callable[[], Sizes]
     ) -> dict[Hashable, Column]:
         """See `columns`; `staged` and `sizes` are what these methods returned."""
-        rows, whole = self._whole(staged)
 
         def size(group: Hashable) -> Callable[[], int]:
             return lambda: sizes().get(self._stored(group), 0)
 
-        return {
-            group: self._over(
-                staged, rows.filter(self._of(member, rows)), whole, member, size(group)
-            )
-            for group, member in members.items()
-        }
+        return {group: self._over(staged, member, size(group)) for group, member in members.items()}
 
     def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
         """The number of records of every group that has a name, by how it is stored; one query.
@@ -229,23 +217,26 @@ class Opened:
     def _over(
         self,
         staged: StagedTable | None,
-        rows: ir.Table,
-        whole: Callable[[], ir.Table],
         member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
+        share = Share(self.rows, member=member)
+        if staged is not None:
+            share = Share(staged.rows, staged.kept, member)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,
             "contribution": self.contribution,
-            "share": Share(whole, member),
+            "share": share,
             "size": size,
             "owner": self.owner,
         }
         if others:
-            return PairColumn(rows, dtype=self.value_type, other=others[0], **options)
+            return PairColumn(
+                share.of(share.whole), dtype=self.value_type, other=others[0], **options
+            )
         kind = SetColumn if self.contribution.sets and staged is not None else TableColumn
-        return kind(rows, self.value_type, **options)
+        return kind(share.of(share.whole), self.value_type, **options)
 
 
 def open_rows(asked: Asked) -> Opened:
