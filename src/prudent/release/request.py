@@ -128,6 +128,12 @@ class Request:
         """The columns that say which group a row is in."""
         return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
 
+    @property
+    def used(self) -> list[str]:
+        """The columns and values that are named, apart from the condition."""
+        named = (self.column, self.other, self.unit, *self.group_columns)
+        return [name for name in named if isinstance(name, str)]
+
     def in_table(self) -> dict[str, Any]:
         """The options of the table that were given."""
         given = {name: getattr(self, name) for name in (*TABLE_OPTIONS, "other")}
@@ -276,10 +282,20 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
 def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.sources import open_source
+    from prudent.release.columns.table_rows import columns_used
 
     data = request.data
     if not isinstance(data, Column):
-        data = open_source(data, connect=request.connect, table=request.table, unit=request.unit)
+        asked = [part.request for part in parts]
+        used = [columns_used(each.used, each.where) for each in asked]
+        known = [name for names in used for name in names or ()]
+        data = open_source(
+            data,
+            connect=request.connect,
+            table=request.table,
+            columns=None if None in used else known,
+            unit=request.unit,
+        )
         if data is not request.data:
             weakref.finalize(data, data.close)
     own = {"data": data, "connect": None, "table": None}

@@ -3,7 +3,7 @@
 import functools
 import re
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -31,7 +31,11 @@ from prudent.release.columns.kinds.sets import SetColumn
 from prudent.release.columns.queries import TableColumn, sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
-from prudent.release.columns.row_values.expressions import parse_condition, parse_value
+from prudent.release.columns.row_values.expressions import (
+    names_in,
+    parse_condition,
+    parse_value,
+)
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable, open_source
@@ -280,13 +284,11 @@ def open_rows(asked: Asked) -> Opened:
 
 def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
-    used = [name for _, name in asked.names]
-    known = asked.where is None and bool(used) and all(map(_NAME.fullmatch, used))
     opened = open_source(
         asked.source,
         connect=asked.connect,
         table=asked.table,
-        columns=used if known else None,
+        columns=columns_used([name for _, name in asked.names], asked.where),
         unit=asked.unit,
     )
     if opened is not asked.source:
@@ -299,6 +301,21 @@ def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
         where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
         rows = rows.filter(of_one_row(where, rows))
     return opened, rows
+
+
+def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> list[str] | None:
+    """The columns that names, values, periods and a condition may use; None if that is not known.
+
+    Columns that are not used need not be read with care.
+    """
+    if where is not None and not isinstance(where, str):
+        return None
+    found: list[str] = []
+    for text in [*names, *([] if where is None else [where])]:
+        period = periods.split(text)
+        found += [text] if _NAME.fullmatch(text) else names_in(text)
+        found += [] if period is None else [period[0]]
+    return list(dict.fromkeys(found))
 
 
 def _named(rows: ir.Table, text: str, argument: str) -> Any:
