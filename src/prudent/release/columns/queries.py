@@ -238,9 +238,11 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
-    size = call("floor", size, returns=dt.float64)  # infinity stays what it is
+    # Not `floor` of ibis, which makes an integer of it; Spark does so itself, and infinity is none.
+    raised = rows.value.sign() * call("floor", size, returns=dt.float64)
+    finite = rows.value.abs() < double(math.inf)
     keys = keys_of(rows)
-    found = rows.select(*keys, raised=rows.value.sign() * size)
+    found = rows.select(*keys, raised=ibis.cases((finite, raised), else_=rows.value))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 
