@@ -147,7 +147,7 @@ def everything(
     from prudent.lab.paper.figures import plots
     from prudent.lab.paper.figures.panels import figure
     from prudent.lab.paper.report import grids, tables
-    from prudent.lab.paper.report.cells import plain_table
+    from prudent.lab.paper.report.cells import datasets, plain_table
 
     found = _read_given(results, seeds)
     out.mkdir(parents=True, exist_ok=True)
@@ -156,8 +156,9 @@ def everything(
         drawn.append(figure(number))
         plots.save(drawn[-1], out)
     for number in track(TABLES, "tables"):
-        parts = map(tables.as_markdown, grids.table_grids(found, number))
-        (out / f"table{number}.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+        parts = [grids.table_grid(found, number, name) for name in datasets(number)]
+        text = "\n\n".join(map(tables.as_markdown, parts))
+        (out / f"table{number}.md").write_text(text + "\n", "utf-8")
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
         (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
     with part("report"):

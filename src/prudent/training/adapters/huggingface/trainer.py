@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
@@ -129,6 +129,8 @@ class PrivateTrainer(Uncopied, Trainer):
     Attributes:
         plan: The plan that is carried out.
     """
+
+    control: TrainerControl
 
     @answering_opacus(
         data_loader="train_dataset",
