@@ -73,6 +73,9 @@ class Purpose(enum.Enum):
     WATCH = "watch"
     """The noise on a released loss."""
 
+    HELD_OUT = "held-out"
+    """The noise on what is released of held-out records."""
+
     READING = "reading"
     """Seeds for data sets that draw random numbers."""
 

@@ -15,7 +15,7 @@ from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_r
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.accounting.run import check_bands, in_turns
 from prudent.training.aggregation import Aggregation, Mean, Sum, TrimmedSum
-from prudent.training.watch import Watch
+from prudent.training.watch import HeldOut, Watch
 
 _SHOWN_DELTA = 1e-5
 
@@ -47,6 +47,8 @@ class Plan:
             `bands` - 1 steps before it, so that it cancels in the model (`prudent.training.
             cancelling`). Every record belongs to one of `bands` random parts, which take turns:
             each step draws from one of them, `bands` times as often. 1: DP-SGD.
+        held_out: The accuracy or loss on held-out records as a release, with noise; likewise. Every
+            ε then protects the held-out records as well. None: nothing is released of any.
     """
 
     sampling_rate: float
@@ -57,6 +59,7 @@ class Plan:
     before: dp.DpEvent | None = None
     watch: Watch | None = None
     bands: int = 1
+    held_out: HeldOut | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -85,6 +88,17 @@ class Plan:
                 why="noise that cancels is priced for sums with one noise level, and the noise of "
                 "Propose-Test-Release depends on its test",
                 hint="Use Sum or TrimmedSum, or leave bands out.",
+            )
+        if self.held_out is not None:
+            _validate.instance(HeldOut, "a HeldOut or None", held_out=self.held_out)
+        watched = self.held_out is not None and self.held_out.expected_records is None
+        if not self.relation.size_is_public and watched:
+            raise _validate.ArgumentError(
+                "held_out",
+                "with expected_records when the relation adds or removes records",
+                got=self.held_out,
+                why="the sum would be divided by the number of held-out records, which is secret "
+                "under this relation",
             )
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
@@ -116,7 +130,7 @@ class Plan:
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        usual = {"before": None, "watch": None, "bands": 1}
+        usual = {"before": None, "watch": None, "bands": 1, "held_out": None}
         names = [n for n in names if n not in usual or getattr(self, n) != usual[n]]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -148,6 +162,8 @@ class Plan:
     def event_after(self, steps: int) -> dp.DpEvent:
         """The privacy event of the first `steps` steps, and of what was released before them."""
         taken = self._steps_event(steps)
+        if self.held_out is not None:
+            taken = self.held_out.beside(taken, steps, self.relation)
         return taken if self.before is None else dp.ComposedDpEvent([self.before, taken])
 
     def _steps_event(self, steps: int) -> dp.DpEvent:

@@ -40,7 +40,8 @@ from prudent.training.parallel.sharding import (
 from prudent.training.plan import Plan
 from prudent.training.rounding import noise_factor
 
-_LOSS_ROUNDING = 1e-6  # of a sum of losses, relative to the bound of one
+SUM_ROUNDING = 1e-6
+"""A bound on the rounding of a sum of losses, relative to the largest of one."""
 
 
 def divisor(plan: Plan, expected_batch: float | None) -> float:
@@ -283,7 +284,7 @@ class Step:
             without_gathering(self.model) if has_shards(self.model) else nullcontext(),
             self._drawn.seeded(),
         ):
-            released = self._run_on(self._values(), self.trim, tuple(chunks), words)
+            released = self._run_on(self.values(), self.trim, tuple(chunks), words)
             gradients = self._noisy_mean(released)
             outcome = released.outcome._replace(watched=self._noisy_loss(released.outcome.watched))
         for name, gradient in gradients.items():
@@ -313,7 +314,7 @@ class Step:
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
 
-    def _values(self) -> Values:
+    def values(self) -> Values:
         """All parameters and buffers by name, gathered if they are sharded."""
         named = (*self.model.named_parameters(), *self.model.named_buffers())
         with self.processes.watched():
@@ -401,7 +402,7 @@ class Step:
         total = total.clone()
         if self.processes.rank == 0:
             # Sums in double precision are off by less than the last factor pays for.
-            deviation = watch.noise_multiplier * watch.bound * (1 + _LOSS_ROUNDING)
+            deviation = watch.noise_multiplier * watch.bound * (1 + SUM_ROUNDING)
             self._loss_noise.add_(total, torch.full_like(total, deviation)[0], self.state)
         mean = self.processes.sent(total)[0] / self.expected_batch
         released = (self.state.number - 1) % watch.loss_every == 0
@@ -424,8 +425,8 @@ class Step:
             if self.plan.bands == 1:
                 self.noise.add_(flat, deviation, self.state)
             else:
-                sizes = {"bands": self.plan.bands, "steps": self.plan.steps}
-                add_cancelling_(self.noise, flat, deviation, self.state, **sizes)
+                turns = {"bands": self.plan.bands, "steps": self.plan.steps}
+                add_cancelling_(self.noise, flat, deviation, self.state, **turns)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         sizes = [value.numel() for value in total.values()]

@@ -33,33 +33,32 @@ def epsilon(
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND:SCALE",
-            help=f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
-            autocompletion=completion.among(*completion.TESTS),
+        options.value(
+            "KIND:SCALE",
+            f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
+            completion.TESTS,
         ),
     ] = None,
     event: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Price the event in a file of JSON, as to_json and --json write it, instead of a "
+        options.value(
+            "FILE",
+            "Price the event in a file of JSON, as to_json and --json write it, instead of a "
             "run described by options.",
         ),
     ] = None,
     prior: Annotated[
         str | None,
-        typer.Option(
-            metavar="P,P,…",
-            help="Prior probabilities of membership at which to bound attacks "
+        options.value(
+            "P,P,…",
+            "Prior probabilities of membership at which to bound attacks "
             "(with --event: 0.5,0.1 by default).",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
+        options.value(
+            "FILE", "Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf."
         ),
     ] = None,
     sampling_rate: options.OwnSamplingRate = None,
@@ -154,9 +153,7 @@ def epsilon(
 def calibrate(
     solve: Annotated[
         SolvedName,
-        typer.Option(
-            metavar="PARAMETER", help="What to solve for: " + ", ".join(get_args(SolvedName)) + "."
-        ),
+        options.value("PARAMETER", "What to solve for: " + ", ".join(get_args(SolvedName)) + "."),
     ],
     epsilon: Annotated[float, options.number("Target ε.")],
     delta: options.Delta,
@@ -166,11 +163,11 @@ def calibrate(
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND:SCALE",
-            help=f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
+        options.value(
+            "KIND:SCALE",
+            f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
             "give the kind alone (default: laplace). [none: DP-SGD]",
-            autocompletion=completion.among(*completion.TESTS),
+            completion.TESTS,
         ),
     ] = None,
     sampling_rate: options.OwnSamplingRate = None,
