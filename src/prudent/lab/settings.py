@@ -184,9 +184,19 @@ class PrivacySettings:
         ),
     )
     accountant: "Accountant" = field(factory=_pld, metadata=_flag(str, "pld or rdp.", "pld"))
+    bands: int = field(
+        default=1,
+        metadata=_flag(
+            int,
+            "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
+            "records take turns.",
+            "1",
+        ),
+    )
 
     def __attrs_post_init__(self) -> None:
         _validate.count(1, batch=self.batch)
+        _validate.count(1, bands=self.bands)
         self._check_relation()
         _validate.between(0, 1, ends="()", delta=self.delta)
         if self.steps is not None:
@@ -243,6 +253,7 @@ class PrivacySettings:
             relation=known if self.relation is None else self.relation,
             aggregation=rule.aggregation(self.noise_multiplier or 1.0),
             before=before,
+            bands=self.bands,
         )
         if rule.method is Method.SGD or self.epsilon is None:
             return plan

@@ -61,6 +61,9 @@ class Purpose(enum.Enum):
     SAMPLING = "sampling"
     """Which records are in a batch."""
 
+    PARTS = "parts"
+    """Which records are in the parts that take turns."""
+
     CORRUPTION = "corruption"
     """Seeds of simulated attacks; no guarantee depends on them."""
 

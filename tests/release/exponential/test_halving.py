@@ -184,7 +184,7 @@ def test_too_small_an_epsilon_is_refused_before_anything_is_charged() -> None:
 def test_an_audit_runs_what_the_public_function_releases() -> None:
     case = CASES["halved-quantiles"](1.0, 0.0)
     assert case.call is not None
-    for data in (case.with_record, case.without_record):
+    for data in case.pair:
         run = case.prepare(data, ReproducibleNoise(1))()
         found = np.clip([place // 64 for place in sorted(run)], 0, 255)
         assert found.tolist() == list(case.call(data, ReproducibleNoise(1)).value)

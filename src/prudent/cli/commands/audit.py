@@ -19,8 +19,7 @@ REFUTED = 1
 
 Confidence = Annotated[float, options.number("1 minus the false-alarm rate, in [0.5, 1).")]
 Plot = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Draw the trade-off curve, SVG or PNG by its name."),
+    Path | None, options.value("FILE", "Draw the trade-off curve, SVG or PNG by its name.")
 ]
 
 
@@ -161,9 +160,9 @@ _RUNS = {"white-box": 1000, "black-box": 500}
 def train(
     method: Annotated[
         MethodName,
-        typer.Option(
-            metavar="NAME",
-            help="white-box (a canary at every step, all releases seen), one-run (many canaries in "
+        options.value(
+            "NAME",
+            "white-box (a canary at every step, all releases seen), one-run (many canaries in "
             "one run) or black-box (MNIST, only the final model's loss on the canary is seen).",
         ),
     ] = "white-box",
@@ -173,13 +172,13 @@ def train(
         float | None,
         options.number("σ: noise relative to the clip; solved for --epsilon if not given."),
     ] = None,
+    bands: options.Bands = 1,
     test: options.Test = "none",
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
     epsilon: Annotated[
-        float | None,
-        options.number("ε of the claim; the price of the plan if not given."),
+        float | None, options.number("ε of the claim; the price of the plan if not given.")
     ] = None,
     delta: Annotated[float, options.number("δ of the claim.")] = 1e-5,
     runs: Annotated[
@@ -191,9 +190,9 @@ def train(
     ] = None,
     against: Annotated[
         AgainstName,
-        typer.Option(
-            metavar="WHAT",
-            help="What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
+        options.value(
+            "WHAT",
+            "What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
             "of the plan).",
         ),
     ] = "point",
@@ -222,7 +221,9 @@ def train(
     if method == "one-run" and plot is not None:
         raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
     batch = float(_DIGITS) if method == "black-box" else 64.0
-    plan = _plan(sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch)
+    plan = _plan(
+        sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch, bands
+    )
     if noise_multiplier is None:
         if epsilon is None:
             raise ArgumentError(
@@ -254,6 +255,7 @@ def _plan(
     failure: float,
     reveals: str,
     batch: float,
+    bands: int,
 ) -> "Plan":
     """The plan to audit, with a clip of 1, which no guarantee depends on."""
     from prudent.training import Plan, ProposeTestRelease, Sum
@@ -275,7 +277,13 @@ def _plan(
             reveals=reveals,
         )
     )
-    return Plan(sampling_rate=sampling_rate, steps=steps, aggregation=rule, expected_batch=batch)
+    return Plan(
+        sampling_rate=sampling_rate,
+        steps=steps,
+        aggregation=rule,
+        expected_batch=batch,
+        bands=bands,
+    )
 
 
 def _white_box(claim: "_Claim") -> "AuditResult":

@@ -42,6 +42,7 @@ def make_private(
     epochs: int | None = None,
     clip: float | None = None,
     aggregation: Aggregation | None = None,
+    bands: int | None = None,
     plan: Plan | None = None,
     watch: Watch | None = None,
     held_out: HeldOut | None = None,
@@ -77,6 +78,7 @@ def make_private(
         epochs: As for `prudent.make_private`.
         clip: As for `prudent.make_private`.
         aggregation: As for `prudent.make_private`.
+        bands: As for `prudent.make_private`.
         plan: As for `prudent.make_private`.
         watch: As for `prudent.make_private`: call `self.watch(losses)` in `training_step`. The
             noisy mean is logged as "train_loss", so log nothing else under this name.
@@ -117,6 +119,7 @@ def make_private(
         epochs=epochs,
         clip=clip,
         aggregation=aggregation,
+        bands=bands,
         plan=plan,
         watch=watch,
         held_out=held_out,

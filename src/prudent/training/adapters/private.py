@@ -40,6 +40,7 @@ def make_private(
     epochs: int | None = None,
     clip: float | None = None,
     aggregation: Aggregation | None = None,
+    bands: int | None = None,
     plan: Plan | None = None,
     watch: Watch | None = None,
     held_out: HeldOut | None = None,
@@ -82,6 +83,7 @@ def make_private(
         clip: The L2 bound on every gradient; 1 unless given. With `aggregation`, use its own.
         aggregation: What a step releases, such as `ProposeTestRelease`; its noise is replaced.
             Clipped sums with noise, as in DP-SGD, unless given.
+        bands: Noise that cancels over so many steps, as in `Plan`; 1 unless given.
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         watch: The training loss as a release, as in a plan, if there is none: pass the losses of
             each batch to `optimizer.watch(losses)` before the step, one for each row, and find
@@ -150,6 +152,7 @@ def make_private(
         epochs=epochs,
         clip=clip,
         aggregation=aggregation,
+        bands=bands,
         plan=plan,
         watch=watch,
         held_out=held_out,
@@ -216,6 +219,7 @@ def prepare(
     epochs: int | None,
     clip: float | None,
     aggregation: Aggregation | None,
+    bands: int | None,
     plan: Plan | None,
     watch: Watch | None,
     held_out: HeldOut | None,
@@ -241,7 +245,7 @@ def prepare(
         if people is not None:
             assert loader.batch_size is not None
             batches = -(-count // loader.batch_size)
-        given = epsilon, delta, epochs, clip, aggregation, watch, held_out
+        given = epsilon, delta, epochs, clip, aggregation, bands, watch, held_out
         plan = _calibrated(loader.batch_size, count, batches, *given)
     else:
         _refuse_with_plan(
@@ -250,6 +254,7 @@ def prepare(
             epochs=epochs,
             clip=clip,
             aggregation=aggregation,
+            bands=bands,
             watch=watch,
             held_out=held_out,
         )
@@ -259,10 +264,20 @@ def prepare(
     protected = "record" if unit is None else unit.protected
     charge = RunCharge(ledger, plan, delta, protected=protected)
     key = given_or_random(key)
-    sampler = PoissonSampler(count, plan.sampling_rate, key=key)
+    sampler = PoissonSampler(count, plan.turn_rate, key=key, bands=plan.bands)
     return Preparation(
         charge,
-        PoissonLoader(loader, sampler, batches, example, charge.pay, charge.priced, unit, people),
+        PoissonLoader(
+            loader,
+            sampler,
+            batches,
+            example,
+            charge.pay,
+            charge.priced,
+            unit,
+            people,
+            lambda: charge.taken,
+        ),
         Reduction(loss_reduction),
         max_physical_batch,
         key,
@@ -288,6 +303,7 @@ def _calibrated(
     epochs: int | None,
     clip: float | None,
     aggregation: Aggregation | None,
+    bands: int | None,
     watch: Watch | None,
     held_out: HeldOut | None,
 ) -> Plan:
@@ -312,6 +328,7 @@ def _calibrated(
         aggregation=aggregation,
         expected_batch=min(batch, count),
         relation=ZERO_OUT,
+        bands=1 if bands is None else bands,
         watch=watch,
         held_out=held_out,
     ).calibrate(epsilon=epsilon, delta=delta)

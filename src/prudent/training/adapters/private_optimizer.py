@@ -219,6 +219,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         run = state_dict["run"]
         loaded = max(int(state_dict["steps"]), _RELEASED.get(run, 0))
         steps = loaded if run == self._charge.name else self.steps + loaded
+        steps += (self.steps - steps) % self.plan.cycle  # what other parts took are whole cycles
         self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
         self._charge.resume(run)
         self._count(steps)
@@ -260,7 +261,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         drawn = self._loader.drawn(count_records(args, kwargs))
         # What was not drawn has no people, and no step can be taken on it.
         slots = None if drawn is None else self._loader.slots
-        ids, shares = (None, None) if drawn is None else drawn
+        ids, shares = (None, None) if drawn is None else drawn[:2]
         with random.seeded(), random.records(ids, slots=slots or 1).active():
             outputs, passed = self._run_outside(trained, args, kwargs, slots, shares)
         passed.received = lambda ready: self._ready.append((ready, drawn))

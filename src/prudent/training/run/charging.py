@@ -9,6 +9,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent._rounding import exact
+from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import receipt_of
 from prudent.receipts.model_card import ModelCard
@@ -178,8 +179,10 @@ def _steps(event: dp.DpEvent, plan: Plan) -> int:
     steps = event.events[-1] if plan.before is not None and is_composed else event
     if plan.held_out is not None:  # of training, beside that of the held-out records
         steps = next(iter(getattr(steps, "events", ())), steps)
+    if isinstance(steps, WorstOfDpEvent):  # of one part of the records
+        steps = steps.events[0]
     parts = (
         steps.events if isinstance(steps, dp.ComposedDpEvent) else [steps]
     )  # watched steps apart
-    count = sum(getattr(part, "count", 0) for part in parts)
+    count = plan.bands * sum(getattr(part, "count", 0) for part in parts)
     return count if count and event == plan.event_after(count) else 0

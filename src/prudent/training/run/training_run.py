@@ -146,11 +146,12 @@ class TrainingRun:
         )
         sampler = PoissonSampler(
             records.count,
-            plan.sampling_rate,
+            plan.turn_rate,
             physical_batch=execution.physical_batch,
             key=key,
             device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
+            bands=plan.bands,
         )
 
         @functools.cache
@@ -343,6 +344,7 @@ class TrainingRun:
             paid,
             lambda is_last: self.identity().unproved(state["identity"], same_key=is_last),
             self.processes,
+            self.plan,
         )
         if step > saved:
             self._use(self.continuity.key)

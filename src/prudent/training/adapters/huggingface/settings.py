@@ -192,12 +192,13 @@ def planned(
     epsilon: float | None,
     delta: float,
     aggregation: Aggregation | None,
+    bands: int | None,
     watch: Watch | None,
     held_out: HeldOut | None,
 ) -> Plan:
     """The given plan, or one made of the settings with the noise that `epsilon` needs."""
     if plan is not None:
-        given = {"aggregation": aggregation, "watch": watch, "held_out": held_out}
+        given = {"aggregation": aggregation, "bands": bands, "watch": watch, "held_out": held_out}
         for name, value in given.items():
             if value is not None:
                 raise ArgumentError(name, "in the plan", shown="both")
@@ -214,6 +215,7 @@ def planned(
         sampling_rate=rate,
         steps=args.max_steps if args.max_steps > 0 else epochs,
         aggregation=aggregation,
+        bands=1 if bands is None else bands,
         watch=watch,
         held_out=held_out,
     )

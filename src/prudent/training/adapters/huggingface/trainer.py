@@ -92,6 +92,7 @@ class PrivateTrainer(Uncopied, Trainer):
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
+        bands: With `epsilon`: noise that cancels over so many steps, as in `Plan`; 1 unless given.
         watch: With `epsilon`: the training loss as a release, as in a plan. It is logged as `loss`
             and `loss_noise`; without one the loss is not logged.
         held_out: With `epsilon`: the accuracy or loss on held-out records as a release, as in a
@@ -142,6 +143,7 @@ class PrivateTrainer(Uncopied, Trainer):
         epsilon: float | None = None,
         delta: float | None = None,
         aggregation: Aggregation | None = None,
+        bands: int | None = None,
         watch: Watch | None = None,
         held_out: HeldOut | None = None,
         held_out_set: Any = None,
@@ -174,6 +176,7 @@ class PrivateTrainer(Uncopied, Trainer):
             epsilon=epsilon,
             delta=self.delta,
             aggregation=aggregation,
+            bands=bands,
             watch=watch,
             held_out=held_out,
         )
@@ -233,9 +236,10 @@ class PrivateTrainer(Uncopied, Trainer):
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             self._count,
-            self.plan.sampling_rate,
+            self.plan.turn_rate,
             physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._continuity.key,
+            bands=self.plan.bands,
         )
         # A compiled or captured step is one for each shape.
         whole = self._compile or self.args.device.type == "cuda"
@@ -600,6 +604,7 @@ class PrivateTrainer(Uncopied, Trainer):
             paid,
             lambda is_last: identity.unproved(state["identity"], same_key=is_last),
             Alone(),
+            self.plan,
         )
         state["release"]["taken"] = step
         if taken < step == self.plan.steps:
