@@ -197,6 +197,13 @@ def train(
         ),
     ] = "point",
     lr: Annotated[float, options.number("Learning rate of black-box runs.")] = 0.2,
+    records_per_person: Annotated[
+        int | None,
+        options.whole_number(
+            "Audit training with a privacy unit, in a white box: the canary is a person with so "
+            "many records, and the claim is about people."
+        ),
+    ] = None,
     confidence: Confidence = 0.95,
     plot: Plot = None,
     as_json: options.Json = False,
@@ -214,12 +221,18 @@ def train(
     $ prudent audit train --noise-multiplier 1 --test gaussian:2 \
         --reveals margin --delta 0.01 --runs 2000
 
+    $ prudent audit train --noise-multiplier 1 --records-per-person 4
+
     $ prudent audit train --method one-run --noise-multiplier 1 --against curve
 
     $ prudent audit train --method black-box --steps 10 --epsilon 10
     """
     if method == "one-run" and plot is not None:
         raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
+    if method != "white-box" and records_per_person is not None:
+        raise ArgumentError(
+            "records_per_person", "left out unless the method is white-box", got=records_per_person
+        )
     batch = float(_DIGITS) if method == "black-box" else 64.0
     plan = _plan(
         sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch, bands
@@ -230,7 +243,9 @@ def train(
                 "noise_multiplier", "a number, or --epsilon to solve for it", shown="neither"
             )
         plan = plan.calibrate(epsilon=epsilon, delta=delta)
-    found = _AUDITS[method](_Claim(plan, epsilon, delta, confidence, runs, against, lr))
+    found = _AUDITS[method](
+        _Claim(plan, epsilon, delta, confidence, runs, against, lr, records_per_person)
+    )
     tell(found, plot=plot, as_json=as_json)
 
 
@@ -244,6 +259,7 @@ class _Claim(NamedTuple):
     runs: int | None
     against: AgainstName
     lr: float
+    records_per_person: int | None
 
 
 def _plan(
@@ -299,6 +315,7 @@ def _white_box(claim: "_Claim") -> "AuditResult":
         epsilon=claim.epsilon,
         runs=0 if plain else count,
         lanes=count if plain else 0,
+        records_per_person=claim.records_per_person,
         confidence=claim.confidence,
     )
 
