@@ -19,6 +19,7 @@ _PANELS = {
     "rule": "What is released of a batch",
     "privacy": "Price and sampling",
     "optimizer": "Optimizer",
+    "watching": "Watching",
 }
 _METAVARS = {"test": "KIND:SCALE", "reveals": "WHAT", "fallback": "WHAT"}
 _METAVARS |= {"corrupt": "KIND:RATIO[:NAME=VALUE]"}
