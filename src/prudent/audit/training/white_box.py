@@ -341,24 +341,16 @@ def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) ->
         # Records with a gradient are drawn too, which their likelihood does not allow for.
         is_likelihood=scene.name == "dirac" or plan.sampling_rate == 1,
     )
-    spread = attrs.evolve(
-        likelihood,
-        name=f"{scene.name} canary, spread over steps",
-        score=spread_over_steps,
-        is_likelihood=False,
-    )
-    failures = attrs.evolve(
-        likelihood,
-        name=f"{scene.name} canary, failed tests",
-        score=failed_tests,
-        is_likelihood=False,
-    )
-    attacks = [likelihood]
+    others: dict[str, Score] = {}
     if plan.steps > 1:
-        attacks.append(spread)
+        others["spread over steps"] = spread_over_steps
     if isinstance(plan.aggregation, ProposeTestRelease):
-        attacks.append(failures)
-    return attacks
+        others["failed tests"] = failed_tests
+    named = ((f"{scene.name} canary, {name}", score) for name, score in others.items())
+    return [
+        likelihood,
+        *(attrs.evolve(likelihood, name=n, score=s, is_likelihood=False) for n, s in named),
+    ]
 
 
 def failed_tests(seen: Releases) -> FloatArray:
