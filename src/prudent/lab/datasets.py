@@ -30,6 +30,7 @@ be an additional release, which the guarantee of the training would not cover.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -83,6 +84,12 @@ class Dataset:
             f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} records of "
             f"shape {tuple(self.train_features.shape[1:])}, {self.classes} classes)"
         )
+
+    @property
+    def arrays(self) -> tuple[Any, Any]:
+        """The features and labels of the training and of the test part, as arrays."""
+        test = self.test_features.numpy(), self.test_labels.numpy()
+        return (self.train_features.numpy(), self.train_labels.numpy()), test
 
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
         """The data set with some of the training records corrupted; the test part stays clean."""

@@ -28,7 +28,6 @@ from prudent.certify import report
 from prudent.certify.classifier import RECORDS
 from prudent.certify.report import CertifyResult
 from prudent.lab import certifying
-from prudent.lab.certifying import Part
 from prudent.lab.datasets import load
 from prudent.lab.experiment import Setup, run
 from prudent.lab.models import logistic_regression
@@ -121,12 +120,8 @@ def certify(
     """
     torch.set_num_threads(1)  # training runs have the other cores
     data = load(dataset)
-    parts: tuple[Part, Part] = (
-        (data.train_features.numpy(), data.train_labels.numpy()),
-        (data.test_features.numpy(), data.test_labels.numpy()),
-    )
     _, result = certifying.run(
-        lambda: parts,
+        lambda: data.arrays,
         features=classifier.features,
         classes=data.classes,
         epsilon=classifier.epsilon,

@@ -8,7 +8,7 @@ noise and moves by the learning rate: `learning_rate` after a trimmed sum,
 The corrected and the printed convergence bound for several fractions of bad gradients.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
@@ -169,53 +169,6 @@ def _check_rate(theorem: str, rate: float, largest: float) -> None:
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 
-@attrs.frozen(kw_only=True)
-class Descent:
-    """The setting of the convergence theorems.
-
-    Attributes:
-        workers: Gradients per step.
-        strong_convexity: Strong convexity of the expected loss.
-        smoothness: Smoothness of the expected loss.
-        gradient_bound: Largest norm of any gradient.
-        gradient_deviation: Root of the largest variance of an honest gradient.
-        dimension: Number of parameters.
-        noise: Standard deviation, per coordinate, of the noise on a sum. The noise on a trimmed sum
-            is the least that the printed theorem requires, so that both can be compared.
-        learning_rate: Learning rate after a trimmed sum. None: half of the largest that the
-            corrected theorem allows.
-    """
-
-    workers: int
-    strong_convexity: float
-    smoothness: float
-    gradient_bound: float
-    gradient_deviation: float
-    dimension: int
-    noise: float
-    learning_rate: float | None = None
-
-    def with_bad(self, bad: int) -> CorruptedDescent:
-        """The problem with so many arbitrary gradients."""
-        workers = _validate.count(1, workers=self.workers)
-        alpha = _validate.positive(strong_convexity=self.strong_convexity)
-        beta = _validate.positive(smoothness=self.smoothness)
-        rate = alpha / (2 * workers * beta**2) if self.learning_rate is None else self.learning_rate
-        problem = CorruptedDescent(
-            oracles=workers,
-            corrupted=bad,
-            strong_convexity=alpha,
-            smoothness=beta,
-            gradient_bound=self.gradient_bound,
-            gradient_deviation=self.gradient_deviation,
-            dimension=self.dimension,
-            sum_noise=self.noise,
-            trimmed_noise=self.noise,
-            learning_rate=rate,
-        )
-        return attrs.evolve(problem, trimmed_noise=max(self.noise, problem.least_trimmed_noise()))
-
-
 @attrs.frozen
 class Distance:
     """Limits of the mean squared distance to the optimum.
@@ -230,18 +183,31 @@ class Distance:
     corrected: float
     printed: float | None
 
-    def plain(self) -> dict[str, float | None]:
-        """The values as a dictionary."""
-        return attrs.asdict(self)
 
+def distances(
+    *, workers: int, noise: float, learning_rate: float | None = None, **problem: Any
+) -> list[Distance]:
+    """Both bounds for several fractions of bad gradients.
 
-def distances(setting: Descent) -> list[Distance]:
-    """Both bounds for several fractions of bad gradients."""
-    counts = dict.fromkeys(int(share * setting.workers) for share in _SHARES)
-    return [
-        Distance(bad, problem.corrected().bound, _printed(problem))
-        for bad, problem in ((bad, setting.with_bad(bad)) for bad in counts)
-    ]
+    Args:
+        workers: Gradients per step.
+        noise: Standard deviation, per coordinate, of the noise on a sum. The noise on a trimmed sum
+            is the least that the printed theorem requires, so that both can be compared.
+        learning_rate: Learning rate after a trimmed sum. None: half of the largest that the
+            corrected theorem allows.
+        **problem: The other fields of `CorruptedDescent`.
+    """
+    if learning_rate is None:
+        alpha = _validate.positive(strong_convexity=problem["strong_convexity"])
+        beta = _validate.positive(smoothness=problem["smoothness"])
+        learning_rate = alpha / (2 * _validate.count(1, workers=workers) * beta**2)
+    common = {"oracles": workers, "sum_noise": noise, "learning_rate": learning_rate, **problem}
+    rows = []
+    for bad in dict.fromkeys(int(share * workers) for share in _SHARES):
+        one = CorruptedDescent(corrupted=bad, trimmed_noise=noise, **common)
+        one = attrs.evolve(one, trimmed_noise=max(noise, one.least_trimmed_noise()))
+        rows.append(Distance(bad, one.corrected().bound, _printed(one)))
+    return rows
 
 
 def _printed(problem: CorruptedDescent) -> float | None:
