@@ -105,6 +105,10 @@ Batch = Annotated[
     int | None, whole_number("Expected batch, instead of --sampling-rate; with --records.")
 ]
 Records = Annotated[int | None, whole_number("Public number of records, for --batch.")]
+Bands = Annotated[
+    int,
+    whole_number("Noise that cancels over so many steps: as many parts of the records take turns."),
+]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
 ]

@@ -168,9 +168,17 @@ class PrivacySettings:
         default=None,
     )
     accountant: "Accountant" = _flag("pld or rdp.", "pld", kind=str, factory=_pld)
+    bands: int = _flag(
+        "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
+        "records take turns.",
+        "1",
+        kind=int,
+        default=1,
+    )
 
     def __attrs_post_init__(self) -> None:
         _validate.count(1, batch=self.batch)
+        _validate.count(1, bands=self.bands)
         self._check_relation()
         _validate.between(0, 1, ends="()", delta=self.delta)
         if self.steps is not None:
@@ -227,6 +235,7 @@ class PrivacySettings:
             relation=known if self.relation is None else self.relation,
             aggregation=rule.aggregation(self.noise_multiplier or 1.0),
             before=before,
+            bands=self.bands,
         )
         if rule.method is Method.SGD or self.epsilon is None:
             return plan

@@ -172,6 +172,7 @@ def train(
         float | None,
         options.number("σ: noise relative to the clip; solved for --epsilon if not given."),
     ] = None,
+    bands: options.Bands = 1,
     test: options.Test = "none",
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
@@ -239,6 +240,7 @@ def train(
             **scale, propose=propose, test=kind, failure=failure, reveals=reveals
         ),
         expected_batch=float(_DIGITS) if method == "black-box" else 64.0,
+        bands=bands,
     )
     if noise_multiplier is None:
         if epsilon is None:

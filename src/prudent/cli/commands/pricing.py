@@ -66,6 +66,7 @@ def epsilon(
     epochs: options.Epochs = None,
     batch: options.Batch = None,
     records: options.Records = None,
+    bands: options.Bands = 1,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
@@ -96,6 +97,10 @@ def epsilon(
     DP-SGD, without a test: 15 epochs over 60,000 records:
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
         --epochs 15 --relation zero-out --delta 1e-5
+
+    The same with noise that cancels over eight steps:
+    $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
+        --epochs 15 --bands 8 --relation zero-out --delta 1e-5
 
     For a person with up to three records, where their number is public:
     $ prudent epsilon --noise-multiplier 5 --delta 1e-6 \
@@ -132,6 +137,7 @@ def epsilon(
         failure=failure,
         reveals=_reveals(reveals),
         relation=related,
+        bands=bands,
     )
     if prior is not None or plot is not None:
         found = event_report.Report.of(run.event, related, delta, priors)
@@ -169,6 +175,7 @@ def calibrate(
     epochs: options.Epochs = None,
     batch: options.Batch = None,
     records: options.Records = None,
+    bands: options.Bands = 1,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
@@ -217,6 +224,7 @@ def calibrate(
         test=_test_to_calibrate(test, solve),
         reveals=_reveals(reveals),
         relation=options.relation(relation, records_per_person),
+        bands=bands,
         **start,
     ).calibrate(
         parameter,  # type: ignore[arg-type]

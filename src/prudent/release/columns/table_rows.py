@@ -49,6 +49,7 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Binary,
 )
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
+_NUMBERS = ("value", "other")
 _NAME = re.compile(r"[\w ]+")  # of a column; other texts may be expressions
 _IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
@@ -276,10 +277,8 @@ def open_rows(asked: Asked) -> Opened:
         chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
     keys = tuple(group_key(rows, name, opened) for name in asked.keys)
     chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
-    rows = rows.select(**chosen).drop_null()
-    for name in ("value", "other"):
-        if name in chosen and rows[name].type().is_floating():
-            rows = rows.filter(present(rows[name]))
+    rows = rows.select(**chosen)
+    rows = rows.filter(*(present(rows[name], numbers=name in _NUMBERS) for name in chosen))
     single = isinstance(asked.by, str)
     return Opened(rows, value.type(), scales, contribution, keys, single, opened)
 
