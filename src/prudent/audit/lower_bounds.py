@@ -38,12 +38,7 @@ _MOST_THRESHOLDS = 100  # candidates on each side
 
 
 def epsilon_of_guesses(
-    right: npt.ArrayLike,
-    guesses: npt.ArrayLike,
-    runs: int,
-    *,
-    delta: float,
-    confidence: float,
+    right: npt.ArrayLike, guesses: npt.ArrayLike, runs: int, *, delta: float, confidence: float
 ) -> FloatArray:
     """Return the largest ε that this many right guesses refute, for numbers or arrays of them.
 
@@ -143,11 +138,7 @@ class Thresholds:
 
 
 def choose_thresholds(
-    scores: npt.ArrayLike,
-    present: npt.ArrayLike,
-    *,
-    delta: float,
-    confidence: float,
+    scores: npt.ArrayLike, present: npt.ArrayLike, *, delta: float, confidence: float
 ) -> tuple[Thresholds, float]:
     """Return thresholds that should refute much with more runs like these, and how much.
 

@@ -209,10 +209,7 @@ class Report:
             lines += self._attack_lines(self.attacks)
         else:
             lines += ["", "Curves and attacks are given for one record only."]
-        lines += [
-            "",
-            f"Price list at δ = {delta}, for one record: ε alone, and added to the rest",
-        ]
+        lines += ["", f"Price list at δ = {delta}, for one record: ε alone, and added to the rest"]
         for price in self.prices:
             what = describe(price.event).replace("\n", "; ")
             times = f"{price.count:,} × " if price.count > 1 else ""

@@ -22,16 +22,7 @@ from prudent.tune.fitting import training_event
 if TYPE_CHECKING:
     from torch import nn
 
-TUNABLE = (
-    "lr",
-    "momentum",
-    "clip",
-    "fallback_scale",
-    "trim",
-    "trim_up",
-    "trim_down",
-    "trim_most",
-)
+TUNABLE = ("lr", "momentum", "clip", "fallback_scale", "trim", "trim_up", "trim_down", "trim_most")
 """Settings of an experiment that do not change its privacy event, so that all share one price."""
 
 _SPLIT = 0  # the seed of the public split into training and held-out records

@@ -193,11 +193,7 @@ class GaussianNB(PrivateClassifier):
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        return {
-            "columns": choices(0.3, 2 * features),
-            "count": sums(0.005),
-            "moments": sums(0.695),
-        }
+        return {"columns": choices(0.3, 2 * features), "count": sums(0.005), "moments": sums(0.695)}
 
     @override
     def _learn(self, engine: SumEngine) -> None:

@@ -208,11 +208,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         if self.n_components is not None:
             most = max(features, getattr(self, "n_features_in_", 0))  # some may have bounds
             _validate.count(1, most, n_components=self.n_components)
-        return {
-            "columns": choices(0.25, 2 * features),
-            "count": sums(0.005),
-            "moment": sums(0.745),
-        }
+        return {"columns": choices(0.25, 2 * features), "count": sums(0.005), "moment": sums(0.745)}
 
     @override
     def _learn(self, engine: SumEngine) -> None:

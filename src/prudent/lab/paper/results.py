@@ -190,10 +190,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
         raise ValueError(
             f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
         )
-    with (
-        _formats.reading(path, "a results file"),
-        path.open(newline="", encoding="utf-8") as file,
-    ):
+    with _formats.reading(path, "a results file"), path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = set(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]

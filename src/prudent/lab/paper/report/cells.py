@@ -229,10 +229,7 @@ def tuned_dpsgd(results: Results, dataset: str, setting: str) -> str:
 
 
 def plain_table(
-    results: Results,
-    table: int,
-    names: Collection[str] | None = None,
-    choice: CellChoice = EVERY,
+    results: Results, table: int, names: Collection[str] | None = None, choice: CellChoice = EVERY
 ) -> list[dict[str, Any]]:
     """A table as plain objects, one per number of the paper; None means not run."""
     return [

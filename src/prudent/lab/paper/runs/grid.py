@@ -194,10 +194,7 @@ def _loaded(name: str) -> Dataset:
 
 
 def _run_on_streams(
-    planned: Iterable[Planned],
-    finished: Finished,
-    device: torch.device,
-    at_once: int,
+    planned: Iterable[Planned], finished: Finished, device: torch.device, at_once: int
 ) -> None:
     featured = functools.lru_cache(maxsize=at_once)(_featured)
 
@@ -249,12 +246,7 @@ def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: i
 
 
 def _work(
-    job: Job,
-    plan: Plan,
-    marks: list[Mark],
-    data: Dataset,
-    finished: Finished,
-    device: torch.device,
+    job: Job, plan: Plan, marks: list[Mark], data: Dataset, finished: Finished, device: torch.device
 ) -> Work:
     experiment = job.experiment
     corruption = experiment.corruption

@@ -202,11 +202,7 @@ class Job:
 
 
 def table_jobs(
-    tables: Iterable[int],
-    seeds: int,
-    *,
-    datasets: Iterable[str] | None = None,
-    ours: bool = True,
+    tables: Iterable[int], seeds: int, *, datasets: Iterable[str] | None = None, ours: bool = True
 ) -> Iterator[Job]:
     """The runs that fill some tables, each once, ordered by seed.
 
