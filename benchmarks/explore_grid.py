@@ -26,7 +26,7 @@ from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
-from prudent.lab.explore.page import COUNTS, SLIDERS, quantiles
+from prudent.lab.explore.page import COUNTS, quantiles, sliders
 from prudent.lab.paper.figures import bounds
 from prudent.release.suggestion import SHAPES, suggest
 
@@ -51,13 +51,13 @@ _DIGITS = 4
 
 
 def _start(name: str) -> Any:
-    value = next(slider.start for slider in SLIDERS if slider.name == name)
+    value = next(slider["start"] for slider in sliders() if slider["name"] == name)
     return attrs.field(default=value)
 
 
 @attrs.frozen(kw_only=True)
 class Training:
-    """A training run as the page sets it; the fields are those of `SLIDERS`, and the kind of test.
+    """A training run as the page sets it; its fields are those of the sliders, and the test.
 
     Attributes:
         test: Which noise the margin gets: gaussian or laplace.
@@ -227,7 +227,9 @@ def _finite(values: Sequence[float]) -> list[float | None]:
 
 def cells() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every question about training, the key of its answer, and its settings."""
-    stops: dict[str, tuple[Any, ...]] = {slider.name: slider.stops for slider in SLIDERS}
+    stops: dict[str, tuple[Any, ...]] = {
+        slider["name"]: tuple(slider["stops"]) for slider in sliders()
+    }
     stops["test"] = tuple(TESTS)
     single = {name: values[0] for name, values in stops.items() if len(values) == 1}
     for question, names in DEPENDS.items():

@@ -11,7 +11,6 @@ import prudent
 from prudent import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest, Run
 from prudent.lab.explore import page
-from prudent.lab.explore.page import SLIDERS
 
 SMALL = Training(records=2_000, batch=100, steps=12, delta=1e-5, epsilon=2.0)
 
@@ -88,7 +87,7 @@ def test_settings_that_make_no_run_are_refused() -> None:
 
 
 def test_every_slider_starts_at_a_stop() -> None:
-    assert all(slider.start in slider.stops for slider in SLIDERS)
+    assert all(slider["start"] in slider["stops"] for slider in page.sliders())
 
 
 def test_the_page_asks_nobody_else() -> None:
