@@ -88,13 +88,7 @@ def panels(count: int, path: Path) -> "Iterator[list[Axes]]":
 
 @attrs.frozen
 class Classifier:
-    """A certified classifier of the demo.
-
-    Attributes:
-        features: Name of the public feature map.
-        epsilon: ε of its release.
-        title: What the map was made from.
-    """
+    """A certified classifier of the demo."""
 
     features: str
     epsilon: float

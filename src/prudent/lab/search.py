@@ -30,13 +30,7 @@ _SPLIT = 0  # the seed of the public split into training and held-out records
 
 @attrs.frozen
 class SettingRange:
-    """The values of one setting that a search tries.
-
-    Attributes:
-        low: The least one.
-        high: The largest one.
-        log: Whether the logarithm is drawn uniformly, instead of the value.
-    """
+    """The values of one setting that a search tries, uniform as they are or in their logarithm."""
 
     low: float
     high: float

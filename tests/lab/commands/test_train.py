@@ -294,7 +294,7 @@ def flags_of(command):
 
 def test_every_setting_of_an_experiment_has_a_flag():
     settings = {field.name for _, field in setting_fields()}
-    assert len(settings) == 29
+    assert len(settings) == 30
     elsewhere = {"settings", "recipe", "device", "out", "resume", "as_json", "quiet"}
     assert flags_of("train") == settings | elsewhere
     # A search solves for noise that nobody knows, on records whose number is public.

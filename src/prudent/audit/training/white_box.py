@@ -53,12 +53,7 @@ Score = Callable[[Releases], FloatArray]
 
 @attrs.frozen
 class Claim:
-    """What is to be refuted, and how surely.
-
-    Attributes:
-        delta: δ of the claim.
-        confidence: 1 minus the false-alarm rate.
-    """
+    """What is to be refuted, and how surely."""
 
     delta: float
     confidence: float

@@ -58,13 +58,7 @@ BACKBONES: dict[str, Callable[[], nn.Module]] = {
 
 
 class Mark(NamedTuple):
-    """A step of a run and the ε spent by then.
-
-    Attributes:
-        step: Number of steps taken.
-        epsilon: ε of these steps.
-        accountant: The accountant that computed ε.
-    """
+    """A step of a run and the ε spent by then."""
 
     step: int
     epsilon: float
