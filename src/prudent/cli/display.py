@@ -24,17 +24,11 @@ if TYPE_CHECKING:
 
 @attrs.define
 class Manner:
-    """How a command answers.
+    """How a command answers."""
 
-    Attributes:
-        json: Whether its result is one JSON document.
-        quiet: Whether it prints only that, and errors.
-        answered: Whether the document is out.
-    """
-
-    json: bool = False
-    quiet: bool = False
-    answered: bool = False
+    json: bool = False  # whether its result is one JSON document
+    quiet: bool = False  # whether it prints only that, and errors
+    answered: bool = False  # whether the document is out
 
     @classmethod
     def asked(cls, arguments: Sequence[str]) -> "Manner":

@@ -47,17 +47,11 @@ _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", r
 
 
 class Fault(NamedTuple):
-    """What went wrong.
+    """What went wrong."""
 
-    Attributes:
-        text: What is expected, or what happened; empty where the answer was help.
-        flag: The flag or argument that is wrong; None where it is none of them.
-        status: The exit status.
-    """
-
-    text: str
-    flag: str | None = None
-    status: int = USAGE
+    text: str  # what is expected, or what happened; empty where the answer was help
+    flag: str | None = None  # the flag or argument that is wrong; None where it is none of them
+    status: int = USAGE  # the exit status
 
     @property
     def line(self) -> str:

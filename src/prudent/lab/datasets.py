@@ -48,25 +48,15 @@ from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDa
 
 @attrs.frozen(eq=False)
 class Dataset:
-    """Features and labels of a training and a test part.
+    """Features and labels of a training and a test part."""
 
-    Attributes:
-        name: as given to `load`.
-        train_features: float32, one row per record.
-        train_labels: int64, from 0 to classes − 1.
-        test_features: like `train_features`.
-        test_labels: like `train_labels`.
-        classes: the number of classes.
-        note: information about the data needed to interpret a result.
-    """
-
-    name: str
-    train_features: Tensor
-    train_labels: Tensor
-    test_features: Tensor
-    test_labels: Tensor
-    classes: int
-    note: str
+    name: str  # as given to `load`
+    train_features: Tensor  # float32, one row per record
+    train_labels: Tensor  # int64, from 0 to classes − 1
+    test_features: Tensor  # like `train_features`
+    test_labels: Tensor  # like `train_labels`
+    classes: int  # the number of classes
+    note: str  # information about the data needed to interpret a result
 
     def __attrs_post_init__(self) -> None:
         for part, features, labels in (

@@ -259,17 +259,11 @@ Certified = Sequence[tuple[Classifier, CertifyResult]]
 
 @attrs.frozen
 class Size:
-    """How much the demo does.
+    """How much the demo does."""
 
-    Attributes:
-        entries: Makes the training runs of what they share.
-        classifiers: The classifiers to certify.
-        attacked: Numbers of bad records with which each classifier is attacked.
-    """
-
-    entries: Callable[[Experiment], list[Entry]]
-    classifiers: tuple[Classifier, ...]
-    attacked: tuple[int, ...]
+    entries: Callable[[Experiment], list[Entry]]  # makes the training runs of what they share
+    classifiers: tuple[Classifier, ...]  # the classifiers to certify
+    attacked: tuple[int, ...]  # numbers of bad records with which each classifier is attacked
 
 
 SHORT = Size(linear_entries, CLASSIFIERS[:1], (0,))

@@ -61,15 +61,10 @@ class Claim:
 
 @attrs.frozen
 class ScoreReading:
-    """Thresholds on a score, and the bound that counts what is beyond them.
+    """Thresholds on a score, and the bound that counts what is beyond them."""
 
-    Attributes:
-        thresholds: When the attacker guesses.
-        alarms: Whether the bound is that of alarms; else that of guesses.
-    """
-
-    thresholds: Thresholds
-    alarms: bool = False
+    thresholds: Thresholds  # when the attacker guesses
+    alarms: bool = False  # whether the bound is that of alarms; else that of guesses
 
     def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
         """The largest ε that runs with these scores refute."""

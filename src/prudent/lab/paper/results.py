@@ -82,17 +82,11 @@ COLUMNS = tuple(field.name for field in attrs.fields(Reading))
 
 @attrs.frozen
 class Estimate:
-    """Mean and deviation of an accuracy over seeds.
+    """Mean and deviation of an accuracy over seeds."""
 
-    Attributes:
-        mean: Mean accuracy in percent.
-        deviation: Sample standard deviation over seeds; None for a single seed.
-        seeds: Number of seeds.
-    """
-
-    mean: float
-    deviation: float | None
-    seeds: int
+    mean: float  # mean accuracy in percent
+    deviation: float | None  # sample standard deviation over seeds; None for a single seed
+    seeds: int  # number of seeds
 
     @classmethod
     def over(cls, values: Iterable[float]) -> "Estimate":

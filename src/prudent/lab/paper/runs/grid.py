@@ -135,23 +135,14 @@ def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
 
 
 class GridRecords(NamedTuple):
-    """The records of a run: what it has in common with other runs on the same ones.
+    """The records of a run: what it has in common with other runs on the same ones."""
 
-    Attributes:
-        data: As for `load`.
-        corrupt: A corruption of data, or none.
-        seed: Seed of the corruption; 0 without one.
-        centred: Whether features run from −1 to 1.
-        backbone: Name of the frozen network whose features are taken; empty for none.
-        size: Height and width of the images that the frozen network gets.
-    """
-
-    data: str
-    corrupt: str
-    seed: int
-    centred: bool
-    backbone: str
-    size: int
+    data: str  # as for `load`
+    corrupt: str  # A corruption of data, or none
+    seed: int  # seed of the corruption; 0 without one
+    centred: bool  # whether features run from −1 to 1
+    backbone: str  # name of the frozen network whose features are taken; empty for none
+    size: int  # height and width of the images that the frozen network gets
 
 
 def _records(job: Job) -> GridRecords:

@@ -20,19 +20,12 @@ _CORRECTED = "Use the corrected theorem, which does not need it."
 
 @attrs.frozen(kw_only=True)
 class ConvergenceBound:
-    """E D² <- contraction · E D² + residual, D being the distance to the optimum.
+    """E D² <- contraction · E D² + residual, D being the distance to the optimum."""
 
-    Attributes:
-        contraction: Factor per step, below one.
-        residual: Added at each step.
-        bound: Upper bound on the limit of E D², residual / (1 - contraction).
-        largest_learning_rate: The learning rate must stay below this.
-    """
-
-    contraction: float
-    residual: float
-    bound: float
-    largest_learning_rate: float
+    contraction: float  # factor per step, below one
+    residual: float  # added at each step
+    bound: float  # upper bound on the limit of E D², residual / (1 - contraction)
+    largest_learning_rate: float  # the learning rate must stay below this
 
     @classmethod
     def of(cls, decrease: float, residual: float, largest: float) -> Self:
@@ -47,31 +40,18 @@ class ConvergenceBound:
 
 @attrs.frozen(kw_only=True)
 class CorruptedDescent:
-    """The problem that both theorems are about.
+    """The problem that both theorems are about."""
 
-    Attributes:
-        oracles: Gradients per step.
-        corrupted: Largest number of arbitrary gradients; also the number of trimmed ones.
-        strong_convexity: Strong convexity of the expected loss.
-        smoothness: Smoothness of the expected loss, at least its strong convexity.
-        gradient_bound: Largest norm of any gradient.
-        gradient_deviation: Root of the largest variance E|g - E g|² of an honest gradient.
-        dimension: Number of parameters.
-        sum_noise: Standard deviation, per coordinate, of the noise on the sum.
-        trimmed_noise: The same on the trimmed sum.
-        learning_rate: Learning rate after a trimmed sum.
-    """
-
-    oracles: int
-    corrupted: int
-    strong_convexity: float
-    smoothness: float
-    gradient_bound: float
-    gradient_deviation: float
-    dimension: int
-    sum_noise: float
-    trimmed_noise: float
-    learning_rate: float
+    oracles: int  # gradients per step
+    corrupted: int  # largest number of arbitrary gradients; also the number of trimmed ones
+    strong_convexity: float  # strong convexity of the expected loss
+    smoothness: float  # smoothness of the expected loss, at least its strong convexity
+    gradient_bound: float  # largest norm of any gradient
+    gradient_deviation: float  # root of the largest variance E|g - E g|² of an honest gradient
+    dimension: int  # number of parameters
+    sum_noise: float  # standard deviation, per coordinate, of the noise on the sum
+    trimmed_noise: float  # the same on the trimmed sum
+    learning_rate: float  # learning rate after a trimmed sum
 
     def __attrs_post_init__(self) -> None:
         oracles = _validate.count(1, oracles=self.oracles)
