@@ -20,6 +20,7 @@ from prudent.cli.display import complain, echo_json, manner, neutral
 
 USAGE = 2
 BUG = 1
+UNCHECKED = 3
 STOPPED = 130
 
 # What typer found wrong with the command line. It has had a name of its own for the base of these
@@ -44,6 +45,10 @@ _FLAGS = {
 
 _SETTING = re.compile(r"\b(?P<name>\w+)=(?P<value>True\b|\d[\w-]*(?:\.\d[\w-]*)?)")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
+
+
+class UncheckedError(Exception):
+    """A claim that could not be checked, which says nothing about it."""
 
 
 class Fault(NamedTuple):
@@ -90,6 +95,8 @@ def _fault(error: Exception, command: Any) -> Fault:
         return Fault("Stopped.", status=STOPPED)
     if isinstance(error, COMPLAINT):
         return _usage(error)
+    if isinstance(error, UncheckedError):
+        return Fault(str(error), status=UNCHECKED)
     if isinstance(error, ImportError):
         return Fault(_missing(error))
     if isinstance(error, OSError):

@@ -425,8 +425,8 @@ class Step:
             if self.plan.bands == 1:
                 self.noise.add_(flat, deviation, self.state)
             else:
-                sizes = {"bands": self.plan.bands, "steps": self.plan.steps}
-                add_cancelling_(self.noise, flat, deviation, self.state, **sizes)
+                turns = {"bands": self.plan.bands, "steps": self.plan.steps}
+                add_cancelling_(self.noise, flat, deviation, self.state, **turns)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         sizes = [value.numel() for value in total.values()]
