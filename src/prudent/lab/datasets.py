@@ -30,6 +30,7 @@ be an additional release, which the guarantee of the training would not cover.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -51,25 +52,15 @@ _SPLIT = 0  # the seed of the public split into training and held-out records
 
 @attrs.frozen(eq=False)
 class Dataset:
-    """Features and labels of a training and a test part.
+    """Features and labels of a training and a test part."""
 
-    Attributes:
-        name: as given to `load`.
-        train_features: float32, one row per record.
-        train_labels: int64, from 0 to classes − 1.
-        test_features: like `train_features`.
-        test_labels: like `train_labels`.
-        classes: the number of classes.
-        note: information about the data needed to interpret a result.
-    """
-
-    name: str
-    train_features: Tensor
-    train_labels: Tensor
-    test_features: Tensor
-    test_labels: Tensor
-    classes: int
-    note: str
+    name: str  # as given to `load`
+    train_features: Tensor  # float32, one row per record
+    train_labels: Tensor  # int64, from 0 to classes − 1
+    test_features: Tensor  # like `train_features`
+    test_labels: Tensor  # like `train_labels`
+    classes: int  # the number of classes
+    note: str  # information about the data needed to interpret a result
 
     def __attrs_post_init__(self) -> None:
         for part, features, labels in (
@@ -87,6 +78,12 @@ class Dataset:
             f"Dataset({self.name!r}, {len(self.train_labels)} + {len(self.test_labels)} records of "
             f"shape {tuple(self.train_features.shape[1:])}, {self.classes} classes)"
         )
+
+    @property
+    def arrays(self) -> tuple[Any, Any]:
+        """The features and labels of the training and of the test part, as arrays."""
+        test = self.test_features.numpy(), self.test_labels.numpy()
+        return (self.train_features.numpy(), self.train_labels.numpy()), test
 
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
         """The data set with some of the training records corrupted; the test part stays clean."""

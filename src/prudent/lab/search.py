@@ -22,28 +22,13 @@ from prudent.tune.fitting import training_event
 if TYPE_CHECKING:
     from torch import nn
 
-TUNABLE = (
-    "lr",
-    "momentum",
-    "clip",
-    "fallback_scale",
-    "trim",
-    "trim_up",
-    "trim_down",
-    "trim_most",
-)
+TUNABLE = ("lr", "momentum", "clip", "fallback_scale", "trim", "trim_up", "trim_down", "trim_most")
 """Settings of an experiment that do not change its privacy event, so that all share one price."""
 
 
 @attrs.frozen
 class SettingRange:
-    """The values of one setting that a search tries.
-
-    Attributes:
-        low: The least one.
-        high: The largest one.
-        log: Whether the logarithm is drawn uniformly, instead of the value.
-    """
+    """The values of one setting that a search tries, uniform as they are or in their logarithm."""
 
     low: float
     high: float

@@ -131,10 +131,7 @@ class RuleSettings:
                     fallback=self.fallback,
                     fallback_scale=self.fallback_scale,
                     trim=AdaptiveTrim(
-                        first=self.trim,
-                        up=self.trim_up,
-                        down=self.trim_down,
-                        most=self.trim_most,
+                        first=self.trim, up=self.trim_up, down=self.trim_down, most=self.trim_most
                     ),
                 )
 

@@ -124,12 +124,7 @@ def _command(name: str) -> Callable[..., None]:
         from prudent.audit import release
 
         found = release(
-            name,
-            epsilon=epsilon,
-            delta=delta,
-            runs=runs,
-            confidence=confidence,
-            seed=seed,
+            name, epsilon=epsilon, delta=delta, runs=runs, confidence=confidence, seed=seed
         )
         tell(found, plot=plot, as_json=as_json)
 
