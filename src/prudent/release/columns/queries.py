@@ -14,8 +14,9 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | half-octaves and points of both columns, sums: 5 |
+| covariance and its kin | the same, of both columns at once: 3 |
 | all of them with bounds, proportion | 1 |
+| any of these but a mode, of up to 200 groups | as many, of all groups at once (`asking`) |
 
 With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
 point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
