@@ -38,16 +38,6 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.asking import (
-    Asked,
-    Given,
-    Share,
-    answer,
-    joint,
-    keys_of,
-    number,
-    whole,
-)
 from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
     PublicValue,
@@ -62,7 +52,17 @@ from prudent.release.columns.dialects import (
     typed,
 )
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.turns import ask
+from prudent.release.columns.together.asking import (
+    Asked,
+    Given,
+    Share,
+    answer,
+    joint,
+    keys_of,
+    number,
+    whole,
+)
+from prudent.release.columns.together.turns import ask
 from prudent.release.columns.units import members_of
 from prudent.release.failures import withheld
 from prudent.release.lattice import (

@@ -15,7 +15,7 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.columns.dialects import double, fetched
-from prudent.release.columns.turns import AT_ONCE
+from prudent.release.columns.together.turns import AT_ONCE
 from prudent.release.failures import withheld
 
 PLACE = "place"
