@@ -241,9 +241,11 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
     # Not `floor` of ibis, which makes an integer of it; Spark does so itself, and infinity is none.
     raised = rows.value.sign() * call("floor", size, returns=dt.float64)
-    finite = rows.value.abs() < double(math.inf)
+    if backend_name(rows) == "pyspark":
+        finite = rows.value.abs() < double(math.inf)
+        raised = ibis.cases((finite, raised), else_=rows.value)
     keys = keys_of(rows)
-    found = rows.select(*keys, raised=ibis.cases((finite, raised), else_=rows.value))
+    found = rows.select(*keys, raised=raised)
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 
