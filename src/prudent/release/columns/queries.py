@@ -415,7 +415,8 @@ class TableColumn:
         """See `Column`. Ranks that no record has are asked for as well, in as many queries."""
         asked, first, last = (first, last), max(first, 1), min(last, self._count)
         for known, start, values in self._windows:
-            if known == asked or (asked[0] == asked[1] and known[0] <= asked[0] <= known[1]):
+            # Not a whole window again: of few records, those of two quantiles are the same.
+            if asked[0] == asked[1] and known[0] <= asked[0] <= known[1]:
                 return values[first - start : last - start + 1].copy()
         low, high = self._suggested(first, last)
         below = int(self.counts_below(np.array([low]))[0]) if low > -math.inf else 0
