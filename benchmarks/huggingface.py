@@ -1,38 +1,47 @@
-"""Private steps of Hugging Face models as they are, next to ordinary training in the same run.
+"""Private steps of networks as they are, next to ordinary training and Opacus in the same run.
 
-    python -m benchmarks.huggingface --models gpt2,vit --precisions bf16,tf32
+    python -m benchmarks.huggingface --only "plain;ours, default;ours, no graph;ours, torchrun"
+    torchrun --nproc-per-node 2 -m benchmarks.huggingface --only "plain;ours, torchrun"
+
+The networks are those of `network_cases`, most of them Hugging Face's; the last table has them all.
 
 Every model has random weights of its usual size; a record is a sequence of 256 tokens or an image.
 A step is forward, backward and an SGD update; ours also has norms, test, trimmed sum and noise.
 Eager is compared with eager and compiled with compiled, in the same precision: bfloat16 under
 autocast, or float32 with TF32 products in the layers. Times are medians; memory is the peak beyond
 the batch. "default" is what `Step` does by itself on a GPU: it replays the step as a CUDA graph.
+"torchrun" is a step of several processes, here of those that torchrun started, else of one alone:
+norms, decision and sum go through NCCL all the same.
 """
 
 import argparse
 import gc
 import json
+import os
 import statistics
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.profiler import ProfilerActivity, profile
 
 import prudent.training
 from benchmarks import large_models
-from benchmarks.large_networks import resnet18
+from benchmarks.network_cases import CASES
 from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.engine import run_on
+from prudent.training.parallel.processes import Processes, Together, is_first, local_device
 
 CLIP, RATE = 1.0, 0.01
+_SLOW = 300.0  # milliseconds from which a step is repeated less often
 PLAN = prudent.training.Plan(
     sampling_rate=0.01,
     steps=10**9,
@@ -41,86 +50,6 @@ PLAN = prudent.training.Plan(
     ),
 )
 Run = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, its batch, and how its inputs and targets look."""
-
-    model: Callable[[bool], nn.Module]
-    batch: int
-    draw: Callable[[int, bool, str], tuple[Any, Tensor]]
-
-
-def _tokens(batch: int, tiny: bool, device: str) -> Tensor:
-    return torch.randint(0, 97, (batch, 16 if tiny else 256), device=device)
-
-
-def _language(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
-    ids = _tokens(batch, tiny, device)
-    return {"input_ids": ids}, ids.roll(-1, 1)
-
-
-def _sentences(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
-    ids = _tokens(batch, tiny, device)
-    lengths = torch.randint(ids.shape[1] // 2, ids.shape[1] + 1, (batch, 1), device=device)
-    mask = (torch.arange(ids.shape[1], device=device) < lengths).long()
-    labels = torch.randint(0, 2, (batch,), device=device)
-    return {"input_ids": ids, "attention_mask": mask}, labels
-
-
-def _images(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
-    side = 32 if tiny else 224
-    labels = torch.randint(0, 10, (batch,), device=device)
-    return {"pixel_values": torch.randn(batch, 3, side, side, device=device)}, labels
-
-
-def _small_images(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
-    side = 8 if tiny else 32
-    labels = torch.randint(0, 10, (batch,), device=device)
-    return torch.randn(batch, 3, side, side, device=device), labels
-
-
-def _gpt2(tiny: bool) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    toy = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 97, "n_positions": 16}
-    return GPT2LMHeadModel(GPT2Config(**(toy if tiny else {}), use_cache=False))
-
-
-def _llama(tiny: bool) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    full = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
-    full |= {"num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 32000}
-    toy = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    toy |= {"num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 97}
-    return LlamaForCausalLM(LlamaConfig(**(toy if tiny else full), use_cache=False))
-
-
-def _bert(tiny: bool) -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    toy = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    toy |= {"intermediate_size": 64, "vocab_size": 97}
-    return BertForSequenceClassification(BertConfig(**(toy if tiny else {})))
-
-
-def _vit(tiny: bool) -> nn.Module:
-    from transformers import ViTConfig, ViTForImageClassification
-
-    toy = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    toy |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8}
-    return ViTForImageClassification(ViTConfig(**(toy if tiny else {}), num_labels=10))
-
-
-CASES = {
-    "gpt2": Case(_gpt2, 16, _language),
-    "llama": Case(_llama, 16, _language),
-    "bert": Case(_bert, 32, _sentences),
-    "vit": Case(_vit, 32, _images),
-    "resnet18": Case(lambda tiny: resnet18((32, 32)) if tiny else resnet18(), 1024, _small_images),
-}
 
 
 def losses(outputs: Any, targets: Tensor) -> Tensor:
@@ -136,7 +65,7 @@ class Called(nn.Module):
         self.model = model
 
     def forward(self, inputs: Any) -> Tensor:
-        outputs = self.model(**inputs) if isinstance(inputs, dict) else self.model(inputs)
+        outputs = run_on(self.model, inputs)
         return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 
@@ -155,8 +84,23 @@ def plain(model: nn.Module, inputs: Any, targets: Tensor, bf16: bool, compiled: 
     return step
 
 
+def joined() -> Processes:
+    """The processes that torchrun started, or a process group of this one."""
+    if not distributed.is_initialized():
+        alone = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
+        os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})
+        distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return Together()
+
+
 def ours(
-    model: nn.Module, inputs: Any, targets: Tensor, bf16: bool, compiled: bool, graph: bool | None
+    model: nn.Module,
+    inputs: Any,
+    targets: Tensor,
+    bf16: bool,
+    compiled: bool,
+    graph: bool | None,
+    processes: Processes | None = None,
 ) -> Run:
     engine = BookKeeping(model, losses, autocast=torch.bfloat16 if bf16 else None)
     options = {} if graph is None else {"cuda_graph": graph}
@@ -167,10 +111,13 @@ def ours(
         expected_batch=len(targets),
         engine=engine,
         compile=compiled,
+        processes=processes,
         **options,
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    chunk = prudent.training.Chunk(inputs, targets)
+    rank, count = (0, 1) if processes is None else (processes.rank, processes.count)
+    ids = torch.arange(len(targets), device=targets.device) * count + rank
+    chunk = prudent.training.Chunk(inputs, targets, ids=None if processes is None else ids)
 
     def step() -> None:
         release([chunk])
@@ -193,6 +140,10 @@ CONTENDERS: dict[str, tuple[str, Callable[..., Run]]] = {
     "plain": ("plain", lambda *args: plain(*args, compiled=False)),
     "ours, default": ("plain", lambda *args: ours(*args, compiled=False, graph=None)),
     "ours, no graph": ("plain", lambda *args: ours(*args, compiled=False, graph=False)),
+    "ours, torchrun": (
+        "plain",
+        lambda *args: ours(*args, compiled=False, graph=None, processes=joined()),
+    ),
     "opacus ghost": ("plain", peer),
     "plain, compiled": ("plain, compiled", lambda *args: plain(*args, compiled=True)),
     "ours, compiled": ("plain, compiled", lambda *args: ours(*args, compiled=True, graph=None)),
@@ -237,7 +188,9 @@ def measured(name: str, label: str, bf16: bool, options: argparse.Namespace) -> 
     if device == "cuda":
         torch.cuda.synchronize()
         row["GiB"] = (torch.cuda.max_memory_allocated() - base) / 2**30
-    row["ms"] = statistics.median(timed(step, 5, device) for _ in range(options.rounds))
+    slow = timed(step, 1, device) > _SLOW
+    repeats, rounds = (1, 2) if slow else (5, options.rounds)
+    row["ms"] = statistics.median(timed(step, repeats, device) for _ in range(rounds))
     if options.profile and label in options.profile.split(";"):
         show_profile(step, options.top)
     return row
@@ -301,6 +254,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", module="opacus|torch|transformers")
+    if options.device == "cuda":
+        local_device("cuda")
+    if not is_first():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
     deadline, rows = time.monotonic() + options.budget, []
     for precision in options.precisions.split(","):
         torch.set_float32_matmul_precision("high")
@@ -326,8 +283,35 @@ def main() -> None:
                 found[label] = row
                 print(line(row, found.get(CONTENDERS[label][0], {})), flush=True)
                 torch._dynamo.reset()
-            if options.json:
+            if options.json and is_first():
                 options.json.write_text(json.dumps(rows, indent=1))
+        print_table(precision, [row for row in rows if row["precision"] == precision])
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def print_table(precision: str, rows: list[dict[str, Any]]) -> None:
+    """Print all networks: milliseconds and GiB, in brackets relative to ordinary training."""
+    labels = list(dict.fromkeys(row["engine"] for row in rows))
+    print(f"\n| {precision} | {' | '.join(labels)} |\n|---|{'---|' * len(labels)}")
+    for name in dict.fromkeys(row["model"] for row in rows):
+        found = {row["engine"]: row for row in rows if row["model"] == name}
+        cells = [cell(row, found.get(CONTENDERS[label][0], {})) for label, row in found.items()]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def cell(row: dict[str, Any], beside: dict[str, Any]) -> str:
+    """Milliseconds and GiB of a contender, or why there are none."""
+    if "ms" not in row:
+        return str(row.get("note", "–")).split(":")[0]
+    parts = []
+    for key, form in (("ms", ".1f"), ("GiB", ".2f")):
+        if key in row:
+            ratio = (
+                f" ({row[key] / beside[key]:.2f})" if key in beside and row is not beside else ""
+            )
+            parts.append(f"{row[key]:{form}}{ratio}")
+    return ", ".join(parts)
 
 
 def line(row: dict[str, Any], beside: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from prudent import release
-from prudent.audit.releases.additive import Silent
+from prudent.audit.releases.case import Silent
 from prudent.records import reader
 from prudent.records.people import Unit
 from prudent.training import Execution, Key, Plan, Sum, fit, make_private

@@ -19,6 +19,7 @@ from prudent.training import (
     Step,
     Sum,
     TrimmedSum,
+    Watch,
     fit,
 )
 from prudent.training import noise as noise_module
@@ -113,6 +114,47 @@ def test_the_graph_follows_the_average():
     )
     torch.testing.assert_close(weights(captured.model), weights(eager.model), rtol=1e-8, atol=1e-8)
     assert captured.history == eager.history
+
+
+def on_host(aggregation, *, policies=None, **options):
+    """The run of `train` without a GPU."""
+    plan = Plan(sampling_rate=RATE, steps=30, aggregation=aggregation, **(policies or {}))
+    settings = {"execution": Execution(seed=3), "lr": 0.01} | options
+    return fit(plan, network(), cross_entropy, records(), **settings)
+
+
+def assert_same_run(one, other):
+    torch.testing.assert_close(
+        weights(one.model).cpu(), weights(other.model).cpu(), rtol=1e-8, atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("name", ["sum", "gaussian"])
+def test_people_on_a_device_are_those_of_the_host(name):
+    """A person's records are chosen, weighted and clipped alike: eager, captured, on the host."""
+    options = {"unit": torch.arange(RECORDS) % 60, "records_per_person": 4}
+    captured, eager = (
+        train(network(), RULES[name], graph=graph, **options) for graph in (True, False)
+    )
+    assert_same_run(captured, eager)
+    assert_same_run(captured, on_host(RULES[name], **options))
+    assert not torch.allclose(
+        weights(captured.model), weights(train(network(), RULES[name], graph=True).model)
+    )
+
+
+def test_a_watched_loss_on_a_device_is_that_of_the_host():
+    policies = {"watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0)}
+    captured, eager = (
+        train(network(), RULES["gaussian"], graph=graph, policies=policies)
+        for graph in (True, False)
+    )
+    host = on_host(RULES["gaussian"], policies=policies)
+    for other in (eager, host):
+        assert_same_run(captured, other)
+        shown, expected = ([m.evaluation for m in run.history] for run in (captured, other))
+        assert any(shown)
+        assert shown == expected  # noisy losses lie on a lattice
 
 
 def test_garbage_of_a_run_does_not_end_the_capture_of_the_next():
@@ -247,14 +289,12 @@ class TestKeystream:
 
     def test_a_run_is_that_of_the_host(self):
         """The same key on either device: the same batches, branches and noise."""
-        on_device = train(network(), RULES["gaussian"], graph=True)
-        plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
-        settings = {"execution": Execution(seed=3), "lr": 0.01}
-        on_host = fit(plan, network(), cross_entropy, records(), **settings)
-        assert on_device.pass_rate == on_host.pass_rate
-        torch.testing.assert_close(
-            weights(on_device.model).cpu(), weights(on_host.model), rtol=1e-8, atol=1e-8
+        on_device, host = (
+            train(network(), RULES["gaussian"], graph=True),
+            on_host(RULES["gaussian"]),
         )
+        assert on_device.pass_rate == host.pass_rate
+        assert_same_run(on_device, host)
 
     def test_without_kernels_the_host_draws_the_same_noise(self, monkeypatch):
         def missing():

@@ -58,6 +58,15 @@ class Target:
         weight = sum(self.weights[:, column].astype(np.int64) for column in places.T)
         return np.asarray(2 * weight - STEPS * len(self.sizes))
 
+    def extremes(self, row: npt.NDArray[np.float32]) -> tuple[Whole, Whole]:
+        """The cell of each table with the largest of some numbers of cells, and the smallest."""
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        tables = np.split(row, starts[1:])
+        largest, smallest = (
+            starts + np.array([find(cells) for cells in tables]) for find in (np.argmax, np.argmin)
+        )
+        return largest, smallest
+
 
 @attrs.frozen(eq=False)
 class Attack:
@@ -163,12 +172,7 @@ def changed_at(target: Target, query: int, records: int) -> bool:
     The worst record is tried for each class: the one most like the query, named as another class,
     and the one least like it, named as the predicted class.
     """
-    starts = np.cumsum([0, *target.sizes[:-1]])
-    tables = np.split(target.weights[query], starts[1:])
-    alike, unlike = (
-        np.array([start + find(cells) for start, cells in zip(starts, tables, strict=True)])
-        for find in (np.argmax, np.argmin)
-    )
+    alike, unlike = target.extremes(target.weights[query])
     winner = target.scores[query].argmax()
     for name in range(target.scores.shape[1]):
         place = unlike if name == winner else alike
@@ -181,7 +185,6 @@ def changed_at(target: Target, query: int, records: int) -> bool:
 def _planned(target: Target, k: int, haste: float) -> Attack:
     unit = STEPS * len(target.sizes)
     scores, rows = target.scores / (2.0 * unit), np.arange(len(target.truth))
-    starts = np.concatenate([[0], np.cumsum(target.sizes)[:-1]])
     chosen: list[tuple[Whole, int, int]] = []
     for part in np.array_split(np.arange(k), min(k, _ROUNDS)):
         own, rank = scores[rows, target.truth], np.sort(scores, axis=1)
@@ -193,15 +196,7 @@ def _planned(target: Target, k: int, haste: float) -> Attack:
         wanted = pulls.T.astype(np.float32) @ target.weights  # (classes, cells)
         best, taken = np.inf, (np.zeros(0, np.int64), 0, scores[:, 0])
         for name, row in enumerate(wanted):
-            tables = np.split(row, starts[1:])
-            for offer in (
-                np.array(
-                    [start + cells.argmax() for start, cells in zip(starts, tables, strict=True)]
-                ),
-                np.array(
-                    [start + cells.argmin() for start, cells in zip(starts, tables, strict=True)]
-                ),
-            ):
+            for offer in target.extremes(row):
                 moved = scores[:, name] + len(part) * target.moves(offer[None])[:, 0] / (2.0 * unit)
                 others = np.where(name == target.truth, rest, np.maximum(rest, moved))
                 mine = np.where(name == target.truth, moved, own)

@@ -23,7 +23,13 @@ from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.features import MOST_REACH, StandardFeatures, Whitening, standardise
+from prudent.estimators.features import (
+    MOST_REACH,
+    StandardFeatures,
+    Whitening,
+    standardise,
+    standardised,
+)
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -143,13 +149,15 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        width = len(engine.rows.names) - 1
-        self.n_records_ = count = engine.count()
-        needed = self._needed(engine.prices, width)
-        if count - _DOUBT * engine.deviation("count") < needed:
-            return TooFewRecordsError(count, needed + _DOUBT * engine.deviation("count"))
-        features = StandardFeatures(*standardise(engine, "columns", range(width), count))
+    def _refusal(self, engine: SumEngine) -> TooFewRecordsError | None:
+        doubt = _DOUBT * engine.deviation("count")
+        needed = self._needed(engine.prices, len(engine.rows.names) - 1) + doubt
+        return TooFewRecordsError(self.n_records_, needed) if self.n_records_ < needed else None
+
+    @override
+    def _learn(self, engine: SumEngine) -> None:
+        count, width = self.n_records_, len(engine.rows.names) - 1
+        features = standardised(engine, width, count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
         whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
@@ -168,7 +176,6 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         self._set_intervals(fitting, found, steps, variance)
         if self.certify is not None:
             self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
-        return None
 
     def _certificate(self, fitting: Fitting, found: FloatArray, limit: float) -> SlopeCertificate:
         """Release how many records the slopes withstand; residuals may grow along the way."""

@@ -28,6 +28,7 @@ are not bytes are not scaled: scaling by a minimum, mean or deviation of the tra
 be an additional release, which the guarantee of the training would not cover.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -90,23 +91,27 @@ class Dataset:
         )
         return attrs.evolve(self, train_features=features, train_labels=labels)
 
-    def centred(self) -> "Dataset":
-        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
+    def mapped(
+        self,
+        features: Callable[[Tensor], Tensor],
+        labels: Callable[[Tensor], Tensor] = lambda labels: labels,
+    ) -> "Dataset":
+        """The data set with functions applied to the features and the labels of both parts."""
         return attrs.evolve(
             self,
-            train_features=2 * self.train_features - 1,
-            test_features=2 * self.test_features - 1,
+            train_features=features(self.train_features),
+            train_labels=labels(self.train_labels),
+            test_features=features(self.test_features),
+            test_labels=labels(self.test_labels),
         )
+
+    def centred(self) -> "Dataset":
+        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
+        return self.mapped(lambda values: 2 * values - 1)
 
     def to(self, device: torch.device | str) -> "Dataset":
         """The data set on another device."""
-        return attrs.evolve(
-            self,
-            train_features=self.train_features.to(device),
-            train_labels=self.train_labels.to(device),
-            test_features=self.test_features.to(device),
-            test_labels=self.test_labels.to(device),
-        )
+        return self.mapped(lambda values: values.to(device), lambda labels: labels.to(device))
 
 
 NAMES = (*(name for name, source in NAMED_DATASETS.items() if source.trainable), "npz:PATH")

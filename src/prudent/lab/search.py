@@ -164,7 +164,9 @@ class SettingSearch:
     def candidate(self, data: Dataset, plan: Plan, *, device: str = "cpu") -> Candidate:
         """The candidate that trains under the plan on a data set and is scored on the rest."""
         some, rest = self.split(len(data.train_labels))
-        work = _Settings(self.experiment, plan, attrs.evolve(data, **_no_records(data)))
+        # A model is built of shapes and classes alone.
+        no_records = data.mapped(lambda features: features[:0], lambda labels: labels[:0])
+        work = _Settings(self.experiment, plan, no_records)
         return training(
             plan,
             work.model,
@@ -192,16 +194,6 @@ def noise_of(plan: Plan) -> float:
     """The noise multiplier of a private plan."""
     noise: float = getattr(plan.aggregation, "noise_multiplier", 0.0)
     return noise
-
-
-def _no_records(data: Dataset) -> dict[str, Any]:
-    """The parts of a data set without records: a model is built of shapes and classes alone."""
-    return {
-        "train_features": data.train_features[:0],
-        "train_labels": data.train_labels[:0],
-        "test_features": data.test_features[:0],
-        "test_labels": data.test_labels[:0],
-    }
 
 
 @attrs.frozen(eq=False)

@@ -317,6 +317,8 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
     rule, trim = plan.aggregation, _trim(plan)
     # With the canary the batch is as large as expected, where trims by batch size would change.
     others = max(1, trim, round(_batch(plan) / plan.sampling_rate) - 1)
+    if plan.bands > 1:  # all runs in a row would share one draw of the parts, and the noise
+        runs = 0
     scenes = [opposed(rule, others)] if runs else []
     if isinstance(rule, ProposeTestRelease) and trim and plan.sampling_rate == 1:
         scenes.append(displaced(rule, trim))

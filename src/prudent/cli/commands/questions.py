@@ -3,7 +3,6 @@
 import functools
 from typing import Annotated, Any, get_type_hints
 
-import attrs
 import typer
 
 from prudent.cli import options
@@ -23,18 +22,6 @@ _NAMES = (
 )
 
 
-@attrs.frozen(kw_only=True)
-class _Manner:
-    """How to print, and which budget to charge."""
-
-    epsilon: float
-    unit: str | None
-    ledger: str | None
-    dataset: str
-    dry_run: bool
-    as_json: bool
-
-
 def sql(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …")],
     epsilon: Annotated[float, options.number("ε of the whole query.")],
@@ -45,9 +32,7 @@ def sql(
     connect: Any = None,
     public: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,…", help="Of joined tables, those that are public, by their names there."
-        ),
+        options.value("NAME,…", "Of joined tables, those that are public, by their names there."),
     ] = None,
     ledger: Any = None,
     dataset: Any = "default",
@@ -78,7 +63,7 @@ def sql(
     """
     from prudent.release.questions import sql as answering
 
-    manner = _Manner(
+    manner = Request(
         epsilon=epsilon,
         unit=unit,
         ledger=ledger,

@@ -24,8 +24,7 @@ Propose = Annotated[
     ),
 ]
 TestedPropose = Annotated[
-    float,
-    options.number("τ: how far one record may move the answer, in the unit of the data."),
+    float, options.number("τ: how far one record may move the answer, in the unit of the data.")
 ]
 
 
@@ -154,7 +153,7 @@ def proportion(request: Request) -> None:
     answer(request, "proportion")
 
 
-Other = Annotated[str, typer.Option(metavar="NAME", help="The second column.")]
+Other = Annotated[str, options.value("NAME", "The second column.")]
 OtherBounds = Annotated[
     Any,
     typer.Option(
@@ -178,7 +177,7 @@ def ratio(request: Request, other: Other, other_bounds: OtherBounds = None) -> N
 @_command
 def weighted_mean(
     request: Request,
-    weights: Annotated[str, typer.Option(metavar="NAME", help="The column of weights.")],
+    weights: Annotated[str, options.value("NAME", "The column of weights.")],
     largest_weight: Annotated[
         float | None, options.number("A public bound on the weights, if there is one.")
     ] = None,
@@ -301,9 +300,9 @@ def table(
     request: Request,
     columns: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUESTION,…",
-            help="What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
+        options.value(
+            "QUESTION,…",
+            "What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
             "description of every column.",
         ),
     ] = None,
@@ -333,9 +332,9 @@ def _questions(text: str) -> list[str]:
 
 Categories = Annotated[
     str | None,
-    typer.Option(
-        metavar="A,B,…",
-        help="Categories, from public knowledge; or 'private': those with enough records, found "
+    options.value(
+        "A,B,…",
+        "Categories, from public knowledge; or 'private': those with enough records, found "
         "privately (needs --delta).",
     ),
 ]
@@ -346,15 +345,14 @@ def histogram(
     request: Request,
     edges: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Edges of the bins, from public knowledge. Without them 40 % of ε finds some.",
+        options.value(
+            "A,B,…", "Edges of the bins, from public knowledge. Without them 40 % of ε finds some."
         ),
     ] = None,
     bins: Annotated[int, options.whole_number("How many bins to aim at, without --edges.")] = 20,
     categories: Categories = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
+        Path | None, options.value("FILE", "Also draw it, as .png, .svg or .pdf.")
     ] = None,
 ) -> None:
     r"""Release how many records are in each bin, and draw them.
@@ -425,8 +423,7 @@ def trimmed_mean(
 def mode(
     request: Request,
     categories: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,…", help="What can occur, from public knowledge, if known."),
+        str | None, options.value("A,B,…", "What can occur, from public knowledge, if known.")
     ] = None,
     propose: Annotated[
         float | None,
@@ -452,8 +449,8 @@ def mode(
 def certify_quantile(
     request: Request,
     p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1].")] = "0.5",
-    low: Annotated[str | None, typer.Option(metavar="VALUE", help="Lower end, if any.")] = None,
-    high: Annotated[str | None, typer.Option(metavar="VALUE", help="Upper end, if any.")] = None,
+    low: Annotated[str | None, options.value("VALUE", "Lower end, if any.")] = None,
+    high: Annotated[str | None, options.value("VALUE", "Upper end, if any.")] = None,
 ) -> None:
     r"""Release how many records must change before a quantile leaves an interval.
 

@@ -49,8 +49,7 @@ def suggest(
         ),
     ],
     count: Annotated[
-        int,
-        typer.Option(metavar="COUNT", parser=_read_count, help="How many records you expect."),
+        int, typer.Option(metavar="COUNT", parser=_read_count, help="How many records you expect.")
     ],
     epsilon: Annotated[float | None, options.number("ε of the release.")] = None,
     epsilons: Annotated[
@@ -76,10 +75,8 @@ def suggest(
     ] = None,
     shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Instead, a shape: normal, lognormal, ties, unbounded.",
-            autocompletion=among(*completion.SHAPES),
+        options.value(
+            "NAME", "Instead, a shape: normal, lognormal, ties, unbounded.", completion.SHAPES
         ),
     ] = None,
     p: Annotated[str, typer.Option("--p", metavar="P", help="Of a quantile.")] = "0.5",

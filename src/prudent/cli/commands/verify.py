@@ -14,18 +14,16 @@ UNUSABLE = 2
 def verify(
     receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="What --receipt wrote.")],
     signer: Annotated[
-        str | None,
-        typer.Option(metavar="PUBKEY", help="Whose signature it must have: a public key."),
+        str | None, options.value("PUBKEY", "Whose signature it must have: a public key.")
     ] = None,
     head: Annotated[
-        str | None,
-        typer.Option(metavar="HASH", help="The digest of the ledger, from its keeper."),
+        str | None, options.value("HASH", "The digest of the ledger, from its keeper.")
     ] = None,
     checklist: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
+        options.value(
+            "FILE",
+            "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
         ),
     ] = None,
     as_json: options.Json = False,

@@ -8,6 +8,7 @@
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,10 +18,9 @@ from sklearn.cluster import KMeans as PublicKMeans
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.engine import Map, SumEngine
-from prudent.estimators.features import StandardFeatures
-from prudent.estimators.models.start import one_hot, refusal, standardised
+from prudent.estimators.features import StandardFeatures, one_hot, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
@@ -33,22 +33,16 @@ _MOST_PLANES = 8
 _STARTS = 20  # of k-means on cells
 
 
+@dataclass(eq=False, repr=False)
 class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, PrivateEstimator):
     """Private k-means without bounds on the data, in standardised columns.
-
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
 
     Labels of the records are not kept: `predict` tells those of any rows.
 
     Args:
         n_clusters: The number of clusters.
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            columns need no quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
 
     Attributes:
         cluster_centers_: The centres, in the units of the columns.
@@ -58,18 +52,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
     _title: ClassVar[str] = "k-means"
     _supervised: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.n_clusters, self.epsilon, self.delta = n_clusters, epsilon, delta
-        self.bounds, self.ledger, self.noise = bounds, ledger, noise
+    n_clusters: int = 8
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -82,10 +71,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
+    def _learn(self, engine: SumEngine) -> None:
         features = standardised(engine, len(engine.rows.names), self.n_records_)
         radius = _REACH * math.sqrt(features.width)
         centres = self._start(engine, features, radius)
@@ -100,7 +86,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
             self.cluster_sizes_ = np.maximum(found[:, 0], 0.0)
         self._features, self._centres = features, centres
         self.cluster_centers_ = features.locations + centres * features.scales
-        return None
 
     def _start(self, engine: SumEngine, features: StandardFeatures, radius: float) -> FloatArray:
         """Centres from the noisy means of cells between public random hyperplanes."""

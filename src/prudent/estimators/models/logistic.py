@@ -8,16 +8,15 @@
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from prudent.estimators.base import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.features import Whitening
+from prudent.estimators.features import Whitening, one_hot, standardised
 from prudent.estimators.models.probabilities import PrivateClassifier, softmax
-from prudent.estimators.models.start import one_hot, refusal, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
@@ -27,21 +26,11 @@ ROUNDS = 4
 _MOMENTUM = 0.5  # of the step before, which is looked ahead by
 
 
+@dataclass(eq=False, repr=False)
 class LogisticRegression(PrivateClassifier):
     """Private multinomial logistic regression without bounds on the data.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
-    Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        classes: The public list of labels; a record of another label is absent. None: labels are
-            those that a private choice finds to have enough records, which costs a part of ε and δ.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            columns need no quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+    Its arguments are those of `PrivateEstimator`.
 
     Attributes:
         coef_: The slopes of the scores of each label; with two labels, of the second against the
@@ -52,18 +41,13 @@ class LogisticRegression(PrivateClassifier):
 
     _title: ClassVar[str] = "logistic regression"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        classes: Any = None,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta, self.classes = epsilon, delta, classes
-        self.bounds, self.ledger, self.noise = bounds, ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    classes: Any = None
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -75,11 +59,8 @@ class LogisticRegression(PrivateClassifier):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
         self._features = standardised(engine, width, self.n_records_)
         whitening = Whitening.release(engine, "moment", self._features, self.n_records_)
         found = before = np.zeros((width + 1, kinds))
@@ -92,7 +73,6 @@ class LogisticRegression(PrivateClassifier):
         if kinds == 2:
             slopes, intercept = slopes[:, 1:] - slopes[:, :1], intercept[1:] - intercept[:1]
         self.coef_, self.intercept_ = slopes.T, intercept
-        return None
 
     def _step(self, engine: SumEngine, whitening: Whitening, found: FloatArray) -> FloatArray:
         """Release the gradient of the likelihood, in whitened coordinates."""

@@ -1,34 +1,23 @@
 """Gaussian naive Bayes without bounds: moments of each label's columns, in one noisy sum."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import override
 
-from prudent.estimators.base import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.models.moments import ClassMoments
+from prudent.estimators.features import ClassMoments, standardised
 from prudent.estimators.models.probabilities import PrivateClassifier
-from prudent.estimators.models.start import refusal, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 
+@dataclass(eq=False, repr=False)
 class GaussianNB(PrivateClassifier):
     """Private Gaussian naive Bayes without bounds on the data.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
-    Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        classes: The public list of labels; a record of another label is absent. None: labels are
-            those that a private choice finds to have enough records, which costs a part of ε and δ.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            columns need no quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+    Its arguments are those of `PrivateEstimator`.
 
     Attributes:
         theta_: The mean of each column, for each label.
@@ -39,18 +28,13 @@ class GaussianNB(PrivateClassifier):
 
     _title: ClassVar[str] = "naive Bayes"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        classes: Any = None,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta, self.classes = epsilon, delta, classes
-        self.bounds, self.ledger, self.noise = bounds, ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    classes: Any = None
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -61,18 +45,14 @@ class GaussianNB(PrivateClassifier):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
         features = standardised(engine, width, self.n_records_)
         found = ClassMoments.release(engine, "moments", features, lambda rows: rows[:, -1], kinds)
         self._features, self._moments = features, found
         self.class_prior_ = found.counts / found.counts.sum()
         self.theta_ = features.locations + found.means * features.scales
         self.var_ = found.variances * features.scales**2
-        return None
 
     @override
     def _scores(self, rows: FloatArray) -> FloatArray:

@@ -1,6 +1,7 @@
 """Principal components without bounds, from one noisy second moment of standardised columns."""
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -8,32 +9,26 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.models.start import refusal, standardised
+from prudent.estimators.features import standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
 _REACH = 1.25  # the longest row, in root mean squares; a longer one counts with a smaller weight
 
 
+@dataclass(eq=False, repr=False)
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     """Private principal components without bounds on the data.
 
     Rows far from the others are shortened. That keeps the directions of the components, and makes
     the variances of columns with long tails smaller.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
     Args:
         n_components: How many components to keep; None keeps all.
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            columns need no quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
 
     Attributes:
         components_: The components, one in each row, the largest variance first.
@@ -46,18 +41,13 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     _title: ClassVar[str] = "principal components"
     _supervised: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        n_components: int | None = None,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.n_components, self.epsilon, self.delta = n_components, epsilon, delta
-        self.bounds, self.ledger, self.noise = bounds, ledger, noise
+    n_components: int | None = None
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -71,11 +61,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> None:
         width = len(engine.rows.names)
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
         features = standardised(engine, width, self.n_records_)
         radius = _REACH * math.sqrt(features.width)
         moment = engine.second_moment("moment", features.vectors, radius)
@@ -92,7 +79,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
         self.explained_variance_ = values[: self.n_components_]
         total = float(values.sum()) or 1.0
         self.explained_variance_ratio_ = self.explained_variance_ / total
-        return None
 
     @property
     def _n_features_out(self) -> int:

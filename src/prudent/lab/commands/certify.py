@@ -39,37 +39,31 @@ def certify(
     context: typer.Context,
     dataset: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="A data set of prudent train, imdb or census.",
-            autocompletion=among(*completion.CERTIFIABLE),
+        options.value(
+            "NAME", "A data set of prudent train, imdb or census.", completion.CERTIFIABLE
         ),
     ] = "mnist",
     features: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The public features: letters (public letters) or glyphs (no data) for images of "
+        options.value(
+            "NAME",
+            "The public features: letters (public letters) or glyphs (no data) for images of "
             "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
             "numbers per record. By default those made for the data set.",
-            autocompletion=among(*completion.FEATURES),
+            completion.FEATURES,
         ),
     ] = None,
     landmarks: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="An .npy file with public records, unlabelled, instead of the map's landmarks.",
+        options.value(
+            "FILE", "An .npy file with public records, unlabelled, instead of the map's landmarks."
         ),
     ] = None,
     epsilon: Annotated[float, options.number("ε of the one release; δ is 0.")] = 0.3,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the classifier, the picture and the table."),
+        Path | None, options.value("DIR", "Folder for the classifier, the picture and the table.")
     ] = None,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Budget to charge before the data is read.")
-    ] = None,
+    ledger: options.Ledger = None,
     seed: Annotated[
         int | None,
         options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
@@ -231,20 +225,19 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
 
 @app.command("make-features")
 def make_features(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
+    out: Annotated[Path, options.value("FILE", "The file to write.")],
     features: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="What to make: the network glyphs or letters, their landmarks, or minilm.",
-            autocompletion=among(*completion.MADE_FEATURES),
+        options.value(
+            "NAME",
+            "What to make: the network glyphs or letters, their landmarks, or minilm.",
+            completion.MADE_FEATURES,
         ),
     ] = "glyphs-landmarks",
     device: Annotated[
         str,
         typer.Option(
-            help="Where to train a network: cpu or cuda.",
-            autocompletion=among(*completion.DEVICES),
+            help="Where to train a network: cpu or cuda.", autocompletion=among(*completion.DEVICES)
         ),
     ] = "cpu",
     steps: Annotated[

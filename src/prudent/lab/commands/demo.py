@@ -51,23 +51,19 @@ _MORE = (
 
 def demo(
     epsilon: Annotated[
-        float | None,
-        options.number("ε of every training run; by default 1, and 3 with --full."),
+        float | None, options.number("ε of every training run; by default 1, and 3 with --full.")
     ] = None,
     delta: Annotated[float, options.number("δ of every training run.")] = 1e-5,
     steps: Annotated[int, options.whole_number("Steps of each training run.")] = 300,
     batch: Annotated[int, options.whole_number("Expected batch size.")] = 512,
     corrupt: Annotated[
         str,
-        typer.Option(
-            metavar="KIND:RATIO",
-            help="Which records to corrupt; see prudent train.",
-            autocompletion=completion.among(*completion.CORRUPTIONS),
+        options.value(
+            "KIND:RATIO", "Which records to corrupt; see prudent train.", completion.CORRUPTIONS
         ),
     ] = "label:0.1",
     full: Annotated[
-        bool,
-        typer.Option("--full", help="Train a network, and attack: 8 minutes on two cores."),
+        bool, typer.Option("--full", help="Train a network, and attack: 8 minutes on two cores.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the table, pictures and metrics.")] = Path(
         "runs/demo"

@@ -51,12 +51,9 @@ def _paper() -> None:
 @app.command()
 def figure(
     number: Annotated[
-        int,
-        typer.Argument(metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number),
+        int, typer.Argument(metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number)
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder to write to; created if missing.")
-    ] = Path(),
+    out: Annotated[Path, options.value("DIR", "Folder to write to; created if missing.")] = Path(),
     as_json: options.Json = False,
 ) -> None:
     """Draw a figure of the paper, with exact curves added.
@@ -85,7 +82,7 @@ def figure(
 @app.command()
 def report(
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="File to write; its folder is created if missing.")
+        Path, options.value("FILE", "File to write; its folder is created if missing.")
     ] = Path("report.html"),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
@@ -93,12 +90,10 @@ def report(
         bool, typer.Option(help="Include the paper's figures; takes half a minute.")
     ] = True,
     docs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the tables to this file, as Markdown."),
+        Path | None, options.value("FILE", "Also write the tables to this file, as Markdown.")
     ] = None,
     overview: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write the page up to its tables, as Markdown."),
+        Path | None, options.value("FILE", "Also write the page up to its tables, as Markdown.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -132,9 +127,9 @@ def report(
 
 @app.command("all")
 def everything(
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder to write to; created if missing.")
-    ] = Path("paper"),
+    out: Annotated[Path, options.value("DIR", "Folder to write to; created if missing.")] = Path(
+        "paper"
+    ),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
     as_json: options.Json = False,
@@ -152,7 +147,7 @@ def everything(
     from prudent.lab.paper.figures import plots
     from prudent.lab.paper.figures.panels import figure
     from prudent.lab.paper.report import grids, tables
-    from prudent.lab.paper.report.cells import plain_table
+    from prudent.lab.paper.report.cells import datasets, plain_table
 
     found = _read_given(results, seeds)
     out.mkdir(parents=True, exist_ok=True)
@@ -161,8 +156,9 @@ def everything(
         drawn.append(figure(number))
         plots.save(drawn[-1], out)
     for number in track(TABLES, "tables"):
-        parts = map(tables.as_markdown, grids.table_grids(found, number))
-        (out / f"table{number}.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+        parts = [grids.table_grid(found, number, name) for name in datasets(number)]
+        text = "\n\n".join(map(tables.as_markdown, parts))
+        (out / f"table{number}.md").write_text(text + "\n", "utf-8")
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
         (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
     with part("report"):
@@ -204,8 +200,7 @@ def compare(
     failure: options.Failure = 1e-8,
     delta: options.Delta = 1e-5,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write comparison.png and .svg to this folder."),
+        Path | None, options.value("DIR", "Also write comparison.png and .svg to this folder.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -262,8 +257,7 @@ def convergence(
         float | None, options.number("Learning rate. [half of the largest allowed]")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Also write convergence.png and .svg to this folder."),
+        Path | None, options.value("DIR", "Also write convergence.png and .svg to this folder.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -32,11 +32,11 @@ def train(
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Start from the settings, the features and the model of a recipe; list shows "
+        options.value(
+            "NAME",
+            "Start from the settings, the features and the model of a recipe; list shows "
             "them. Other flags change its settings.",
-            autocompletion=completion.among("list", *completion.RECIPES),
+            ("list", *completion.RECIPES),
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",

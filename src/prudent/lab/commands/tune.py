@@ -28,22 +28,21 @@ _METHODS = ("dpsgd", "trimmed", "ptr")
 def tune(
     search: Annotated[
         list[str],
-        typer.Option(
-            metavar="NAME=VALUES",
-            help="A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
+        options.value(
+            "NAME=VALUES",
+            "A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
             "repeated. Among lr, momentum, clip, fallback-scale, trim, trim-up, trim-down and "
             "trim-most, which do not change the price.",
         ),
     ],
     candidates: Annotated[
-        float,
-        options.number("Expected number of candidates; their number if it is fixed."),
+        float, options.number("Expected number of candidates; their number if it is fixed.")
     ] = 10.0,
     distribution: Annotated[
         Literal["geometric", "logarithmic", "poisson", "fixed"],
-        typer.Option(
-            metavar="NAME",
-            help="Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
+        options.value(
+            "NAME",
+            "Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
             "one, sometimes very many), poisson or fixed (dearer).",
         ),
     ] = "geometric",
@@ -57,10 +56,7 @@ def tune(
         int, options.whole_number("Number of processes that run candidates side by side.")
     ] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    ledger: Annotated[
-        str | None,
-        typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
-    ] = None,
+    ledger: options.Ledger = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the search: as secret as the data until it has ended."),

@@ -134,11 +134,9 @@ class Results:
         """The accuracy of a method at an ε; None if it was not run."""
         return self._cells.get((dataset, corrupt, column, epsilon, accountant))
 
-    def success(
-        self, dataset: str, corrupt: str, column: str, epsilon: float, accountant: str = "pld"
-    ) -> Estimate | None:
+    def success(self, dataset: str, corrupt: str, column: str, epsilon: float) -> Estimate | None:
         """The success of a backdoor at an ε; None if it was not run, or is no backdoor."""
-        return self._successes.get((dataset, corrupt, column, epsilon, accountant))
+        return self._successes.get((dataset, corrupt, column, epsilon, "pld"))
 
     def columns(self, dataset: str) -> list[str]:
         """The columns that fill cells of a data set, in alphabetical order."""
@@ -160,14 +158,8 @@ def _estimates(values: Iterable[tuple[Reading, float | None]]) -> dict[CellKey, 
     for reading, value in values:
         # A calibrated run fills only the cell of its target ε, for which its noise was solved.
         if value is not None and reading.target in (None, reading.epsilon):
-            key = (
-                reading.dataset,
-                reading.corrupt,
-                reading.column,
-                reading.epsilon,
-                reading.accountant,
-            )
-            found[key].append(value)
+            place = reading.dataset, reading.corrupt, reading.column
+            found[*place, reading.epsilon, reading.accountant].append(value)
     return {key: Estimate.over(sample) for key, sample in found.items()}
 
 

@@ -21,11 +21,10 @@ from prudent._data_files import cached_array
 from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import Setup
+from prudent.lab.experiment import Recipe, Setup
 from prudent.lab.recipes.features import of_unit_length
 from prudent.lab.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent.lab.recipes.random_images import draw
-from prudent.lab.recipes.recipe import Recipe
 from prudent.lab.settings import Experiment, Method
 
 _VERSION = 1  # of the random images and the pretraining; part of the names of cached files
@@ -198,12 +197,7 @@ def prepare(data: Dataset, device: torch.device) -> Dataset:
     """The data set with its images replaced by features, on the device."""
     if tuple(data.train_features.shape[1:]) != (3, SIDE, SIDE):
         raise ArgumentError("dataset", f"of colour images of {SIDE} × {SIDE} pixels", got=data.name)
-    features = colour_features(NETWORK, device)
-    return attrs.evolve(
-        data,
-        train_features=features(data.train_features),
-        test_features=features(data.test_features),
-    )
+    return data.mapped(colour_features(NETWORK, device))
 
 
 def _recipe(epsilon: float, anchor: str, lr: float) -> Recipe:

@@ -161,11 +161,7 @@ class ReleasedWhitening:
     def apply(self, data: Dataset, key: Key) -> Dataset:
         """The data set with features (n, d), or (n, copies, d), mapped and of length 1."""
         matrix = self.matrix(self.released(data.train_features, key))
-        return attrs.evolve(
-            data,
-            train_features=mapped(data.train_features, matrix),
-            test_features=mapped(data.test_features, matrix),
-        )
+        return data.mapped(lambda features: mapped(features, matrix))
 
     def released(self, features: Tensor, key: Key) -> Tensor:
         """The noisy second moment, (d, d); drawn at a position of the keystream of its own."""

@@ -1,7 +1,7 @@
 """The cells of a table: the paper's number, ours over seeds, the tuned setting, and counts."""
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -244,11 +244,11 @@ def plain_table(
             "epsilon": group.epsilon,
             "method": line.paper.method,
             "paper": line.paper.accuracy,
-            "rdp": _plain(line.rdp),
-            "pld": _plain(line.pld),
+            "rdp": plain(line.rdp),
+            "pld": plain(line.pld),
             "best_setting": group.setting,
-            "best": _plain(group.best),
-            "dpsgd_same_tuning": _plain(group.rival),
+            "best": plain(group.best),
+            "dpsgd_same_tuning": plain(group.rival),
         }
         for group in groups(results, table, names)
         if choice.has(group)
@@ -257,7 +257,8 @@ def plain_table(
     ]
 
 
-def _plain(cell: Estimate | None) -> dict[str, Any] | None:
+def plain(cell: Estimate | None) -> dict[str, Any] | None:
+    """An estimate as a plain object."""
     return None if cell is None else attrs.asdict(cell)
 
 
@@ -340,38 +341,24 @@ class ReportSummary:
 def summarise(results: Results) -> ReportSummary:
     """The counts over every cell of the paper, each once."""
     every = every_group(results)
+
+    def tally(ours: Callable[[Group], Any], other: Callable[[Group], Any], *, ties: bool) -> Tally:
+        return Tally.of((Comparison(g, _mean(ours(g)), _mean(other(g))) for g in every), ties=ties)
+
+    def ran(method: str, accountant: str) -> Callable[[Group], Any]:
+        return lambda group: group.line(method).by(accountant)
+
+    def printed(group: Group) -> float:
+        return group.line("ptr").paper.accuracy
+
+    names = ("pld", "rdp")
     return ReportSummary(
-        paper={name: against_paper(every, name) for name in ("rdp", "pld")},
-        gain={name: gains(every, name) for name in ("rdp", "pld")},
-        best=Tally.of(
-            (Comparison(g, _mean(g.best), g.line("ptr").paper.accuracy) for g in every),
-            ties=True,
-        ),
-        rival=Tally.of((Comparison(g, _mean(g.best), _mean(g.rival)) for g in every), ties=False),
+        paper={name: tally(ran("ptr", name), printed, ties=True) for name in names},
+        gain={name: tally(ran("ptr", name), ran("trimmed", name), ties=False) for name in names},
+        best=tally(lambda group: group.best, printed, ties=True),
+        rival=tally(lambda group: group.best, lambda group: group.rival, ties=False),
     )
 
 
-def against_paper(every: Iterable[Group], accountant: str) -> Tally:
-    """TSGD+PTR with the paper's settings against the number printed in the paper."""
-    return Tally.of(
-        (
-            Comparison(g, _mean(g.line("ptr").by(accountant)), g.line("ptr").paper.accuracy)
-            for g in every
-        ),
-        ties=True,
-    )
-
-
-def gains(every: Iterable[Group], accountant: str) -> Tally:
-    """TSGD+PTR against TSGD+Gaussian, both run here with the paper's settings."""
-    return Tally.of(
-        (
-            Comparison(g, *(_mean(g.line(m).by(accountant)) for m in ("ptr", "trimmed")))
-            for g in every
-        ),
-        ties=False,
-    )
-
-
-def _mean(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.mean
+def _mean(accuracy: Estimate | float | None) -> float | None:
+    return accuracy.mean if isinstance(accuracy, Estimate) else accuracy

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import jinja2
@@ -162,7 +162,7 @@ def _rendered(
     **blocks: Any,
 ) -> str:
     """The text of the page; `blocks` render tables, highlighted numbers and drawings."""
-    found, attacked = summarise(results), frontiers(results)
+    counts, attacked = list(_counts(summarise(results))), frontiers(results)
     places = dict.fromkeys((each.dataset, each.epsilon) for each in attacked)
     default = attrs.fields_dict(RuleSettings)
     shares = {"first": "trim", "up": "trim_up", "down": "trim_down"}
@@ -177,10 +177,10 @@ def _rendered(
             worst_cases_grid([each for each in attacked if (each.dataset, each.epsilon) == place])
             for place in places
         ],
-        counts=list(_tiles(found)),
-        counts_by_dataset=_by_dataset(found),
+        counts=[_tile(count.tally, count.tile) for count in counts],
+        counts_by_dataset=_by_dataset(counts),
         substitutes=filter(None, map(display_names.substitute_note, _datasets())),
-        exceptions=[] if results.small else list(_exceptions(found)),
+        exceptions=[] if results.small else list(_exceptions(counts)),
         held_out=_held_out(),
         tables=[_table(results, number) for number in TABLES],
         networks=network_grids(results),
@@ -221,14 +221,37 @@ def _made(results: Results) -> str:
     )
 
 
-def _tiles(found: ReportSummary) -> Iterator[GridCell]:
-    """The counts over all data sets."""
-    for name in ("pld", "rdp"):
-        yield _tile(found.paper[name], f"TSGD+PTR ≥ the paper's, by {_NAMES[name]}")
-    for name in ("pld", "rdp"):
-        yield _tile(found.gain[name], f"TSGD+PTR > TSGD+Gaussian, by {_NAMES[name]}")
-    yield _tile(found.best, "the tuned setting ≥ the paper's TSGD+PTR")
-    yield _tile(found.rival, "the tuned setting > DP-SGD with the same tuning")
+class _Count(NamedTuple):
+    """Some comparisons, and what they are called as a tile, as a column and where one is lost."""
+
+    tally: Tally
+    tile: str
+    column: str
+    lost: str
+
+
+def _counts(found: ReportSummary) -> Iterator[_Count]:
+    for name, tally in found.paper.items():
+        ours, by = "TSGD+PTR", _NAMES[name]
+        told = f"{ours} ≥ the paper's, by {by}", f"PTR ≥ paper, {by}"
+        yield _Count(tally, *told, f"{ours} below the paper's, by {by}")
+    for name, tally in found.gain.items():
+        ours, by = "TSGD+PTR", _NAMES[name]
+        told = f"{ours} > TSGD+Gaussian, by {by}", f"PTR > Gaussian, {by}"
+        yield _Count(tally, *told, f"{ours} not above TSGD+Gaussian, by {by}")
+    tuned = "tuned setting"
+    yield _Count(
+        found.best,
+        f"the {tuned} ≥ the paper's TSGD+PTR",
+        "best ≥ paper",
+        f"The {tuned} below the paper's TSGD+PTR",
+    )
+    yield _Count(
+        found.rival,
+        f"the {tuned} > DP-SGD with the same tuning",
+        "best > DP-SGD",
+        f"The {tuned} not above DP-SGD with the same tuning",
+    )
 
 
 def _tile(count: Tally, label: str) -> GridCell:
@@ -239,21 +262,13 @@ def _tile(count: Tally, label: str) -> GridCell:
     return GridCell(f"{len(count.won)} of {count.made}", tone, label + missing)
 
 
-def _by_dataset(found: ReportSummary) -> Grid:
-    counts = {
-        "PTR ≥ paper, PLD": found.paper["pld"],
-        "PTR ≥ paper, RDP": found.paper["rdp"],
-        "PTR > Gaussian, PLD": found.gain["pld"],
-        "PTR > Gaussian, RDP": found.gain["rdp"],
-        "best ≥ paper": found.best,
-        "best > DP-SGD": found.rival,
-    }
+def _by_dataset(counts: Sequence[_Count]) -> Grid:
     return Grid(
-        ("data set", *counts),
+        ("data set", *(count.column for count in counts)),
         tuple(
             (
                 GridCell(display_names.dataset(name)),
-                *(_counted(count.on(name)) for count in counts.values()),
+                *(_counted(count.tally.on(name)) for count in counts),
             )
             for name in _datasets()
         ),
@@ -266,23 +281,11 @@ def _counted(count: Tally) -> GridCell:
     return attrs.evolve(tile, detail=tile.detail.removeprefix("; "))
 
 
-def _exceptions(found: ReportSummary) -> Iterator[str]:
+def _exceptions(counts: Sequence[_Count]) -> Iterator[str]:
     """The cells in which our result is lower, by data set, with their differences."""
-    counts = {
-        **{
-            f"TSGD+PTR below the paper's, by {_NAMES[name]}": found.paper[name]
-            for name in ("pld", "rdp")
-        },
-        **{
-            f"TSGD+PTR not above TSGD+Gaussian, by {_NAMES[name]}": found.gain[name]
-            for name in ("pld", "rdp")
-        },
-        "The tuned setting below the paper's TSGD+PTR": found.best,
-        "The tuned setting not above DP-SGD with the same tuning": found.rival,
-    }
-    for title, count in counts.items():
-        if count.lost:
-            yield f"{title} ({len(count.lost)}): {_lost(count)}."
+    for count in counts:
+        if lost := count.tally.lost:
+            yield f"{count.lost} ({len(lost)}): {_lost(count.tally)}."
 
 
 def _lost(count: Tally) -> str:
