@@ -52,17 +52,11 @@ class UncheckedError(Exception):
 
 
 class Fault(NamedTuple):
-    """What went wrong.
+    """What went wrong."""
 
-    Attributes:
-        text: What is expected, or what happened; empty where the answer was help.
-        flag: The flag or argument that is wrong; None where it is none of them.
-        status: The exit status.
-    """
-
-    text: str
-    flag: str | None = None
-    status: int = USAGE
+    text: str  # what is expected, or what happened; empty where the answer was help
+    flag: str | None = None  # the flag or argument that is wrong; None where it is none of them
+    status: int = USAGE  # the exit status
 
     @property
     def line(self) -> str:
