@@ -27,25 +27,15 @@ Real = npt.NDArray[np.float64]
 
 @attrs.frozen(eq=False)
 class Target:
-    """What an attack knows: everything.
+    """What an attack knows: everything."""
 
-    Attributes:
-        counts: What was released.
-        sizes: The cells of each table.
-        places: The cells of the records, (records, tables).
-        classes: The number of the class of each record.
-        weights: The weights of the queries.
-        truth: The number of the right class of each query.
-        images: The cells that the queries have as records.
-    """
-
-    counts: Counts
-    sizes: tuple[int, ...]
-    places: Whole
-    classes: Whole
-    weights: Weights
-    truth: Whole
-    images: Whole
+    counts: Counts  # what was released
+    sizes: tuple[int, ...]  # the cells of each table
+    places: Whole  # the cells of the records, (records, tables)
+    classes: Whole  # the number of the class of each record
+    weights: Weights  # the weights of the queries
+    truth: Whole  # the number of the right class of each query
+    images: Whole  # the cells that the queries have as records
 
     @functools.cached_property
     def scores(self) -> Whole:
@@ -70,19 +60,12 @@ class Target:
 
 @attrs.frozen(eq=False)
 class Attack:
-    """A change of records.
+    """A change of records."""
 
-    Attributes:
-        name: What is done.
-        places: The cells of the records, (kinds, tables).
-        classes: The class that each kind of record is named as.
-        times: How many there are of each kind; negative: removed.
-    """
-
-    name: str
-    places: Whole
-    classes: Whole
-    times: Whole
+    name: str  # what is done
+    places: Whole  # the cells of the records, (kinds, tables)
+    classes: Whole  # the class that each kind of record is named as
+    times: Whole  # how many there are of each kind; negative: removed
 
     def __len__(self) -> int:
         return int(np.abs(self.times).sum())

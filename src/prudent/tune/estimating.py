@@ -17,13 +17,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.serialisation import to_json
-from prudent.tune.candidate import (
-    Candidate,
-    Scored,
-    ScoreNoise,
-    check_score_noise,
-    scored_event,
-)
+from prudent.tune.candidate import Candidate, Scored, ScoreNoise, check_score_noise, scored_event
 from prudent.tune.space import Setting, Trial
 from prudent.tune.tuning import Tuned, tune
 

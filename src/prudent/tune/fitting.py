@@ -13,13 +13,7 @@ from prudent import _validate
 from prudent._files import replacing
 from prudent._validate import ArgumentError
 from prudent.accounting.losses.trial_counts import TrialCount
-from prudent.tune.candidate import (
-    Candidate,
-    Scored,
-    ScoreNoise,
-    check_score_noise,
-    scored_event,
-)
+from prudent.tune.candidate import Candidate, Scored, ScoreNoise, check_score_noise, scored_event
 from prudent.tune.space import Setting
 from prudent.tune.tuning import calibrate
 

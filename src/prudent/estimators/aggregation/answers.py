@@ -42,25 +42,15 @@ FloatArray = npt.NDArray[np.float64]
 
 @attrs.frozen(kw_only=True)
 class AggregateRequest:
-    """The arguments of `aggregate` that decide its price, checked.
+    """The arguments of `aggregate` that decide its price, checked."""
 
-    Attributes:
-        epsilon: ε of the release.
-        delta: δ of the release; None for a pure one.
-        size: How many numbers or labels each part has.
-        single: Whether it is one that comes without a list.
-        parts: The number of parts; None to choose one.
-        tolerance: Of a certificate; None if none is asked for.
-        confidence: Of an interval and of certificates; None if no interval is asked for.
-    """
-
-    epsilon: float
-    delta: float | None
-    size: int
-    single: bool
-    parts: int | None
-    tolerance: float | None
-    confidence: float | None
+    epsilon: float  # ε of the release
+    delta: float | None  # δ of the release; None for a pure one
+    size: int  # how many numbers or labels each part has
+    single: bool  # whether it is one that comes without a list
+    parts: int | None  # the number of parts; None to choose one
+    tolerance: float | None  # of a certificate; None if none is asked for
+    confidence: float | None  # of an interval and of certificates; None if no interval is asked for
 
 
 def preview_of(

@@ -82,17 +82,11 @@ COLUMNS = tuple(field.name for field in attrs.fields(Reading))
 
 @attrs.frozen
 class Estimate:
-    """Mean and deviation of an accuracy over seeds.
+    """Mean and deviation of an accuracy over seeds."""
 
-    Attributes:
-        mean: Mean accuracy in percent.
-        deviation: Sample standard deviation over seeds; None for a single seed.
-        seeds: Number of seeds.
-    """
-
-    mean: float
-    deviation: float | None
-    seeds: int
+    mean: float  # mean accuracy in percent
+    deviation: float | None  # sample standard deviation over seeds; None for a single seed
+    seeds: int  # number of seeds
 
     @classmethod
     def over(cls, values: Iterable[float]) -> "Estimate":
@@ -190,10 +184,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
         raise ValueError(
             f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
         )
-    with (
-        _formats.reading(path, "a results file"),
-        path.open(newline="", encoding="utf-8") as file,
-    ):
+    with _formats.reading(path, "a results file"), path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = set(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]

@@ -43,18 +43,12 @@ class ColourFeatures:
     """A public map from images (n, 3, 32, 32) in [0, 1] to vectors of length 1.
 
     An image with a pixel that is not finite is mapped to zero, so its gradient is zero.
-
-    Attributes:
-        encoder: The pretrained network, in evaluation mode.
-        cells: Where its outputs are averaged.
-        mean: Mean of the averages over random images.
-        whitening: Matrix by which centred averages are multiplied.
     """
 
-    encoder: Encoder
-    cells: Cells
-    mean: Tensor
-    whitening: Tensor
+    encoder: Encoder  # the pretrained network, in evaluation mode
+    cells: Cells  # where its outputs are averaged
+    mean: Tensor  # mean of the averages over random images
+    whitening: Tensor  # matrix by which centred averages are multiplied
 
     def __call__(self, images: Tensor) -> Tensor:
         """The features of images, on the device of the encoder."""

@@ -41,23 +41,14 @@ _SPLITS = np.geomspace(1e-4, 0.99, 12)  # fractions of the δ that remains after
 
 @attrs.frozen
 class Setting:
-    """The paper's mechanism: a Laplace test that releases its noisy margin, sampled at each step.
+    """The paper's mechanism: a Laplace test that releases its noisy margin, in sampled steps."""
 
-    Attributes:
-        sampling_rate: Probability with which each record is in a step.
-        noise_multiplier: σ₁ for sensitivities of 1.
-        propose: τ; the robust branch has noise σ₂ = τσ₁.
-        test_scale: b, the scale of the Laplace noise on the margin.
-        failure: δ₀, the probability with which a margin of 0 passes.
-        delta: Target δ.
-    """
-
-    sampling_rate: float
-    noise_multiplier: float
-    propose: float
-    test_scale: float = 1.0
-    failure: float = 1e-8
-    delta: float = 1e-5
+    sampling_rate: float  # probability with which each record is in a step
+    noise_multiplier: float  # σ₁ for sensitivities of 1
+    propose: float  # τ; the robust branch has noise σ₂ = τσ₁
+    test_scale: float = 1.0  # b, the scale of the Laplace noise on the margin
+    failure: float = 1e-8  # δ₀, the probability with which a margin of 0 passes
+    delta: float = 1e-5  # target δ
 
     def __attrs_post_init__(self) -> None:
         _validate.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
@@ -170,17 +161,11 @@ def exact_epsilon(setting: Setting, steps: Array, *, test: bool = True) -> Array
 
 @attrs.frozen
 class Price:
-    """One line of a price list.
+    """One line of a price list."""
 
-    Attributes:
-        analysis: Name of the bound.
-        epsilon: ε by this bound; None if it does not hold.
-        note: Its assumptions, or why it does not hold.
-    """
-
-    analysis: str
-    epsilon: float | None
-    note: str
+    analysis: str  # name of the bound
+    epsilon: float | None  # ε by this bound; None if it does not hold
+    note: str  # its assumptions, or why it does not hold
 
 
 def price_list(setting: Setting, steps: int) -> list[Price]:

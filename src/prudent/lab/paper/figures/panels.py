@@ -69,29 +69,17 @@ class Panel:
 
 @attrs.frozen
 class Figure:
-    """A figure of the paper.
+    """A figure of the paper."""
 
-    Attributes:
-        number: Number of the figure in the paper.
-        title: What it shows.
-        x: Label and unit of the horizontal axis.
-        y: Label and unit of the vertical axis.
-        panels: Panels from left to right, then down.
-        columns: Number of panels per row.
-        logarithmic: The logarithmic axes: "y" or "xy".
-        reference: The curve to which a second row of panels relates the others, if any.
-        note: A note for the reader.
-    """
-
-    number: int
-    title: str
-    x: str
-    y: str
-    panels: tuple[Panel, ...]
-    columns: int
-    logarithmic: str
-    reference: str | None
-    note: str
+    number: int  # number of the figure in the paper
+    title: str  # what it shows
+    x: str  # label and unit of the horizontal axis
+    y: str  # label and unit of the vertical axis
+    panels: tuple[Panel, ...]  # panels from left to right, then down
+    columns: int  # number of panels per row
+    logarithmic: str  # the logarithmic axes: "y" or "xy"
+    reference: str | None  # the curve to which a second row of panels relates the others, if any
+    note: str  # A note for the reader
 
 
 def figure(number: int) -> Figure:

@@ -25,17 +25,11 @@ DPSGD = "dpsgd"
 
 @attrs.frozen
 class CellChoice:
-    """Some cells of a table: those of the named corruptions, methods and ε; None means all.
+    """Some cells of a table: those of the named corruptions, methods and ε; None means all."""
 
-    Attributes:
-        corruptions: Kinds with ratios, as the table has them.
-        methods: Columns: the paper's methods and the tuned settings.
-        epsilons: Values of ε.
-    """
-
-    corruptions: Collection[str] | None = None
-    methods: Collection[str] | None = None
-    epsilons: Collection[float] | None = None
+    corruptions: Collection[str] | None = None  # kinds with ratios, as the table has them
+    methods: Collection[str] | None = None  # columns: the paper's methods and the tuned settings
+    epsilons: Collection[float] | None = None  # values of ε
 
     @classmethod
     def of(
@@ -81,17 +75,11 @@ EVERY = CellChoice()
 
 @attrs.frozen
 class PaperLine:
-    """One number of the paper beside ours.
+    """One number of the paper beside ours."""
 
-    Attributes:
-        paper: The number that the paper prints.
-        rdp: Our accuracy at the step where Rényi accounting reaches ε.
-        pld: Our accuracy at the later step where exact accounting reaches ε.
-    """
-
-    paper: Published
-    rdp: Estimate | None
-    pld: Estimate | None
+    paper: Published  # the number that the paper prints
+    rdp: Estimate | None  # our accuracy at the step where Rényi accounting reaches ε
+    pld: Estimate | None  # our accuracy at the later step where exact accounting reaches ε
 
     def by(self, accountant: str) -> Estimate | None:
         """Our accuracy by one of the two accountants."""
@@ -105,27 +93,16 @@ class PaperLine:
 
 @attrs.frozen
 class Group:
-    """The methods of a table for one data set, corruption and ε.
+    """The methods of a table for one data set, corruption and ε."""
 
-    Attributes:
-        table: Number of the table, 1 to 4.
-        dataset: Name of the data set in the settings.
-        corrupt: Kind and ratio of the corruption.
-        epsilon: ε in the paper.
-        lines: One line per method.
-        setting: Name of the tuned setting for this data set; None if none was run.
-        best: Accuracy of the tuned setting.
-        rival: Accuracy of DP-SGD with the same tuning.
-    """
-
-    table: int
-    dataset: str
-    corrupt: str
-    epsilon: float
-    lines: tuple[PaperLine, ...]
-    setting: str | None
-    best: Estimate | None
-    rival: Estimate | None
+    table: int  # number of the table, 1 to 4
+    dataset: str  # name of the data set in the settings
+    corrupt: str  # kind and ratio of the corruption
+    epsilon: float  # ε in the paper
+    lines: tuple[PaperLine, ...]  # one line per method
+    setting: str | None  # name of the tuned setting for this data set; None if none was run
+    best: Estimate | None  # accuracy of the tuned setting
+    rival: Estimate | None  # accuracy of DP-SGD with the same tuning
 
     def line(self, method: str) -> PaperLine:
         """The line of a method, which must be in the table."""
@@ -229,10 +206,7 @@ def tuned_dpsgd(results: Results, dataset: str, setting: str) -> str:
 
 
 def plain_table(
-    results: Results,
-    table: int,
-    names: Collection[str] | None = None,
-    choice: CellChoice = EVERY,
+    results: Results, table: int, names: Collection[str] | None = None, choice: CellChoice = EVERY
 ) -> list[dict[str, Any]]:
     """A table as plain objects, one per number of the paper; None means not run."""
     return [
@@ -264,17 +238,11 @@ def plain(cell: Estimate | None) -> dict[str, Any] | None:
 
 @attrs.frozen
 class Comparison:
-    """Two accuracies of one cell; None if not run.
+    """Two accuracies of one cell; None if not run."""
 
-    Attributes:
-        group: The cell.
-        ours: Our accuracy in percent.
-        other: The accuracy to compare with.
-    """
-
-    group: Group
-    ours: float | None
-    other: float | None
+    group: Group  # the cell
+    ours: float | None  # our accuracy in percent
+    other: float | None  # the accuracy to compare with
 
     @property
     def difference(self) -> float | None:
@@ -284,17 +252,11 @@ class Comparison:
 
 @attrs.frozen
 class Tally:
-    """The outcomes of a set of comparisons.
+    """The outcomes of a set of comparisons."""
 
-    Attributes:
-        won: Comparisons that our result wins.
-        lost: Comparisons that it does not win: the exceptions.
-        missing: Comparisons for which a result is missing.
-    """
-
-    won: tuple[Comparison, ...]
-    lost: tuple[Comparison, ...]
-    missing: tuple[Comparison, ...]
+    won: tuple[Comparison, ...]  # comparisons that our result wins
+    lost: tuple[Comparison, ...]  # comparisons that it does not win: the exceptions
+    missing: tuple[Comparison, ...]  # comparisons for which a result is missing
 
     @classmethod
     def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Tally":

@@ -17,6 +17,8 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptFile
+from prudent.receipts.receipt import Receipt
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
@@ -471,7 +473,10 @@ class PrivateTrainer(Uncopied, Trainer):
             ready()
         found = self._tested()
         self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        control: Any = self.callback_handler.on_evaluate(
+            self.args, self.state, vars(self)["control"], found
+        )
+        self.control = control
         return found
 
     def evaluation_loop(self, *positional: Any, **options: Any) -> Any:
@@ -528,11 +533,13 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
+        ReceiptFile(folder / "receipt.json").write(self._receipt)
+
+    def _receipt(self) -> Receipt:
         parameters = {} if self.model is None else self.model.state_dict()
         released = {"parameters": digest_of_parameters(parameters)}
         predictable = self._continuity.key.predictable
-        receipt = self._charge.receipt("training", released, predictable=predictable)
-        receipt.write(folder / "receipt.json")
+        return self._charge.receipt("training", released, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
