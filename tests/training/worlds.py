@@ -110,12 +110,12 @@ def result(fitted, model=None):
     }
 
 
-def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, **options):
+def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, bands=1, **options):
     settings = {"evaluate_every": 3, "private_diagnostics": True, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
         return fit(
-            Plan(sampling_rate=rate, steps=steps, aggregation=rule),
+            Plan(sampling_rate=rate, steps=steps, aggregation=rule, bands=bands),
             network() if model is None else model,
             cross_entropy,
             records() if data is None else data,
@@ -160,6 +160,7 @@ def louder(gradients, chunk, generator):
 
 
 simple("sum", SUM, steps=STEPS)
+simple("cancelling", SUM, bands=3, steps=STEPS)
 simple("mean", Mean())
 simple("trimmed", TRIMMED)
 simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))
