@@ -11,6 +11,7 @@ from torch import nn
 import prudent
 from prudent import ArgumentError, HeldOut, Plan, Reporting, Sum
 from prudent.accounting import ADD_REMOVE, REPLACE_ONE, WorstOfDpEvent
+from prudent.accounting.group_privacy import event_at_distance
 from prudent.records.people import Unit
 from prudent.training import Execution, Key, Step, fit
 from prudent.training.evaluation.held_out import HeldOutRecords
@@ -50,6 +51,8 @@ class TestPrice:
         alone = dp.SelfComposedDpEvent(dp.GaussianDpEvent(3.0), 3)
         assert plan.event == dp.ComposedDpEvent([plain().event, alone])
         assert plan.epsilon(1e-5) > plain(plan).epsilon(1e-5) * 1.05
+        # Of two records one may be trained on and one held out: the worse of both says too little.
+        assert event_at_distance(PLAN.event, REPLACE_ONE) is None
 
     def test_calibration_and_length_leave_room_for_it(self):
         plan = attrs.evolve(PLAN, held_out=HeldOut(every=1, noise_multiplier=10.0))
