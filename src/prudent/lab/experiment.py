@@ -1,8 +1,8 @@
-"""Runs of experiments: what is trained on which records, and what came of it."""
+"""Runs of experiments: what is trained on which records, and what came of it; recipes of them."""
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -15,7 +15,7 @@ from prudent.accounting.serialisation import to_plain
 from prudent.lab.corruption import DataCorruption, GradientCorruption
 from prudent.lab.datasets import Dataset, load, people_apart, split_of, units
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
-from prudent.lab.settings import Experiment
+from prudent.lab.settings import Experiment, Method
 from prudent.records.people import people_in
 from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
@@ -84,6 +84,33 @@ class Setup:
     loss: Loss = attrs.field(factory=lambda: nn.CrossEntropyLoss(reduction="none"))
     scheduler: Callable[[int], Scheduler] | None = None
     execution: Execution = attrs.field(factory=Execution)
+
+
+@attrs.frozen(kw_only=True)
+class Recipe:
+    """A tuned experiment: `run(recipe.settings(seed=1), setup=recipe.setup)` runs it.
+
+    Attributes:
+        name: Name for `--recipe`.
+        summary: What it does, in one line.
+        anchor: The published result it is compared with.
+        experiment: The settings of the method that does best.
+        others: The settings that other methods change, by method.
+        setup: The public map of records, the model and the loss.
+    """
+
+    name: str
+    summary: str
+    anchor: str
+    experiment: Experiment
+    others: Mapping[Method, Mapping[str, Any]] = attrs.field(factory=dict)
+    setup: Setup
+
+    def settings(self, **changes: Any) -> Experiment:
+        """The recipe's experiment with these changes; `method` brings that method's settings."""
+        method = Method(changes.pop("method", self.experiment.rule.method))
+        own = {} if method is self.experiment.rule.method else self.others.get(method, {})
+        return self.experiment.changed(method=method, **{**own, **changes})
 
 
 @attrs.frozen

@@ -22,28 +22,13 @@ from prudent.tune.fitting import training_event
 if TYPE_CHECKING:
     from torch import nn
 
-TUNABLE = (
-    "lr",
-    "momentum",
-    "clip",
-    "fallback_scale",
-    "trim",
-    "trim_up",
-    "trim_down",
-    "trim_most",
-)
+TUNABLE = ("lr", "momentum", "clip", "fallback_scale", "trim", "trim_up", "trim_down", "trim_most")
 """Settings of an experiment that do not change its privacy event, so that all share one price."""
 
 
 @attrs.frozen
 class SettingRange:
-    """The values of one setting that a search tries.
-
-    Attributes:
-        low: The least one.
-        high: The largest one.
-        log: Whether the logarithm is drawn uniformly, instead of the value.
-    """
+    """The values of one setting that a search tries, uniform as they are or in their logarithm."""
 
     low: float
     high: float
@@ -168,7 +153,9 @@ class SettingSearch:
                 "records_per_person": experiment.records_per_person,
                 "per_unit": experiment.per_unit,
             }
-        work = _Settings(experiment, plan, attrs.evolve(data, **_no_records(data)))
+        # A model is built of shapes and classes alone.
+        no_records = data.mapped(lambda features: features[:0], lambda labels: labels[:0])
+        work = _Settings(experiment, plan, no_records)
         return training(
             plan,
             work.model,
@@ -197,16 +184,6 @@ def noise_of(plan: Plan) -> float:
     """The noise multiplier of a private plan."""
     noise: float = getattr(plan.aggregation, "noise_multiplier", 0.0)
     return noise
-
-
-def _no_records(data: Dataset) -> dict[str, Any]:
-    """The parts of a data set without records: a model is built of shapes and classes alone."""
-    return {
-        "train_features": data.train_features[:0],
-        "train_labels": data.train_labels[:0],
-        "test_features": data.test_features[:0],
-        "test_labels": data.test_labels[:0],
-    }
 
 
 @attrs.frozen(eq=False)

@@ -70,14 +70,7 @@ class Against(_validate.Choice):
 
 @attrs.frozen
 class OneRunBound:
-    """A way to turn right guesses into a lower bound on ε.
-
-    Attributes:
-        plan: The plan, to whose family of curves the bound of a curve refers.
-        against: What is to be refuted.
-        delta: δ of the claim.
-        confidence: 1 minus the false-alarm rate.
-    """
+    """A way to turn right guesses into a lower bound on ε; of a curve, in the plan's family."""
 
     plan: Plan
     against: Against

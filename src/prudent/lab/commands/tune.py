@@ -12,7 +12,7 @@ from prudent._validate import ArgumentError
 from prudent.cli import needs, options
 from prudent.cli.display import as_text, echo, echo_json, note
 from prudent.cli.progress import only_elapsed
-from prudent.lab.commands.experiment_flags import experiment_of, given, with_flags
+from prudent.lab.commands.train import device_named, experiment_of, given, with_flags
 from prudent.lab.settings import WatchSettings
 
 if TYPE_CHECKING:
@@ -107,7 +107,6 @@ def tune(
     if dry_run and records is not None:
         _show_price(whole, whole.plan(records), as_json=as_json)
         return
-    from prudent.lab.commands.train import device_named
     from prudent.lab.datasets import load
 
     place, data = device_named(device), load(whole.experiment.dataset)
@@ -218,7 +217,6 @@ def _tuned(
 def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
     from prudent.accounting import epsilon_of
-    from prudent.lab.search import noise_of
     from prudent.tune import price
 
     event, delta = whole.event(plan), whole.experiment.privacy.delta
@@ -227,6 +225,14 @@ def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
         "candidate_epsilon": epsilon_of(event, delta, plan.relation),
         "peer_epsilon": _peer(whole, plan),
         "delta": delta,
+        **_facts(whole, plan),
+    }
+
+
+def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
+    from prudent.lab.search import noise_of
+
+    return {
         "relation": options.plain(plan.relation),
         "candidates": whole.trials.expected,
         "steps": plan.steps,
@@ -270,26 +276,13 @@ def _echo_price(price: dict[str, Any], plan: "Plan", whole: "SettingSearch") -> 
 def _show(
     best: Any, right: float | None, whole: "SettingSearch", plan: "Plan", *, as_json: bool
 ) -> None:
-    from prudent.lab.search import noise_of
-
-    price = {
-        "epsilon": best.epsilon,
-        "candidate_epsilon": best.candidate_epsilon,
-        "delta": best.delta,
-        "relation": options.plain(plan.relation),
-        "candidates": whole.trials.expected,
-        "steps": plan.steps,
-        "noise_multiplier": noise_of(plan),
-    }
+    told = ("epsilon", "candidate_epsilon", "delta")
+    price = {name: getattr(best, name) for name in told} | _facts(whole, plan)
     folder = None if best.folder is None else str(best.folder)
     if as_json:
         setting = None if best.setting is None else dict(best.setting)
-        outcome = {
-            "setting": setting,
-            "score": best.score,
-            "accuracy": right,
-            "failed": best.failed,
-        }
+        outcome = {"setting": setting, "score": best.score}
+        outcome |= {"accuracy": right, "failed": best.failed}
         echo_json(outcome | price | {"folder": folder})
         return
     if right is None:
