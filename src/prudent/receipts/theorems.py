@@ -29,7 +29,7 @@ _EVENTS = {
     "ComposedDpEvent": ("composition", "Finite.composition", _FINITE),
     "SelfComposedDpEvent": ("composition", "Finite.composition", _FINITE),
     "WorstOfDpEvent": (
-        "one of several, chosen without the data",
+        "one of several, chosen without the data, or several on disjoint records",
         "Zhu, Dong and Wang 2022",
         _PAPER,
     ),
