@@ -172,6 +172,9 @@ class Together(Processes):
     def __init__(self) -> None:
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
+        # What the hosts say to each other must not wait for their devices.
+        on_device = distributed.get_backend() == "nccl"
+        self._hosts = distributed.new_group(backend="gloo", timeout=PATIENCE) if on_device else None
 
     @override
     def largest(self, ids: Tensor | None) -> int:
@@ -182,9 +185,9 @@ class Together(Processes):
                 got=None,
                 hint="Pass the ids of the sampled batch.",
             )
-        largest = torch.tensor(len(ids), device=ids.device)
+        largest = torch.tensor(len(ids))
         with self.watched():
-            distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+            distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._hosts)
         return int(largest)
 
     @override
