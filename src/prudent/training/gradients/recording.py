@@ -86,7 +86,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given, made = (pytree.tree_leaves(tree) for tree in ((args, kwargs), result))
         if not any(isinstance(leaf, Tensor) for leaf in (*given, *made)):
             return result  # about types or shapes alone
-        plain = all(leaf is None or isinstance(leaf, Tensor) for leaf in made)
+        # Numbers beside tensors, as attention returns them, are sizes.
+        plain = not made or any(leaf is None or isinstance(leaf, Tensor) for leaf in made)
         reads = any(tag in func.tags for tag in _READS)
         if func is torch.ops.aten.index.Tensor:  # only masks decide about shapes
             reads = any(isinstance(leaf, Tensor) and leaf.dtype in _MASKS for leaf in given[1:])
@@ -244,7 +245,6 @@ def _sketch(tree: Any) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.numel():
             values = leaf.detach().double().flatten().nan_to_num(posinf=0.0, neginf=0.0)
             places = torch.arange(1, len(values) + 1, device=values.device, dtype=torch.float64)
-            found.append(
-                torch.stack([values @ places.sin_(), values.norm(), values.new_tensor(len(values))])
-            )
+            size = values.new_tensor(len(values))
+            found.append(torch.stack([values @ places.sin_(), torch.linalg.norm(values), size]))
     return torch.stack(found, 1)

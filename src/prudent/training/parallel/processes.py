@@ -58,10 +58,12 @@ class Processes(ABC):
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
+        captures: Whether a step may be captured as CUDA graphs, with exchanges between them.
     """
 
     rank: int
     count: int
+    captures: bool = True
 
     @abstractmethod
     def largest(self, ids: Tensor | None) -> int:
@@ -173,8 +175,10 @@ class Together(Processes):
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
         # What the hosts say to each other must not wait for their devices.
-        on_device = distributed.get_backend() == "nccl"
-        self._hosts = distributed.new_group(backend="gloo", timeout=PATIENCE) if on_device else None
+        self.captures = distributed.get_backend() == "nccl"  # gloo works on the host
+        self._hosts = (
+            distributed.new_group(backend="gloo", timeout=PATIENCE) if self.captures else None
+        )
 
     @override
     def largest(self, ids: Tensor | None) -> int:
