@@ -44,6 +44,7 @@ from prudent.release import weighted_mean as weighted_mean
 from prudent.training import AdaptiveTrim as AdaptiveTrim
 from prudent.training import Execution as Execution
 from prudent.training import FixedTrim as FixedTrim
+from prudent.training import HeldOut as HeldOut
 from prudent.training import Plan as Plan
 from prudent.training import ProposeTestRelease as ProposeTestRelease
 from prudent.training import Reporting as Reporting

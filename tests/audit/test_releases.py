@@ -69,7 +69,7 @@ def multiset(data: Any) -> Counter[Any]:
 
 @pytest.mark.parametrize("name", cheap_first(CASES))
 def test_the_pair_differs_by_one_record(name: str) -> None:
-    more, fewer = case(name).with_record, case(name).without_record
+    more, fewer = case(name).pair
     if isinstance(more, RobustValue):  # the mechanism itself: its margins say what a neighbour is
         assert abs(more.margin - fewer.margin) <= 1
         moved = abs(more.value[0] - fewer.value[0])
@@ -93,7 +93,7 @@ def test_a_run_is_what_the_public_function_releases(name: str) -> None:
     """Bit for bit, for the same noise: what a case leaves out does not change the answer."""
     call = case(name).call
     assert call is not None
-    for data in (case(name).with_record, case(name).without_record):
+    for data in case(name).pair:
         for seed in range(3):
             run = case(name).prepare(data, ReproducibleNoise(seed))()
             found = call(data, ReproducibleNoise(seed))
@@ -122,13 +122,13 @@ def test_a_run_reads_what_the_public_function_releases(name: str) -> None:
     """As above, where a run is several numbers of an answer."""
     call = case(name).call
     assert call is not None
-    for data in (case(name).with_record, case(name).without_record):
+    for data in case(name).pair:
         assert case(name).prepare(data, ReproducibleNoise(1))() == call(data, ReproducibleNoise(1))
 
 
 @pytest.mark.parametrize("name", sorted(SLOW))  # an audit runs the others: see below
 def test_every_case_runs_on_both_data_sets(name: str) -> None:
-    for data in (case(name).with_record, case(name).without_record):
+    for data in case(name).pair:
         case(name).prepare(data, ReproducibleNoise(0))()
 
 

@@ -87,6 +87,10 @@ class PldAccountant(dp.PrivacyAccountant):
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         for leaf, times in leaves(event, max(count, 1)):
+            if isinstance(leaf, WorstOfDpEvent) and len(leaf.events) == 1:  # itself, for one record
+                if (error := self._maybe_compose(leaf.events[0], times, do_compose)) is not None:
+                    return error
+                continue
             _validate.between(0, _MOST_RUNS, count=times)
             error = None
             if not self._is_ours(leaf):

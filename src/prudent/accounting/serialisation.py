@@ -121,6 +121,8 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
             return _prefixed(f"{event.count:,} × ", event.event, indent)
         case dp_event.RepeatAndSelectDpEvent() | BinomialSelectionDpEvent():
             return _prefixed(f"the best of {_count_words(event)} of: ", event.event, indent)
+        case WorstOfDpEvent(events=(only,)):
+            return _prefixed("at most ", only, indent)
         case WorstOfDpEvent():
             inner = [line for one in event.events for line in _lines(one, indent + "  ")]
             return [indent + "one of:", *inner]

@@ -14,7 +14,6 @@ import typer
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
-from prudent.cli.completion import among
 from prudent.cli.display import echo, echo_json, neutral, note
 from prudent.cli.errors import Fault, tell
 from prudent.cli.progress import only_elapsed
@@ -47,33 +46,15 @@ def _number_or_date(text: str) -> float | str:
         return text.strip()
 
 
-Receipt = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write a receipt, which `prudent verify` checks."),
-]
-Sign = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Sign the receipt with this key of `prudent keys`."),
-]
-
-
 @attrs.frozen(kw_only=True)
 class Request:
     """The options of every release; each field is declared once and becomes an option."""
 
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A .parquet, .csv, .tsv or .duckdb file, or a pattern such as 'sales/*.parquet'.",
-            show_default=False,
-        ),
-    ] = None
+    source: options.Source = None
     column: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The column to release from, or an expression of one row: 'price * quantity'.",
+        options.value(
+            "NAME", "The column to release from, or an expression of one row: 'price * quantity'."
         ),
     ] = None
     epsilon: Annotated[float, options.number("ε of this release, at least 0.001.")]
@@ -87,93 +68,78 @@ class Request:
             metavar="LOW,HIGH", parser=read_bounds, help="Public bounds on the data, if any."
         ),
     ] = None
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONDITION",
-            help="Keep only the rows with this condition, e.g. \"year = 2024 AND city = 'Oslo'\".",
-        ),
-    ] = None
+    where: options.Where = None
     unit: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The column that says whose row it is: each unit then counts once. Without it "
+        options.value(
+            "NAME",
+            "The column that says whose row it is: each unit then counts once. Without it "
             "every row is protected by itself.",
         ),
     ] = None
     per_unit: Annotated[
         str | None,
-        typer.Option(
-            metavar="RULE",
-            help="The value of a unit with several rows: mean, median, min, max, sum, count, or a "
+        options.value(
+            "RULE",
+            "The value of a unit with several rows: mean, median, min, max, sum, count, or a "
             "number of rows to keep of each. \\[mean]",
-            autocompletion=among(*completion.UNIT_RULES),
+            completion.UNIT_RULES,
         ),
     ] = None
     read_as: Annotated[
         str | None,
-        typer.Option(
-            metavar="TYPE",
-            help="The type of a column of text, as in a CSV file: number, integer, decimal(2), "
+        options.value(
+            "TYPE",
+            "The type of a column of text, as in a CSV file: number, integer, decimal(2), "
             "boolean, date, timestamp or duration. \\[number]",
-            autocompletion=among(*completion.TYPES),
+            completion.TYPES,
         ),
     ] = None
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,…",
-            help="Release for each group of this column, or of several; costs once. A date counts "
+        options.value(
+            "NAME,…",
+            "Release for each group of this column, or of several; costs once. A date counts "
             "by its period: joined:month.",
         ),
     ] = None
     groups: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="The groups, from public knowledge, periods as 2024-01..2024-12, those of several "
+        options.value(
+            "A,B,…",
+            "The groups, from public knowledge, periods as 2024-01..2024-12, those of several "
             "columns as 'a,b;c,d'; or 'private': those with enough records, found privately (needs "
             "--delta).",
         ),
     ] = None
-    connect: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A database instead: postgres://user@host/database."),
-    ] = None
-    table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The table in the database or .duckdb file.")
-    ] = None
+    connect: options.Connect = None
+    table: options.Table = None
     join: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A second table, joined on --on: a file, or with --connect a table. It is private "
+        options.value(
+            "FILE",
+            "A second table, joined on --on: a file, or with --connect a table. It is private "
             "and joined on --unit, unless it is declared with --public.",
         ),
     ] = None
     on: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,…",
-            help="The column that is equal in joined rows, or several; patient=id where the second "
+        options.value(
+            "NAME,…",
+            "The column that is equal in joined rows, or several; patient=id where the second "
             "table has another name for it.",
         ),
     ] = None
     public: Annotated[
         bool, typer.Option("--public", help="The second table is public, one row for each key.")
     ] = False
-    how: Annotated[
-        str,
-        typer.Option(metavar="KIND", help="inner, or left: keep rows that match none."),
-    ] = "inner"
-    ledger: Annotated[
-        str | None,
-        typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
-    ] = None
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default"
-    receipt: Receipt = None
-    sign: Sign = None
+    how: Annotated[str, options.value("KIND", "inner, or left: keep rows that match none.")] = (
+        "inner"
+    )
+    ledger: options.Ledger = None
+    dataset: options.Dataset = "default"
+    receipt: options.Receipt = None
+    sign: options.Sign = None
     dry_run: Annotated[
         bool,
         typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
@@ -182,7 +148,7 @@ class Request:
         bool,
         typer.Option(
             help="Release and charge nothing: show the SQL that would be sent, with made-up "
-            "numbers in it, and the engine's plan. The plan is for the owner of the data only.",
+            "numbers in it, and the engine's plan. The plan is for the owner of the data only."
         ),
     ] = False
     as_json: options.Json = False
@@ -271,11 +237,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def answer(
-    request: Request,
-    statistic: str,
-    *,
-    draw: Callable[[Any], None] | None = None,
-    **own: Any,
+    request: Request, statistic: str, *, draw: Callable[[Any], None] | None = None, **own: Any
 ) -> None:
     """Release, print what came of it, and end with the exit status that says so.
 
@@ -301,7 +263,7 @@ def answer(
 
 
 def ask_and_print(
-    request: Any, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
+    request: Request, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
 ) -> None:
     """Ask, print what came of it, and end with the exit status that says so.
 
@@ -386,12 +348,8 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
 
 
 @contextlib.contextmanager
-def budget(request: Any) -> Iterator[Any]:
-    """The ledger to charge, if there is one; a charge that overdraws it ends the command.
-
-    Args:
-        request: Has a `ledger`, the `dataset` in it, and `as_json` and `epsilon` for the answer.
-    """
+def budget(request: Request) -> Iterator[Any]:
+    """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
     if request.ledger is None:
         yield None
         return

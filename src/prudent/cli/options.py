@@ -1,6 +1,8 @@
 """Options that several commands share, and how their texts are read."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
@@ -40,6 +42,13 @@ def whole_number(help: str, panel: str | None = None) -> Any:
     return typer.Option(help=help, metavar="COUNT", parser=read_whole_number, rich_help_panel=panel)
 
 
+def value(metavar: str, help: str, offered: Sequence[str] = ()) -> Any:
+    """An option that takes a text, a file or a name; Tab offers some."""
+    return typer.Option(
+        metavar=metavar, help=help, autocompletion=among(*offered) if offered else None
+    )
+
+
 def read_number(text: str | float) -> float:
     """Parse a number or a fraction such as 256/60000."""
     try:
@@ -57,6 +66,31 @@ def read_whole_number(text: str | int) -> int:
         raise typer.BadParameter(f"expected a whole number, got {text!r}.") from None
 
 
+# What is read, and whom to charge.
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A .parquet, .csv, .tsv or .duckdb file, or a pattern such as 'sales/*.parquet'.",
+        show_default=False,
+    ),
+]
+Where = Annotated[
+    str | None,
+    value(
+        "CONDITION",
+        "Keep only the rows with this condition, e.g. \"year = 2024 AND city = 'Oslo'\".",
+    ),
+]
+Connect = Annotated[
+    str | None, value("ADDRESS", "A database instead: postgres://user@host/database.")
+]
+Table = Annotated[str | None, value("NAME", "The table in the database or .duckdb file.")]
+Ledger = Annotated[str | None, value("LEDGER", "The budget to charge; see `prudent budget`.")]
+Dataset = Annotated[str, value("NAME", "Whose budget.")]
+Receipt = Annotated[Path | None, value("FILE", "Write a receipt, which `prudent verify` checks.")]
+Sign = Annotated[str | None, value("KEY", "Sign the receipt with this key of `prudent keys`.")]
+
 SamplingRate = Annotated[
     float, number("Probability with which each record is in a step, independently.")
 ]
@@ -64,17 +98,19 @@ Steps = Annotated[int, whole_number("Number of steps.")]
 OwnSamplingRate = Annotated[
     float | None,
     number("Probability with which each record is in a step, independently. [1; with --batch: "
-           "batch / records]"),
-]  # fmt: skip
+           "batch / records]")]  # fmt: skip
 OwnSteps = Annotated[int | None, whole_number("Number of steps. [1; with --epochs: epochs / rate]")]
 Epochs = Annotated[float | None, number("Passes over the records, instead of --steps.")]
 Batch = Annotated[
-    int | None,
-    whole_number("Expected batch, instead of --sampling-rate; with --records."),
+    int | None, whole_number("Expected batch, instead of --sampling-rate; with --records.")
 ]
-Records = Annotated[
-    int | None,
-    whole_number("Public number of records, for --batch."),
+Records = Annotated[int | None, whole_number("Public number of records, for --batch.")]
+Bands = Annotated[
+    int,
+    whole_number("Noise that cancels over so many steps: as many parts of the records take turns."),
+]
+OwnNoiseMultiplier = Annotated[
+    float | None, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
 ]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
@@ -83,21 +119,16 @@ Propose = Annotated[
     float, number("τ/GS: proposed sensitivity, relative to the global one; 0 if there is none.")
 ]
 Test = Annotated[
-    str,
-    typer.Option(
-        metavar="KIND:SCALE",
-        help=f"The private test of the margin: {TEST_FORMS}.",
-        autocompletion=among(*completion.TESTS),
-    ),
+    str, value("KIND:SCALE", f"The private test of the margin: {TEST_FORMS}.", completion.TESTS)
 ]
 Failure = Annotated[
     float, number("δ₀: largest probability with which a margin of 0 passes, in (0, 0.5).")
 ]
 RevealsOption = Annotated[
     RevealsName,
-    typer.Option(
-        metavar="WHAT",
-        help="What an observer learns about the test: margin (the noisy margin), branch (whether "
+    value(
+        "WHAT",
+        "What an observer learns about the test: margin (the noisy margin), branch (whether "
         "it passed), or monotone-branch (whether it passed, for a margin that adding a record can "
         "only lower, as that of the trimmed sum).",
     ),
@@ -107,8 +138,7 @@ _RELATIONS = (
     "is public) or replace-one (a record is replaced; the number is public)."
 )
 RelationOption = Annotated[
-    RelationName,
-    typer.Option(metavar="NAME", help="Which data sets are neighbours: " + _RELATIONS),
+    RelationName, value("NAME", "Which data sets are neighbours: " + _RELATIONS)
 ]
 RecordsPerPerson = Annotated[
     int,
@@ -119,10 +149,7 @@ RecordsPerPerson = Annotated[
 Delta = Annotated[float, number("Target δ.")]
 AccountantOption = Annotated[
     AccountantName,
-    typer.Option(
-        metavar="NAME",
-        help="pld (privacy-loss distributions, tight) or rdp (Rényi divergences).",
-    ),
+    value("NAME", "pld (privacy-loss distributions, tight) or rdp (Rényi divergences)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 

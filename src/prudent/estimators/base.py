@@ -31,6 +31,7 @@ from prudent.release.outcome import Refused
 from prudent.release.partitions import PartitionSelection
 
 _SELECTION = 0.1  # of ε and of δ, for the levels of all private categories
+_ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _SHARED = ("ledger", "noise")  # a copy of a ledger would be another budget
 
 
@@ -78,10 +79,24 @@ def _events(selection: PartitionSelection | None) -> tuple[Any, ...]:
 
 
 class PrivateEstimator(BaseEstimator, abc.ABC):
-    """An estimator whose `fit` is (ε, δ)-DP for adding or removing one record.
+    """A model of a table, without bounds on the data.
 
-    Subclasses name their arguments in `__init__`, among them `epsilon`, `delta`, `ledger` and
-    `noise`; say in `_parts` how they divide the budget; and read the rows in `_learn`.
+    Guarantee:
+        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+
+    Subclasses are data classes of their arguments, among them those below; say in `_parts` how they
+    divide the budget; and read the rows in `_learn`, once they are found to be enough.
+
+    Args:
+        epsilon: ε of the fit, from 0.01 to 50.
+        delta: δ of the fit.
+        classes: Of a classifier: the public list of labels; a record of another label is absent.
+            None: labels are those that a private choice finds to have enough records, which costs a
+            part of ε and δ.
+        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
+            columns need no quantiles. Some models need none and take none.
+        ledger: Charged by `fit` before any record is read.
+        noise: Source of randomness; None uses the operating system's.
 
     Attributes:
         epsilon_: ε of the fitted model.
@@ -96,6 +111,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     _title: ClassVar[str] = "model"
     _supervised: ClassVar[bool] = True
+    _quantiles: ClassVar[str] = "columns"  # the part whose quantiles need most records
 
     epsilon: float
     delta: float
@@ -109,8 +125,25 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """How the budget is divided, for a number of features."""
 
     @abc.abstractmethod
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        """Ask the engine and set the fitted attributes; return a refusal if there are too few."""
+    def _learn(self, engine: SumEngine) -> None:
+        """Ask the engine and set the fitted attributes."""
+
+    def _refusal(self, engine: SumEngine) -> TooFewRecordsError | None:
+        """The refusal that a noisy count leads to, if quantiles would be guesses.
+
+        Where all columns have bounds there are none; then the count need only exceed its noise.
+        """
+        prices, part = engine.prices, self._quantiles
+        asked = part in prices.parts
+        needed = _ENOUGH / prices.choice_epsilon(part) if asked else engine.deviation("count")
+        return TooFewRecordsError(self.n_records_, needed) if self.n_records_ < needed else None
+
+    def _counted(self, engine: SumEngine) -> TooFewRecordsError | None:
+        """Release the number of records, and learn if they are enough."""
+        self.n_records_ = engine.count()
+        if (refused := self._refusal(engine)) is None:
+            self._learn(engine)
+        return refused
 
     def _classes(self) -> Any:
         """The public list of labels; an empty one if they are private, None if there are none."""
@@ -180,7 +213,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             rows, _ = attrs.evolve(asked, classes=labels).open()
         self._labels = labels
         return self._fitted(
-            paid, withheld(self._learn, SumEngine(rows, prices, noise, known)), prices
+            paid, withheld(self._counted, SumEngine(rows, prices, noise, known)), prices
         )
 
     def _fit_formula(
@@ -205,7 +238,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         def learn() -> TooFewRecordsError | None:
             rows.choose(selection, noise)
             known = dict(rows.known) | self._bounded(rows.names)
-            return self._learn(SumEngine(rows, prices, noise, known))
+            return self._counted(SumEngine(rows, prices, noise, known))
 
         refused = withheld(learn)
         self._formula, self._names = rows.formula, rows.formula.features

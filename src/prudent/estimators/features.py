@@ -6,6 +6,11 @@ to whole steps, so that their products with released matrices are exact (`engine
 Whitening multiplies rows by the inverse root of their released second moment. Whitened rows are
 all about equally long, √(d/n), in all directions; so a sum of them needs little noise for what it
 says, and a step along it is a Newton step.
+
+`ClassMoments` are weighted first and second moments of standardised columns, by group, in one noisy
+sum. The vector of a record is (1, z, z²/s) for its standardised columns z, clipped, in the block of
+its group. Where it is longer than the radius it is shortened as a whole: the record then has a
+weight below 1 in all moments alike, so that means stay means.
 """
 
 import math
@@ -16,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from prudent.estimators.engine import LONGEST, SumEngine, lengths, on_grid, product
+from prudent.estimators.engine import LONGEST, Map, SumEngine, lengths, on_grid, product
 from prudent.release.lattice import FloatArray
 
 CLIP = 8.0
@@ -33,6 +38,12 @@ _RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
 _RECORDS_PER_NOISE = 40.0  # at which the reach begins to grow, per noise of a sum and feature
 _LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
 _LEAST_COUNT = 50.0  # a noisy count is taken to be at least this
+
+# Of the moments of groups:
+_MOMENT_CLIP = 4.0  # of a standardised column
+_SQUARES = 2.0  # squares are divided by this, so that they weigh as much as the columns
+_MOMENT_REACH = 1.25  # the radius, in root mean squares of a normal vector
+_LEAST_VARIANCE = 1e-2  # of a standardised column
 
 
 def standardise(
@@ -58,17 +69,17 @@ def standardise(
     return locations, scales
 
 
+def standardised(engine: SumEngine, columns: int, count: float) -> "StandardFeatures":
+    """Released locations and scales of the first columns, which the part `columns` pays for."""
+    return StandardFeatures(*standardise(engine, "columns", range(columns), count))
+
+
 @attrs.frozen(eq=False)
 class StandardFeatures:
-    """Standardised features of rows, in whole steps of 2**-13, with a constant first.
+    """Standardised features of rows, in whole steps of 2**-13, with a constant first."""
 
-    Attributes:
-        locations: The released location of each column.
-        scales: The released scale of each column, positive.
-    """
-
-    locations: FloatArray
-    scales: FloatArray
+    locations: FloatArray  # the released location of each column
+    scales: FloatArray  # the released scale of each column, positive
 
     @property
     def width(self) -> int:
@@ -181,3 +192,42 @@ class Whitening:
         """The whitened rows of features, shortened to the radius and before the reach."""
         whole = on_grid(steps * _STEP, self.radius)
         return product(whole, self.root * (self.radius / LONGEST), LONGEST)
+
+
+def one_hot(places: FloatArray | npt.NDArray[np.int64], kinds: int) -> FloatArray:
+    """A row with a one at each place, which is a whole number."""
+    return np.asarray(places[:, None] == np.arange(kinds), np.float64)
+
+
+@attrs.frozen(eq=False)
+class ClassMoments:
+    """Released moments of standardised columns, one row for each group."""
+
+    counts: FloatArray  # the weight of each group, at least 1
+    means: FloatArray  # the mean of each column
+    variances: FloatArray  # the variance of each column, positive
+
+    @classmethod
+    def release(
+        cls, engine: SumEngine, part: str, features: StandardFeatures, groups: Map, kinds: int
+    ) -> "ClassMoments":
+        """Release the moments; `groups` returns the place of the group of each row."""
+        width = features.width - 1
+        radius = _MOMENT_REACH * math.sqrt(1 + width * (1 + 3 / _SQUARES**2))
+
+        def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+            numbers = np.clip(features.vectors(rows)[:, 1:], -_MOMENT_CLIP, _MOMENT_CLIP)
+            ones = np.ones((len(rows), 1))
+            return (
+                one_hot(groups(rows), kinds),
+                np.concatenate([ones, numbers, numbers * numbers / _SQUARES], axis=1),
+            )
+
+        sums = engine.cross(part, pairs, (1.0, radius))
+        counts = np.maximum(sums[:, :1], 1.0)
+        # A group with fewer records than the noise of a sum says nothing about its mean.
+        noise = engine.deviation(part) * radius
+        kept = counts**2 / (counts**2 + noise**2)
+        means = np.clip(kept * sums[:, 1 : width + 1] / counts, -_MOMENT_CLIP, _MOMENT_CLIP)
+        squares = kept * sums[:, width + 1 :] / counts * _SQUARES + (1 - kept)
+        return cls(counts[:, 0], means, np.maximum(squares - means**2, _LEAST_VARIANCE))

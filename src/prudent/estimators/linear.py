@@ -1,6 +1,7 @@
 """Least squares, ridge regression and quantile regression without bounds."""
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -23,11 +24,9 @@ _CLIPPED_CHOICE = 24.0  # at least so many records, times ε of the choice, are 
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
 
 
+@dataclass(eq=False, repr=False)
 class LinearRegression(LinearModel):
     """Private least squares without bounds on the data.
-
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
 
     | odd input | result |
     | --- | --- |
@@ -40,34 +39,24 @@ class LinearRegression(LinearModel):
     See `LinearModel` for the fitted attributes.
 
     Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
         r2: Whether to release R² on the records of the fit as well, from the same budget.
         certify: If given, also release how many bad records the slopes withstand: without them,
             the slopes of this regression would be within this distance, in deviations of the
             target per deviation of a column. See `prudent.estimators.certificate`.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            need no private quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
     """
 
     _title: ClassVar[str] = "linear regression"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        r2: bool = False,
-        certify: float | None = None,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta, self.r2 = epsilon, delta, r2
-        self.certify, self.bounds = certify, bounds
-        self.ledger, self.noise = ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    r2: bool = False
+    certify: float | None = None
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _rounds(self) -> int:
@@ -94,8 +83,7 @@ class LinearRegression(LinearModel):
         engine, whitening = fitting.engine, fitting.whitening
         spread = engine.deviation("steps") * math.sqrt(len(found))
         clipped = max(
-            _CLIPPED_NOISE * spread,
-            _CLIPPED_CHOICE / engine.prices.choice_epsilon("residuals"),
+            _CLIPPED_NOISE * spread, _CLIPPED_CHOICE / engine.prices.choice_epsilon("residuals")
         )
         kept = max(_LEAST_KEPT, 1 - clipped / fitting.count)
         limit = engine.length(
@@ -147,15 +135,13 @@ class Ridge(LinearRegression):
         return np.concatenate([[0.0], alpha / features.scales**2])
 
 
+@dataclass(eq=False, repr=False)
 class QuantileRegressor(LinearModel):
     """Private quantile regression without bounds: the median, or another quantile, of the target.
 
     The check loss is smoothed over the residuals nearest to zero: a record pulls by the sign of its
     residual, and in proportion to it where that is small. No residual pulls harder than another, so
     no clipping is needed, and outliers in the target do little.
-
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
 
     See `LinearRegression` for odd input, and `LinearModel` for the fitted attributes.
 
@@ -169,20 +155,14 @@ class QuantileRegressor(LinearModel):
     _clips: ClassVar[bool] = False
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
 
-    def __init__(
-        self,
-        quantile: float = 0.5,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        certify: float | None = None,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.quantile, self.epsilon, self.delta = quantile, epsilon, delta
-        self.certify, self.bounds = certify, bounds
-        self.ledger, self.noise = ledger, noise
+    quantile: float = 0.5
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    certify: float | None = None
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _rounds(self) -> int:

@@ -23,7 +23,13 @@ from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.features import MOST_REACH, StandardFeatures, Whitening, standardise
+from prudent.estimators.features import (
+    MOST_REACH,
+    StandardFeatures,
+    Whitening,
+    standardise,
+    standardised,
+)
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -38,21 +44,13 @@ _USUAL_RESIDUAL = 0.7  # deviation of residuals, in that of the target: for a fo
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """What is known in the course of a fit; all of it is released.
+    """What is known in the course of a fit; all of it is released."""
 
-    Attributes:
-        engine: Answers for the rows.
-        count: The noisy number of records.
-        whitening: Whitens the features.
-        centre: The location of the target.
-        scale: The scale of the target.
-    """
-
-    engine: SumEngine
-    count: float
-    whitening: Whitening
-    centre: float
-    scale: float
+    engine: SumEngine  # answers for the rows
+    count: float  # the noisy number of records
+    whitening: Whitening  # whitens the features
+    centre: float  # the location of the target
+    scale: float  # the scale of the target
 
     def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Features in steps, and standardised residuals that are weighted as their rows are."""
@@ -64,17 +62,11 @@ class Fitting:
 
 @attrs.frozen(eq=False)
 class NewtonStep:
-    """One noisy Newton step.
+    """One noisy Newton step."""
 
-    Attributes:
-        move: The step, in whitened coordinates.
-        noise: The standard deviation of its noise, in each of them.
-        limit: Where residuals were clipped.
-    """
-
-    move: FloatArray
-    noise: float
-    limit: float
+    move: FloatArray  # the step, in whitened coordinates
+    noise: float  # the standard deviation of its noise, in each of them
+    limit: float  # where residuals were clipped
 
 
 class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
@@ -143,13 +135,15 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        width = len(engine.rows.names) - 1
-        self.n_records_ = count = engine.count()
-        needed = self._needed(engine.prices, width)
-        if count - _DOUBT * engine.deviation("count") < needed:
-            return TooFewRecordsError(count, needed + _DOUBT * engine.deviation("count"))
-        features = StandardFeatures(*standardise(engine, "columns", range(width), count))
+    def _refusal(self, engine: SumEngine) -> TooFewRecordsError | None:
+        doubt = _DOUBT * engine.deviation("count")
+        needed = self._needed(engine.prices, len(engine.rows.names) - 1) + doubt
+        return TooFewRecordsError(self.n_records_, needed) if self.n_records_ < needed else None
+
+    @override
+    def _learn(self, engine: SumEngine) -> None:
+        count, width = self.n_records_, len(engine.rows.names) - 1
+        features = standardised(engine, width, count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
         whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
@@ -168,7 +162,6 @@ class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):
         self._set_intervals(fitting, found, steps, variance)
         if self.certify is not None:
             self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
-        return None
 
     def _certificate(self, fitting: Fitting, found: FloatArray, limit: float) -> SlopeCertificate:
         """Release how many records the slopes withstand; residuals may grow along the way."""

@@ -15,8 +15,7 @@ from prudent._formats import check_format, reading
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.certificate import SlopeCertificate
-from prudent.estimators.features import StandardFeatures
-from prudent.estimators.models.moments import ClassMoments
+from prudent.estimators.features import ClassMoments, StandardFeatures
 from prudent.estimators.models.trees import Forest, Tree
 
 FORMAT = 1

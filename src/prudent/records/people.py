@@ -91,6 +91,17 @@ class Unit:
         """The name of the entry that holds the ids, which is no input of a model."""
         return self.ids if isinstance(self.ids, str) else None
 
+    def of_held_out(self, items: Any, ids: Any) -> Self:
+        """The unit of held-out records, if any: an entry of this name, or ids of their own."""
+        if items is not None and ids is None and self.column is None:
+            raise ArgumentError(
+                "held_out_unit",
+                "one id for each held-out record",
+                got=None,
+                why="the records for training have a unit",
+            )
+        return self if ids is None else attrs.evolve(self, ids=ids)
+
     def people(self, items: Any, records: int) -> "People":
         """The people of a data set of so many records."""
         ids = self.ids if self.column is None else _column(items, self.column, records)
@@ -111,7 +122,7 @@ class Unit:
                 why="a record whose id is none of these belongs to nobody and is absent",
             )
         ordered = sorted(members, key=lambda key: (type(key).__name__, key))
-        return People([members[key] for key in ordered], self.slots, self.per_unit)
+        return People([members[key] for key in ordered], self.slots, self.per_unit, ordered)
 
     def items(self, items: Any) -> Any:
         """The items of a data set without the entry that holds the ids."""
@@ -125,17 +136,12 @@ def people_in(ids: Any, records: int) -> int:
 
 @attrs.frozen(eq=False)
 class People:
-    """The people of a data set, in an order that does not depend on that of the records.
+    """The people of a data set, in an order that does not depend on that of the records."""
 
-    Attributes:
-        members: The numbers of the records of each person.
-        slots: Records of a person that count in a step, at most.
-        per_unit: What the loss of a person is.
-    """
-
-    members: Sequence[Sequence[int]]
-    slots: int
-    per_unit: PerUnit
+    members: Sequence[Sequence[int]]  # the numbers of the records of each person
+    slots: int  # records of a person that count in a step, at most
+    per_unit: PerUnit  # what the loss of a person is
+    keys: Sequence[Hashable]  # who each of them is. Secret.
 
     def __len__(self) -> int:
         return len(self.members)
@@ -143,6 +149,11 @@ class People:
     def first(self, start: int = 0, step: int = 1) -> list[int]:
         """A record of each of the first people, so that no person has two among them."""
         return [self.members[person][0] for person in range(start, len(self), step)[:TRIES]]
+
+    def apart_from(self, others: "People | None") -> list[Sequence[int]]:
+        """The records of each person who is not among the others."""
+        known = set() if others is None else set(others.keys)
+        return [each for key, each in zip(self.keys, self.members, strict=True) if key not in known]
 
     def fingerprint(self, records: str) -> str:
         """A fingerprint of the people and of the fingerprint of their records. Secret."""

@@ -22,7 +22,7 @@ from prudent.training.run.metrics import Metrics
 from prudent.training.run.reporting import Reporting, accuracy
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
-from prudent.training.watch import Watch
+from prudent.training.watch import HeldOut, Watch
 
 __all__ = [
     "AdaptiveTrim",
@@ -34,6 +34,7 @@ __all__ = [
     "Fallback",
     "Fitted",
     "FixedTrim",
+    "HeldOut",
     "Key",
     "Mean",
     "Metrics",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.training.cancelling import NoiseHistory
 from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.gradients.results import Values
 
@@ -203,7 +204,7 @@ def within_memory(
 
 @attrs.define
 class StepState:
-    """The trim and the step counter, kept on the device and on the host.
+    """The trim, the step counter and earlier noise, kept on the device and on the host.
 
     A captured step counts on the device, because its position in the keystream must advance at
     every replay. The host counts too, so that it can check whether the plan has steps left without
@@ -213,11 +214,13 @@ class StepState:
         trim: F of the next step, before rounding down; a scalar in double precision.
         number: Steps begun so far, a 64-bit integer on the device.
         taken: The same number, on the host.
+        history: The last noises, where those of the plan cancel; in the first process.
     """
 
     trim: Tensor
     number: Tensor
     taken: int = 0
+    history: NoiseHistory | None = None
 
     @classmethod
     def start(cls, trim: float, device: torch.device) -> Self:
@@ -234,11 +237,15 @@ class StepState:
 
     def clone(self) -> Self:
         """An independent copy, which later steps do not change."""
-        return attrs.evolve(self, trim=self.trim.clone(), number=self.number.clone())
+        history = self.history and NoiseHistory.of(self.history.plain(), self.trim.device)
+        return attrs.evolve(
+            self, trim=self.trim.clone(), number=self.number.clone(), history=history
+        )
 
     def copy_(self, other: "StepState") -> None:
         """Copy another state into this one, in place: a CUDA graph refers to tensors by address."""
         self.trim.copy_(other.trim)
+        self.history = other.history
         self.move_to(other.taken)
 
     def move_to(self, taken: int) -> None:
@@ -248,7 +255,8 @@ class StepState:
 
     def state_dict(self) -> dict[str, Any]:
         """The state as tensors and plain values, for a checkpoint."""
-        return {"trim": self.trim.clone(), "taken": self.taken}
+        history = None if self.history is None else self.history.plain()
+        return {"trim": self.trim.clone(), "taken": self.taken, "history": history}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; the counters never go back.
@@ -256,4 +264,6 @@ class StepState:
         Steps that were taken since then are released and paid for, and their noise is used up.
         """
         self.trim.copy_(saved["trim"])
+        if saved.get("history") is not None:
+            self.history = NoiseHistory.of(saved["history"], self.trim.device)
         self.move_to(max(self.taken, int(saved["taken"])))

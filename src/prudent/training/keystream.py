@@ -61,6 +61,9 @@ class Purpose(enum.Enum):
     SAMPLING = "sampling"
     """Which records are in a batch."""
 
+    PARTS = "parts"
+    """Which records are in the parts that take turns."""
+
     CORRUPTION = "corruption"
     """Seeds of simulated attacks; no guarantee depends on them."""
 
@@ -69,6 +72,9 @@ class Purpose(enum.Enum):
 
     WATCH = "watch"
     """The noise on a released loss."""
+
+    HELD_OUT = "held-out"
+    """The noise on what is released of held-out records."""
 
     READING = "reading"
     """Seeds for data sets that draw random numbers."""

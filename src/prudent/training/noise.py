@@ -23,6 +23,7 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
 )
+from prudent.training.cancelling import NoiseHistory
 from prudent.training.chunk import StepState
 from prudent.training.keystream import FINER_RANK, Key, Purpose, Uncopied, normals, uniforms
 from prudent.training.rounding import rounded, spacing_of
@@ -31,6 +32,7 @@ TEST_WORDS = 2
 """Number of random words from which the noise of a test is generated."""
 
 _CHUNK = 1 << 17  # numbers drawn at a time on the host; few enough to stay in cache
+_FINE = 2.0**-60  # a lattice on which standard normals above 2⁻⁷ keep all their bits
 _CHECKED_STEP = 2**40 + 53  # of the zero key: one of its first pairs needs further bits
 
 
@@ -165,6 +167,26 @@ class DeviceNoise(Uncopied):
     def fill_finer_(self, words: Tensor, state: StepState) -> None:
         """Fill a tensor with the first of the further words that rare pairs of normals get."""
         self._kernels.fill_words(words, self._noise, state.number, FINER_RANK)
+
+
+def add_cancelling_(
+    source: HostNoise | DeviceNoise,
+    total: Tensor,
+    deviation: Tensor,
+    state: StepState,
+    *,
+    bands: int,
+    steps: int,
+) -> None:
+    """As `add_`, with noise that takes back part of the noise of earlier steps (`cancelling`)."""
+    deviation = deviation.to(torch.float64)
+    if state.history is None or state.history.kept.shape != (bands - 1, len(total)):
+        state.history = NoiseHistory.start(bands, steps, len(total), total.device)
+    noise = torch.zeros(len(total), dtype=torch.float64, device=total.device)
+    one, fine = torch.ones_like(deviation), torch.full_like(deviation, _FINE)
+    source.add_on_lattice_(noise, one, fine, state)
+    noise = state.history.next_(noise, deviation, state.number)
+    total.copy_(rounded(total, noise, deviation, spacing_of(deviation)))
 
 
 def noise_on(

@@ -1,5 +1,6 @@
 """The training plan: one frozen value that holds everything the privacy of a run depends on."""
 
+import math
 from functools import partial
 
 import attrs
@@ -12,8 +13,9 @@ from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_in
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
-from prudent.training.aggregation import Aggregation, Mean
-from prudent.training.watch import Watch
+from prudent.accounting.run import check_bands, in_turns
+from prudent.training.aggregation import Aggregation, Mean, Sum, TrimmedSum
+from prudent.training.watch import HeldOut, Watch
 
 _SHOWN_DELTA = 1e-5
 
@@ -41,6 +43,12 @@ class Plan:
             normalisation. Every event and every ε of the plan includes it.
         watch: The training loss as a release of its own, with noise; its price is in every event
             and every ε, and calibration leaves room for it. None: no loss is released.
+        bands: With more than 1, the noise of a step takes back part of the noise of the
+            `bands` - 1 steps before it, so that it cancels in the model (`prudent.training.
+            cancelling`). Every record belongs to one of `bands` random parts, which take turns:
+            each step draws from one of them, `bands` times as often. 1: DP-SGD.
+        held_out: The accuracy or loss on held-out records as a release, with noise; likewise. Every
+            ε then protects the held-out records as well. None: nothing is released of any.
     """
 
     sampling_rate: float
@@ -50,6 +58,8 @@ class Plan:
     _relation: Relation | None = None
     before: dp.DpEvent | None = None
     watch: Watch | None = None
+    bands: int = 1
+    held_out: HeldOut | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -68,6 +78,28 @@ class Plan:
             _validate.instance(dp.DpEvent, "a DpEvent or None", before=self.before)
         if self.watch is not None:
             _validate.instance(Watch, "a Watch or None", watch=self.watch)
+        _validate.fields(self, partial(_validate.count, 1), "bands")
+        check_bands(self.bands, self.sampling_rate)
+        if self.bands > 1 and type(self.aggregation) not in (Sum, TrimmedSum):
+            raise _validate.ArgumentError(
+                "bands",
+                f"1 with {type(self.aggregation).__name__}",
+                got=self.bands,
+                why="noise that cancels is priced for sums with one noise level, and the noise of "
+                "Propose-Test-Release depends on its test",
+                hint="Use Sum or TrimmedSum, or leave bands out.",
+            )
+        if self.held_out is not None:
+            _validate.instance(HeldOut, "a HeldOut or None", held_out=self.held_out)
+        watched = self.held_out is not None and self.held_out.expected_records is None
+        if not self.relation.size_is_public and watched:
+            raise _validate.ArgumentError(
+                "held_out",
+                "with expected_records when the relation adds or removes records",
+                got=self.held_out,
+                why="the sum would be divided by the number of held-out records, which is secret "
+                "under this relation",
+            )
         if not self.relation.size_is_public and self.expected_batch is None:
             raise _validate.ArgumentError(
                 "expected_batch",
@@ -86,9 +118,20 @@ class Plan:
             return self._relation
         return ZERO_OUT if self.expected_batch is None else ADD_REMOVE
 
+    @property
+    def turn_rate(self) -> float:
+        """Probability with which a record is drawn in a step of its turn."""
+        return min(1.0, self.bands * self.sampling_rate)
+
+    @property
+    def cycle(self) -> int:
+        """Number of steps after which turns and released losses repeat."""
+        return self.bands if self.watch is None else math.lcm(self.bands, self.watch.loss_every)
+
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        names = [n for n in names if n not in ("before", "watch") or getattr(self, n) is not None]
+        usual = {"before": None, "watch": None, "bands": 1, "held_out": None}
+        names = [n for n in names if n not in usual or getattr(self, n) != usual[n]]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
     def __str__(self) -> str:
@@ -108,6 +151,7 @@ class Plan:
         done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"
         price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)}"
         rate = f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}"
+        rate += f" of {self.bands} parts in turn" if self.bands > 1 else ""
         return f"{rate}{done}: {price} for {self.relation.sentence(unit)}"
 
     @property
@@ -118,22 +162,26 @@ class Plan:
     def event_after(self, steps: int) -> dp.DpEvent:
         """The privacy event of the first `steps` steps, and of what was released before them."""
         taken = self._steps_event(steps)
+        if self.held_out is not None:
+            taken = self.held_out.beside(taken, steps, self.relation)
         return taken if self.before is None else dp.ComposedDpEvent([self.before, taken])
 
     def _steps_event(self, steps: int) -> dp.DpEvent:
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
-        watched = 0 if self.watch is None else self.watch.releases(steps)
+        # A record takes part in one step of each turn, and at most one in a cycle shows its loss.
+        turns = -(-int(steps) // self.bands)
+        watched = 0 if self.watch is None else -(-int(steps) // self.cycle)
         parts = []
-        if steps > watched:
-            parts.append(self._released(self.aggregation.event, int(steps) - watched))
+        if turns > watched:
+            parts.append(self._released(self.aggregation.event, turns - watched))
         if self.watch is not None:
             parts.append(self._released(self.watch.event(self.aggregation.event), watched))
-        return parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
+        return in_turns(parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts), self.bands)
 
     def _released(self, release: dp.DpEvent, times: int) -> dp.DpEvent:
         if not isinstance(self.aggregation, Mean):
-            release = dp.PoissonSampledDpEvent(self.sampling_rate, release)
+            release = dp.PoissonSampledDpEvent(self.turn_rate, release)
         return dp.SelfComposedDpEvent(release, times)
 
     def epsilon(self, delta: float, *, accountant: Accountant = PldAccountant) -> float:

@@ -61,10 +61,16 @@ class PoissonSampler:
     | draw larger than `physical_batch` | more chunks |
     | q = 1 | every record, every time |
     | several processes | each draws the same batch and keeps the records that are its own |
+    | several bands | step t draws from part t modulo `bands` alone, at `bands` times the rate |
+
+    With several bands every record is in one part, drawn from the key for it alone: a record added
+    or removed changes nothing about the parts of others. So it is in at most one of any `bands`
+    batches in a row.
 
     Attributes:
         records: Size of the data set.
-        rate: q.
+        rate: Probability with which a record is in a batch; with several bands, of its turn.
+        bands: Number of parts that take turns.
         physical_batch: Rows per chunk, in each process.
         key: The key of the draws, the same in all processes; a new one from the operating system
             unless given. Sampling amplifies privacy only while the drawn records are secret: a key
@@ -82,14 +88,16 @@ class PoissonSampler:
         key: Key | None = None,
         device: torch.device | str = "cpu",
         processes: Processes | None = None,
+        bands: int = 1,
     ) -> None:
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
+        self.bands = _validate.count(1, bands=bands)
         device = _validate.device(device=device)
         self.processes = Alone() if processes is None else processes
         _validate.instance(Processes, "processes of a run", processes=self.processes)
-        self.processes.check_same(records=records, rate=rate)
-        own = -(-records // self.processes.count)
+        self.processes.check_same(records=records, rate=rate, bands=bands)
+        own = -(-records // (self.processes.count * self.bands))
         self.physical_batch = (
             roomy_batch(own, rate, 2.5 if device.type == "cpu" else 5.0)
             if physical_batch is None
@@ -99,6 +107,7 @@ class PoissonSampler:
             key = Key(self.processes.first(lambda: Key.random().secret))
         self.key = given_or_random(key)
         self._stream = self.key.stream(Purpose.SAMPLING)
+        self._parts = None if self.bands == 1 else self._drawn_parts()
         self._device = device
         self._block = -1
         self._ids = self._valid = torch.empty(0)
@@ -113,6 +122,7 @@ class PoissonSampler:
             key=key,
             device=self._device,
             processes=self.processes,
+            bands=self.bands,
         )
 
     def batch(self, step: int) -> Batch:
@@ -137,14 +147,16 @@ class PoissonSampler:
         reader = self._stream.at(block)
         # Wide enough for nearly every draw. It does not depend on the physical batch size, which
         # must not change the draws.
-        width = roomy_batch(self.records, self.rate, 5.0)
-        ids = self._gaps(width, reader).cumsum(1) - 1
+        width = roomy_batch(-(-self.records // self.bands), self.rate, 5.0)
+        places = self._gaps(width, reader).cumsum(1) - 1
+        ids = self._ids_at(places, block)
         sizes = (ids < self.records).sum(1).tolist()
         while max(sizes) == ids.shape[1]:
             # Some batch may extend beyond the gaps drawn so far, so draw more. Redrawing instead
             # would make large batches too rare.
-            more = ids[:, -1:] + self._gaps(width, reader).cumsum(1)
-            ids = torch.cat([ids, more], 1)
+            more = places[:, -1:] + self._gaps(width, reader).cumsum(1)
+            places = torch.cat([places, more], 1)
+            ids = self._ids_at(places, block)
             sizes = (ids < self.records).sum(1).tolist()
         if self.processes.count > 1:
             mine = (ids < self.records) & (ids % self.processes.count == self.processes.rank)
@@ -156,6 +168,26 @@ class PoissonSampler:
         self._ids = torch.where(valid, ids, self.processes.rank).to(self._device)
         self._valid = valid.to(self._device)
         self._sizes, self._block = sizes, block
+
+    def _drawn_parts(self) -> Tensor:
+        """The ids in each part, ascending, one part per row; the rest of a row is no id."""
+        words = self.key.stream(Purpose.PARTS).words(self.records, step=0)
+        parts = torch.remainder(words >> 1, self.bands)
+        order = torch.argsort(parts, stable=True)
+        sizes = torch.bincount(parts, minlength=self.bands).tolist()
+        table = torch.full((self.bands, max(sizes) + 1), self.records)
+        for row, ids in zip(table, torch.split(order, sizes), strict=True):
+            row[: len(ids)] = ids
+        return table
+
+    def _ids_at(self, places: Tensor, block: int) -> Tensor:
+        """The ids at the drawn places of a part, or of all records."""
+        if self._parts is None:
+            return places
+        steps = torch.arange(len(places)) + block * _STEPS_PER_BLOCK
+        part = torch.remainder(steps, self.bands)
+        last = self._parts.shape[1] - 1  # never an id
+        return self._parts[part[:, None], places.clamp_max(last)]
 
     def _gaps(self, width: int, reader: Reader) -> Tensor:
         shape = (_STEPS_PER_BLOCK, width)
@@ -195,6 +227,8 @@ class PoissonLoader(DataLoader[Any]):
         priced: What the run costs and how far it is, in words, for its repr.
         unit: Who the records belong to; None: every record is drawn alone.
         people: The people of the data set, if there is a unit.
+        taken: Returns the number of steps taken so far: an epoch begins with the part whose turn
+            it is.
 
     Attributes:
         sample_rate: Probability with which a record, or a person, is drawn into a batch.
@@ -212,9 +246,11 @@ class PoissonLoader(DataLoader[Any]):
         priced: Callable[[], str] = str,
         unit: Unit | None = None,
         people: People | None = None,
+        taken: Callable[[], int] = int,
     ) -> None:
-        self._before, self._priced = before, priced
-        self.sample_rate = sampler.rate
+        self._before, self._priced, self._taken = before, priced, taken
+        self._bands = sampler.bands
+        self.sample_rate = sampler.rate / sampler.bands
         self.count = sampler.records
         self.slots = None if people is None else people.slots
         self._outstanding: deque[Drawn] = deque()
@@ -225,7 +261,7 @@ class PoissonLoader(DataLoader[Any]):
             example=example,
         )
         reader = records if people is None else PeopleReader(records, people)
-        draws, workers = _Draws(sampler, batches), loader.num_workers
+        draws, workers = _Draws(sampler, batches, taken), loader.num_workers
         super().__init__(
             loader.dataset,
             batch_sampler=draws,
@@ -263,28 +299,36 @@ class PoissonLoader(DataLoader[Any]):
 
     def drawn(self, rows: int) -> "Drawn | None":
         """The batch that a step on this many rows would use; None if there is none."""
-        return next((drawn for drawn in self._outstanding if self._rows(drawn) == rows), None)
+        return next((drawn for drawn in self._outstanding if self._fits(drawn, rows)), None)
 
-    def _rows(self, drawn: "Drawn") -> int:
-        return len(drawn.ids) * (self.slots or 1)
+    def _fits(self, drawn: "Drawn", rows: int) -> bool:
+        is_its_turn = (drawn.number - self._taken()) % self._bands == 0
+        return is_its_turn and len(drawn.ids) * (self.slots or 1) == rows
 
     def spend(self, batch: "Drawn | None") -> None:
-        """Mark a batch as used, and drop all older ones.
+        """Mark the oldest batch as used.
 
         Args:
             batch: What `drawn` returned when its rows ran forward.
 
         Raises:
-            ValueError: If it is None, or was used. The message does not say how many were drawn.
+            ValueError: If it is None, was used, or an older one was not. The message does not say
+                how many were drawn.
         """
-        if any(each is batch for each in self._outstanding):
-            while self._outstanding.popleft() is not batch:
-                pass
+        if self._outstanding and self._outstanding[0] is batch:
+            self._outstanding.popleft()
             return
+        if any(each is batch for each in self._outstanding):
+            raise ValueError(
+                "Expected a step on every batch of an epoch, got one after a batch without a step. "
+                "Which batches are used must not depend on what is in them: take a step on an "
+                "empty one, too, and stop an epoch early by leaving its loop."
+            )
         raise ValueError(
             "Expected a step on a batch of the private loader, with one row per record, got "
-            "another number of rows or a batch that has already been used. Take one step per "
-            "batch, and keep several views of a record together as one row."
+            "another number of rows, a batch that has already been used or, with bands, one out of "
+            "its turn. Take one step per batch, in their order, and keep several views of a record "
+            "together as one row."
         )
 
 
@@ -294,10 +338,12 @@ class Drawn(NamedTuple):
     Attributes:
         ids: The records, or the people.
         shares: What the loss in each row is multiplied by; None without people.
+        number: The number of the draw.
     """
 
     ids: Tensor
     shares: Tensor | None
+    number: int
 
 
 class _Draw(NamedTuple):
@@ -305,27 +351,27 @@ class _Draw(NamedTuple):
 
     ids: list[int]
     seeds: Seeds
+    number: int
 
 
 class _Draws(Sampler[Any]):
     """A new draw for every batch of every epoch."""
 
-    def __init__(self, sampler: PoissonSampler, batches: int) -> None:
+    def __init__(self, sampler: PoissonSampler, batches: int, taken: Callable[[], int]) -> None:
         self._sampler = sampler
         self._batches = batches
+        self._taken = taken
         self._drawn = 0
 
     def __len__(self) -> int:
         return self._batches
 
     def __iter__(self) -> Iterator[_Draw]:
+        self._drawn += (self._taken() - self._drawn) % self._sampler.bands
         for _ in range(self._batches):
-            drawn, seeds = (
-                self._sampler.batch(self._drawn),
-                self._sampler.reading_seeds(self._drawn),
-            )
-            self._drawn += 1
-            yield _Draw(drawn.ids[drawn.valid].tolist(), seeds)
+            number, self._drawn = self._drawn, self._drawn + 1
+            drawn, seeds = self._sampler.batch(number), self._sampler.reading_seeds(number)
+            yield _Draw(drawn.ids[drawn.valid].tolist(), seeds, number)
 
 
 class _Batches(Dataset[Any]):
@@ -342,7 +388,7 @@ class _Batches(Dataset[Any]):
         present = [place for place, rows in enumerate(found) if rows is not None]
         ids = torch.tensor([draw.ids[place] for place in present], dtype=torch.int64)
         found = [found[place] for place in present]
-        return Drawn(ids, self._reader.shares(found)), self._reader.batch(found)
+        return Drawn(ids, self._reader.shares(found), draw.number), self._reader.batch(found)
 
 
 def _unchanged(batch: Any) -> Any:

@@ -27,7 +27,7 @@ from prudent.training.gradients.recording import Recorded
 from prudent.training.gradients.results import Values
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.model_randomness import ModelRandomness
-from prudent.training.noise import noise_on
+from prudent.training.noise import add_cancelling_, noise_on
 from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,
@@ -41,7 +41,8 @@ from prudent.training.parallel.sharding import (
 from prudent.training.plan import Plan
 from prudent.training.rounding import noise_factor
 
-_LOSS_ROUNDING = 1e-6  # of a sum of losses, relative to the bound of one
+SUM_ROUNDING = 1e-6
+"""A bound on the rounding of a sum of losses, relative to the largest of one."""
 
 
 def divisor(plan: Plan, expected_batch: float | None) -> float:
@@ -182,7 +183,8 @@ class Step:
             gradient. Only this process unless given.
 
     Guarantee:
-        If batches are Poisson samples at the plan's rate, all calls together are as private as
+        If batches are Poisson samples at the plan's rate (with `bands`, in turns as those of
+        `PoissonSampler`), all calls together are as private as
         `plan.event` states for `plan.relation`, whatever is done with the gradients. A call beyond
         `plan.steps` raises an error. Noise comes from the ChaCha20 keystream of the key: without
         the key, telling it from true noise requires breaking the cipher.
@@ -194,7 +196,8 @@ class Step:
         only. Hence zero-out has the same price as add-remove.
 
     Attributes:
-        state: What one step passes on to the next: the trim and the number of steps taken.
+        state: What one step passes on to the next: the trim, the number of steps taken and, with
+            `bands`, the last noises.
         noise: The source of the noise.
         generator: The generator that a corruption draws from, seeded from the key.
         randomness: What the model draws, such as the masks of dropout; from the key as well.
@@ -289,7 +292,7 @@ class Step:
             self._drawn.seeded(),
         ):
             rows = self.processes.largest(record_ids(chunks))
-            released = self._run_on(self._values(), self.trim, tuple(chunks), words, rows)
+            released = self._run_on(self.values(), self.trim, tuple(chunks), words, rows)
             gradients = self._noisy_mean(released)
             outcome = self._of_all(released.outcome)
         for name, gradient in gradients.items():
@@ -316,7 +319,7 @@ class Step:
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
 
-    def _values(self) -> Values:
+    def values(self) -> Values:
         """All parameters and buffers by name, gathered if they are sharded."""
         named = (*self.model.named_parameters(), *self.model.named_buffers())
         with self.processes.watched():
@@ -403,7 +406,7 @@ class Step:
         total = total.clone()
         if self.processes.rank == 0:
             # Sums in double precision are off by less than the last factor pays for.
-            deviation = watch.noise_multiplier * watch.bound * (1 + _LOSS_ROUNDING)
+            deviation = watch.noise_multiplier * watch.bound * (1 + SUM_ROUNDING)
             self._loss_noise.add_(total, torch.full_like(total, deviation)[0], self.state)
         mean = self.processes.sent(total)[0] / self.expected_batch
         released = (self.state.number - 1) % watch.loss_every == 0
@@ -422,7 +425,12 @@ class Step:
         flat = self.processes.collected(flat)
         if self.processes.rank == 0:
             factor = noise_factor(len(flat), len(total), self._dtype)
-            self.noise.add_(flat, released.noise * factor, self.state)
+            deviation = released.noise * factor
+            if self.plan.bands == 1:
+                self.noise.add_(flat, deviation, self.state)
+            else:
+                turns = {"bands": self.plan.bands, "steps": self.plan.steps}
+                add_cancelling_(self.noise, flat, deviation, self.state, **turns)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         sizes = [value.numel() for value in total.values()]

@@ -184,7 +184,7 @@ class Parts:
         precision = arb(0)
         known: dict[str, tuple[Callable[..., arb], int]] = {}
         distance = _distance(relation)
-        for leaf, count in leaves(event):
+        for leaf, count in leaves(event) if distance > 1 else _for_one(event):
             if leaf["kind"] in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
                 name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
                 precision += count * (distance / positive(leaf[name])) ** 2
@@ -251,6 +251,15 @@ class Parts:
             for profile, count in self.laws
         ]
         return composed(own, tail)
+
+
+def _for_one(event: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The releases of an event for one record, for which the worst of one event is that event."""
+    for leaf, count in leaves(event):
+        if leaf["kind"] == "WorstOfDpEvent" and len(leaf["events"]) == 1:
+            yield from ((each, count * times) for each, times in _for_one(leaf["events"][0]))
+        else:
+            yield leaf, count
 
 
 def _profile(leaf: Mapping[str, Any], relation: Mapping[str, Any]) -> Callable[..., arb] | None:

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import prudent
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
-from prudent.audit.releases.additive import Silent
+from prudent.audit.releases.case import Silent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise

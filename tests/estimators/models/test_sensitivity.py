@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prudent.estimators import engine
-from prudent.estimators.models import logistic, start
+from prudent.estimators import engine, features
+from prudent.estimators.models import classifiers
 from tests.estimators.models.fitting import ALL, Tape, data, fitted
 
 RECORDS: dict[str, list[float]] = {
@@ -79,9 +79,9 @@ def test_a_row_that_is_not_clipped_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_record_that_changes_the_others_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def centred(places: Any, kinds: int) -> Any:
-        found = start.one_hot(places, kinds)
+        found = features.one_hot(places, kinds)
         return found - found.sum(axis=0) / max(1, len(found))
 
-    monkeypatch.setattr(logistic, "one_hot", centred)
+    monkeypatch.setattr(classifiers, "one_hot", centred)
     with pytest.raises(AssertionError):
         check("LogisticRegression", RECORDS["far"])

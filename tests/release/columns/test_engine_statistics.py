@@ -152,6 +152,8 @@ ASKS: dict[str, Callable[[Where], Any]] = {
     "count by week": of("count", None, by="day:week", groups="private", **PTR),
     "count by hour": of("count", None, by="moment:hour", groups="private", **PTR),
     "sum by month": of("sum", "x", by="day:month", groups=["2024-02", "2024-03"], **ENDS, **PURE),
+    "count by quarter": of("count", None, by="moment:quarter", groups="private", **PTR),
+    "count by year": of("count", None, by="day:year", groups="private", **PTR),
     "table": several,
     "sql": in_sql,
 }
@@ -194,9 +196,8 @@ def test_postgres_answers_as_duckdb_does(
     assert ASKS[name](in_postgres) == expected(name)
 
 
-# Spark takes minutes to plan the arithmetic that finds the first day of a month.
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in ASKS if name != "sum by month"])
+@pytest.mark.parametrize("name", ASKS)
 def test_spark_answers_as_duckdb_does(
     name: str, expected: Callable[[str], Any], in_spark: Where
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
 pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
+import ibis
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +72,14 @@ def test_an_engine_counts_as_the_calendar_does(unit: str) -> None:
     for day in filter(None, days):
         wanted[expected(day, unit)] = wanted.get(expected(day, unit), 0) + 1
     assert {group: each.value for group, each in found.items()} == wanted
+
+
+@pytest.mark.parametrize("unit", ["week", "month", "quarter", "year"])
+def test_a_period_is_a_short_query(unit: str) -> None:
+    """An engine has no names for parts of a value: each is written as often as it is used."""
+    table = ibis.table({"d": "float64"}, name="t")
+    query = ibis.to_sql(periods.starts(table.d, DATE, unit), dialect="duckdb")
+    assert query.count('"d"') <= 100
 
 
 def test_infinite_dates_are_in_no_period_in_postgres(postgres_url: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import huggingface_hub
 import pytest
 import torch
@@ -16,6 +17,7 @@ pytest.importorskip("transformers")
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    EarlyStoppingCallback,
     GPT2Config,
     GPT2LMHeadModel,
     Trainer,
@@ -23,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from prudent import ArgumentError, Ledger, Watch
+from prudent import ArgumentError, HeldOut, Ledger, Watch
 from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
@@ -767,3 +769,79 @@ class TestLedger:
                     run.train()
             assert ledger.history() == []
         torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+class TestHeldOut:
+    PLAN = Plan(
+        sampling_rate=0.5,
+        steps=6,
+        aggregation=Sum(clip=0.5, noise_multiplier=3.0),
+        held_out=HeldOut(every=2, noise_multiplier=4.0),
+    )
+
+    def values(self, run: PrivateTrainer) -> dict[int, float]:
+        name = "eval_held_out_accuracy"
+        found = {e["step"]: e[name] for e in run.state.log_history if name in e}
+        noises = {e[f"{name}_noise"] for e in run.state.log_history if name in e}
+        assert noises == {4.0 / 2 / 30}
+        return found
+
+    @pytest.mark.parametrize("public", [True, False])
+    def test_the_best_model_and_when_to_stop_follow_what_is_released(
+        self, arguments: Callable[..., TrainingArguments], public: bool
+    ) -> None:
+        args = arguments(
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            load_best_model_at_end=True,
+            metric_for_best_model="held_out_accuracy",
+        )
+        run = trainer(
+            bert(),
+            args,
+            plan=self.PLAN,
+            held_out_set=Sentences(30, seed=5),
+            callbacks=[EarlyStoppingCallback(early_stopping_patience=1)],
+            key=Key.from_seed(3),
+            **({} if public else {"eval_dataset": None, "example": Sentences(1)[0]}),
+        )
+        run.train()
+        values = self.values(run)
+        best = max(values, key=values.__getitem__)
+        assert best < 6
+        assert list(values) == list(range(2, best + 3, 2))  # one release after the best
+        assert run.state.best_model_checkpoint.endswith(f"checkpoint-{best}")
+        again = run.evaluate() if public else {}  # after training nothing more is released
+        assert "eval_held_out_accuracy" not in again
+
+    def test_the_loss_is_the_mean_of_those_of_records_alone(
+        self, arguments: Callable[..., TrainingArguments]
+    ) -> None:
+        settings = HeldOut(every=1, metric="loss", bound=3.0, noise_multiplier=SILENT)
+        plan = attrs.evolve(everything(), held_out=settings)
+        data, model = Sentences(9, seed=5, causal=True), gpt2()
+        run = trainer(model, arguments(), plan=plan, held_out_set=data)
+        run.train()
+        (found,) = [e["eval_held_out_loss"] for e in run.state.log_history if "eval_loss" in e]
+        model.eval()
+        with torch.no_grad():
+            rows = [{n: torch.as_tensor(v)[None] for n, v in data[i].items()} for i in range(9)]
+            losses = [min(3.0, float(model(**row).loss)) for row in rows]
+        assert found == pytest.approx(sum(losses) / 9, abs=1e-5)
+
+    def test_epsilon_leaves_room_for_what_is_watched(
+        self, arguments: Callable[..., TrainingArguments]
+    ) -> None:
+        watched = {
+            "watch": Watch(loss_every=1, bound=2.0),
+            "held_out": HeldOut(every=1, noise_multiplier=9.0),
+        }
+        data = Sentences(9, seed=5)
+        options = {"epsilon": 3.0, "held_out_set": data, **watched}
+        run = trainer(bert(), arguments(max_steps=4), **options)
+        assert {name: getattr(run.plan, name) for name in watched} == watched
+        assert run.epsilon <= 3.0
+        with pytest.raises(ArgumentError, match="held_out"):
+            trainer(bert(), arguments(), plan=everything(), held_out=watched["held_out"])
+        with pytest.raises(ArgumentError, match="held_out_set"):
+            trainer(bert(), arguments(), plan=self.PLAN)

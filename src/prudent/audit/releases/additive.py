@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from prudent.audit.releases.case import Case, Run, exact_epsilon
+from prudent.audit.releases.case import Case, Run, Silent, exact_epsilon, laplace_case
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.interval import Points
@@ -28,65 +28,53 @@ _RECORDS = 200  # enough that a noisy count is not clipped to zero
 
 def count(epsilon: float, delta: float) -> Case:
     """The number of records."""
-
-    def release(column: Any, noise: Noise) -> Any:
-        return statistics.count(column, epsilon=epsilon, noise=noise).value
-
-    return _laplace("count", release, epsilon, _records(1.0))
+    return _of_column("count", statistics.count, _value, _records(1.0), epsilon)
 
 
 def sum(epsilon: float, delta: float) -> Case:
     """The sum of values in [0, 1], and a record far above."""
-
-    def release(column: Any, noise: Noise) -> Any:
-        return statistics.sum(column, bounds=_BOUNDS, epsilon=epsilon, noise=noise).value
-
-    return _laplace("sum", release, epsilon, _records(_OUTSIDE))
+    pair = _records(_OUTSIDE)
+    return _of_column("sum", statistics.sum, _value, pair, epsilon, bounds=_BOUNDS)
 
 
 def mean(epsilon: float, delta: float) -> Case:
     """The mean of values in [0, 1], from two sums, one of which a record above raises by 1."""
-    return _moment("mean", statistics.mean, epsilon)
+    pair = _records(_OUTSIDE)
+    return _of_column("mean", statistics.mean, _sums, pair, epsilon, bounds=_BOUNDS)
 
 
 def variance(epsilon: float, delta: float) -> Case:
     """The variance of values in [0, 1], from three sums; a record above raises one of them by 1."""
-    return _moment("variance", statistics.variance, epsilon)
+    pair = _records(_OUTSIDE)
+    return _of_column("variance", statistics.variance, _sums, pair, epsilon, bounds=_BOUNDS)
 
 
 def deviation(epsilon: float, delta: float) -> Case:
     """The standard deviation of values in [0, 1], from the sums of the variance."""
-    return _moment("deviation", statistics.deviation, epsilon)
+    pair = _records(_OUTSIDE)
+    return _of_column("deviation", statistics.deviation, _sums, pair, epsilon, bounds=_BOUNDS)
 
 
 def proportion(epsilon: float, delta: float) -> Case:
     """The share of records that are true, from two sums, one of which a true record raises by 1."""
-
-    def release(column: Any, noise: Noise) -> Any:
-        found: Any = statistics.proportion(column, epsilon=epsilon, noise=noise).spread
-        return found.moments.region.centre
-
     fewer = [False, True] * (_RECORDS // 2)
-    return _laplace("proportion", release, epsilon, ([*fewer, True], fewer), place=1)
+    return _of_column("proportion", statistics.proportion, _sums, ([*fewer, True], fewer), epsilon)
 
 
 def count_distinct(epsilon: float, delta: float) -> Case:
     """The number of different values, and a record with one more."""
-
-    def release(column: Any, noise: Noise) -> Any:
-        return statistics.count_distinct(column, epsilon=epsilon, noise=noise).value
-
-    return _laplace("count-distinct", release, epsilon, (range(_RECORDS + 1), range(_RECORDS)))
+    pair = range(_RECORDS + 1), range(_RECORDS)
+    return _of_column("count-distinct", statistics.count_distinct, _value, pair, epsilon)
 
 
 def histogram(epsilon: float, delta: float) -> Case:
     """A histogram of two bins, one of which a record raises by 1."""
 
-    def release(column: Any, noise: Noise) -> Any:
-        found = statistics.histogram(column, edges=[0.0, 0.5, 1.0], epsilon=epsilon, noise=noise)
-        return (found.below, *found.counts, found.above)
+    def read(found: Any) -> Any:
+        return found.below, *found.counts, found.above
 
-    return _laplace("histogram", release, epsilon, _records(1.0), place=2)
+    edges = [0.0, 0.5, 1.0]
+    return _of_column("histogram", statistics.histogram, read, _records(1.0), epsilon, edges=edges)
 
 
 def many_quantiles(epsilon: float, delta: float) -> Case:
@@ -104,33 +92,20 @@ def many_quantiles(epsilon: float, delta: float) -> Case:
         points, source = read(data), _Moved(noise, moved.tolist())
         return lambda: np.concatenate(mechanism.counts(points, source))[moved].tolist()
 
-    def score(output: Any) -> float:
-        off = np.array(output) - fewer[moved]
-        return float(epsilon / len(moved) * np.sum(np.abs(off) - np.abs(off - 1)))
-
-    return Case(
-        name="many-quantiles",
-        epsilon=epsilon,
-        delta=0.0,
-        with_record=pair[0],
-        without_record=pair[1],
-        prepare=prepare,
-        call=lambda data, noise: statistics.quantiles(
+    def call(data: Any, noise: Noise) -> Any:
+        return statistics.quantiles(
             np.array(data), ps=ps, bounds=_BOUNDS, epsilon=epsilon, noise=noise
-        ),
-        score=score,
-        exact=epsilon,
-    )
+        )
+
+    rate = epsilon / len(moved)
+    return laplace_case("many-quantiles", prepare, pair, epsilon, rate=rate, call=call)
 
 
 def certificate(epsilon: float, delta: float) -> Case:
     """How many records keep the median within an interval; one more record changes it by 1."""
-
-    def release(column: Any, noise: Noise) -> Any:
-        found = statistics.certify_quantile(column, low=0.0, high=1.0, epsilon=epsilon, noise=noise)
-        return found.value
-
-    return _laplace("certificate", release, epsilon, _records(0.5))
+    ends = {"low": 0.0, "high": 1.0}
+    certify = statistics.certify_quantile
+    return _of_column("certificate", certify, _value, _records(0.5), epsilon, **ends)
 
 
 def partitions(epsilon: float, delta: float) -> Case:
@@ -147,8 +122,7 @@ def partitions(epsilon: float, delta: float) -> Case:
         name="partitions",
         epsilon=epsilon,
         delta=delta,
-        with_record=place + 1,
-        without_record=place,
+        pair=(place + 1, place),
         prepare=prepare,
         score=lambda kept: math.log(more / fewer if kept else (1 - more) / (1 - fewer)),
         exact=exact_epsilon([[more, 1 - more], [fewer, 1 - fewer]], delta),
@@ -161,68 +135,30 @@ def _records(value: float) -> tuple[list[float], list[float]]:
     return [*fewer, value], fewer
 
 
-def _moment(name: str, statistic: Callable[..., Any], epsilon: float) -> Case:
-    def release(column: Any, noise: Noise) -> Any:
-        found = statistic(column, bounds=_BOUNDS, epsilon=epsilon, noise=noise)
-        return found.spread.moments.region.centre  # the noisy sums, which are part of the answer
-
-    place = 1 if name == "mean" else 2
-    return _laplace(name, release, epsilon, _records(_OUTSIDE), place=place)
+def _value(released: Any) -> Any:
+    return float(released.value)
 
 
-def _laplace(
+def _sums(released: Any) -> Any:
+    """The noisy sums, which are part of the answer."""
+    return released.spread.moments.region.centre
+
+
+def _of_column(
     name: str,
-    release: Callable[[Any, Noise], Any],
-    epsilon: float,
+    statistic: Callable[..., Any],
+    read: Callable[[Any], Any],
     pair: tuple[Sequence[float], Sequence[float]],
-    place: int | None = None,
+    epsilon: float,
+    **options: Any,
 ) -> Case:
-    """A case of discrete Laplace noise on one number, or on one of several, that a record moves.
-
-    Args:
-        name: The name of the case.
-        release: Releases from a column.
-        epsilon: ε of the claim.
-        pair: The data with the record and without it; the number is larger by 1 with it.
-        place: Which of several numbers the record moves; None if there is only one.
-    """
+    """A case of a public function; the column is opened once for all runs."""
 
     def prepare(data: Sequence[float], noise: Noise) -> Run:
         column = ArrayColumn(np.array(data))
-        return lambda: release(column, noise)
+        return lambda: read(statistic(column, epsilon=epsilon, noise=noise, **options))
 
-    centre = _centre(release, pair[1], place)
-
-    def score(output: Any) -> float:
-        value = float(output if place is None else output[place])
-        return epsilon * (abs(value - centre) - abs(value - centre - 1))
-
-    return Case(
-        name=name,
-        epsilon=epsilon,
-        delta=0.0,
-        with_record=list(pair[0]),
-        without_record=list(pair[1]),
-        prepare=prepare,
-        score=score,
-        exact=epsilon,
-    )
-
-
-class Silent:
-    """A source of noise that adds none: it shows where a release is centred."""
-
-    def of_test(self, test: Any) -> int:
-        """See `Noise`."""
-        return 0
-
-    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
-        """See `Noise`."""
-        return [0] * size
-
-    def integer(self, bound: int) -> int:
-        """See `Noise`."""
-        return bound // 2
+    return laplace_case(name, prepare, (list(pair[0]), list(pair[1])), epsilon)
 
 
 @attrs.frozen
@@ -239,10 +175,3 @@ class _Moved(Silent):
         for place, each in zip(self.places, drawn, strict=True):
             found[place] = each
         return found
-
-
-def _centre(
-    release: Callable[[Any, Noise], Any], data: Sequence[float], place: int | None
-) -> float:
-    found = release(ArrayColumn(np.array(data)), Silent())
-    return float(found if place is None else found[place])

@@ -34,8 +34,7 @@ class Case:
         name: The name of the case.
         epsilon: ε of the claim.
         delta: δ of the claim.
-        with_record: The data with the record.
-        without_record: The data without it.
+        pair: The data with the record, and without it.
         prepare: Reads data once and returns a function that releases from them, given a source of
             noise.
         call: The public function that the runs stand for, on data and a source of noise; None for a
@@ -51,8 +50,7 @@ class Case:
     name: str
     epsilon: float
     delta: float
-    with_record: Any
-    without_record: Any
+    pair: tuple[Any, Any]
     prepare: Callable[[Any, Noise], Run]
     call: Callable[[Any, Noise], Any] | None = None
     score: Callable[[Any], float] | None = None
@@ -81,9 +79,9 @@ class Case:
         """
         noise: Noise = SecureNoise() if seed is None else ReproducibleNoise(seed)
         coins = fair_coins(runs, seed)
-        pair = (self.prepare(self.without_record, noise), self.prepare(self.with_record, noise))
+        more, fewer = (self.prepare(data, noise) for data in self.pair)
         return judge(
-            run_all(_call, pair, coins, progress=progress),
+            run_all(_call, (fewer, more), coins, progress=progress),
             coins,
             name=self.name,
             epsilon=self.epsilon,
@@ -144,3 +142,57 @@ def discrete_laplace(values: npt.ArrayLike, centre: float, scale: float) -> Floa
     """The probabilities of whole numbers under discrete Laplace noise around a centre."""
     distance = np.abs(np.asarray(values, np.float64) - centre)
     return np.asarray(np.exp(-distance / scale) * np.tanh(0.5 / scale))
+
+
+class Silent:
+    """A source of noise that adds none: it shows where a release is centred."""
+
+    def of_test(self, test: Any) -> int:
+        """See `Noise`."""
+        return 0
+
+    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
+        return [0] * size
+
+    def integer(self, bound: int) -> int:
+        """See `Noise`."""
+        return bound // 2
+
+
+def laplace_case(
+    name: str,
+    prepare: Callable[[Any, Noise], Run],
+    pair: tuple[Any, Any],
+    epsilon: float,
+    *,
+    rate: float | None = None,
+    call: Callable[[Any, Noise], Any] | None = None,
+) -> Case:
+    """A case of Laplace noise on one number or several, which a record moves.
+
+    Args:
+        name: The name of the case.
+        prepare: See `Case`.
+        pair: See `Case`.
+        epsilon: ε of the claim.
+        rate: The loss of one number per unit, at most; None: ε.
+        call: See `Case`.
+    """
+    rate = epsilon if rate is None else rate
+    more, fewer = (np.array(prepare(data, Silent())(), np.float64) for data in pair)
+
+    def score(output: Any) -> float:
+        values = np.array(output, np.float64)
+        return rate * float(np.sum(np.abs(values - fewer) - np.abs(values - more)))
+
+    return Case(
+        name=name,
+        epsilon=epsilon,
+        delta=0.0,
+        pair=pair,
+        prepare=prepare,
+        call=call,
+        score=score,
+        exact=min(epsilon, rate * float(np.sum(np.abs(more - fewer)))),
+    )

@@ -6,14 +6,12 @@ sums and counts are part of the answer, and the loss of each adds to that of the
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import attrs
-import numpy as np
 
 from prudent import _extras
-from prudent.audit.releases.additive import Silent
-from prudent.audit.releases.case import Case, Run
+from prudent.audit.releases.case import Case, Run, laplace_case
 from prudent.release import joins, statistics
 from prudent.release.noise import Noise
 from prudent.release.request import Request, Statistic, open_records
@@ -22,9 +20,6 @@ _BOUNDS = (0.0, 1.0)
 _CORNER = (50.0, 50.0)  # clipping must bring it back to the upper bounds
 _PAIRS = [(0.0, 0.0), (1.0, 1.0)] * 100
 _FREQUENT, _RARE = "frequent", "rare"
-
-Pair: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
-Prepare: TypeAlias = Callable[[Any, Noise], Run]
 
 
 def ratio(epsilon: float, delta: float) -> Case:
@@ -82,7 +77,7 @@ def top_k(epsilon: float, delta: float) -> Case:
             )
         )
 
-    return _laplace("top-k", prepare, call, ([*fewer, _FREQUENT], fewer), epsilon, epsilon)
+    return laplace_case("top-k", prepare, ([*fewer, _FREQUENT], fewer), epsilon, call=call)
 
 
 def join(epsilon: float, delta: float) -> Case:
@@ -101,7 +96,8 @@ def join(epsilon: float, delta: float) -> Case:
         priced = Count().price(request, column)
         return lambda: (float(Count().answer(priced, column, noise).value),)
 
-    return _laplace("join", prepare, call, ([*few, (200, 5, 4)], few), epsilon, epsilon / 3)
+    pair = [*few, (200, 5, 4)], few
+    return laplace_case("join", prepare, pair, epsilon, rate=epsilon / 3, call=call)
 
 
 def _joined(data: Sequence[tuple[int, int, int]]) -> Any:
@@ -134,17 +130,14 @@ def _of_pairs(
     rate: float,
     record: tuple[float, float] = _CORNER,
 ) -> Case:
-    """A case of a statistic of two columns within public bounds; see `_laplace` for `rate`."""
+    """A case of a statistic of two columns within public bounds; see `laplace_case` for `rate`."""
     weighted = name == "weighted-mean"
     function: Callable[..., Any] = getattr(statistics, name.replace("-", "_"))
     second = {"largest_weight": 1.0} if weighted else {"other_bounds": _BOUNDS}
 
     def call(data: Any, noise: Noise) -> Any:
-        found = function(_columns(data), "x", "y", bounds=_BOUNDS, **second, **_price(noise))
-        return read(found)
-
-    def _price(noise: Noise) -> dict[str, Any]:
-        return {"epsilon": epsilon, "noise": noise}
+        given = {"bounds": _BOUNDS, "epsilon": epsilon, "noise": noise}
+        return read(function(_columns(data), "x", "y", **given, **second))
 
     def prepare(data: Any, noise: Noise) -> Run:
         from prudent.release.statistics.pairs import Pairs, Ratio
@@ -157,41 +150,15 @@ def _of_pairs(
             other="y",
             bounds=_BOUNDS,
             other_bounds=_BOUNDS,
-            **_price(noise),
+            epsilon=epsilon,
+            noise=noise,
         )
         column: Any = _Once(open_records(request, "numbers")[None])
         priced = statistic.price(request, column)
         return lambda: read(statistic.answer(priced, column, noise))
 
-    return _laplace(name, prepare, call, ([*_PAIRS, record], _PAIRS), epsilon, rate)
-
-
-def _laplace(
-    name: str,
-    prepare: Prepare,
-    call: Callable[[Any, Noise], Any],
-    pair: Pair,
-    epsilon: float,
-    rate: float,
-) -> Case:
-    """A case of Laplace noise on several numbers; the loss of one is at most `rate` per unit."""
-    more, fewer = (np.array(prepare(data, Silent())()) for data in pair)
-
-    def score(output: Any) -> float:
-        values = np.array(output)
-        return rate * float(np.sum(np.abs(values - fewer) - np.abs(values - more)))
-
-    return Case(
-        name=name,
-        epsilon=epsilon,
-        delta=0.0,
-        with_record=pair[0],
-        without_record=pair[1],
-        prepare=prepare,
-        call=call,
-        score=score,
-        exact=min(epsilon, rate * float(np.sum(np.abs(more - fewer)))),
-    )
+    pair = [*_PAIRS, record], _PAIRS
+    return laplace_case(name, prepare, pair, epsilon, rate=rate, call=call)
 
 
 def _sums(released: Any) -> tuple[float, ...]:

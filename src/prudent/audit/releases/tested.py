@@ -17,13 +17,7 @@ import numpy as np
 
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.domination import branch_pair
-from prudent.audit.releases.case import (
-    GAUSSIAN,
-    Case,
-    Run,
-    discrete_laplace,
-    exact_epsilon,
-)
+from prudent.audit.releases.case import GAUSSIAN, Case, Run, discrete_laplace, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, Noise
@@ -67,8 +61,7 @@ def ptr_accident(epsilon: float, delta: float) -> Case:
         name="ptr-accident",
         epsilon=epsilon,
         delta=delta,
-        with_record=pair[0],
-        without_record=pair[1],
+        pair=pair,
         prepare=_prepare(mechanism, lambda data: data),
         score=lambda output: 0.0 if output is None else float(output > 10**5 * steps),
         exact=0.0,
@@ -226,8 +219,7 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         name="trimmed-sum",
         epsilon=epsilon,
         delta=delta,
-        with_record=more,
-        without_record=fewer,
+        pair=(more, fewer),
         prepare=_prepare(mechanism, measure),
         call=lambda data, noise: statistics.trimmed_sum(
             data,
@@ -312,8 +304,7 @@ def _case(
         name=name,
         epsilon=epsilon,
         delta=delta,
-        with_record=pair[0],
-        without_record=pair[1],
+        pair=pair,
         prepare=_prepare(mechanism, measure),
         call=None if call is None else lambda data, noise: call(np.array(data), noise=noise),
         score=_score(mechanism, *measured),

@@ -38,7 +38,7 @@ from collections.abc import Callable
 
 import attrs
 import numpy as np
-from scipy import special, stats
+from scipy import signal, special, stats
 
 from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE
@@ -48,6 +48,7 @@ from prudent.audit.training.curves import Family, PrivacyCurve
 from prudent.audit.training.scenes import Likelihood, Releases, dirac, observe_lanes
 from prudent.audit.training.white_box import with_batch
 from prudent.training.aggregation import Sum
+from prudent.training.cancelling import coefficients
 from prudent.training.plan import Plan
 
 _LARGEST_FACTOR = 64.0
@@ -69,14 +70,7 @@ class Against(_validate.Choice):
 
 @attrs.frozen
 class OneRunBound:
-    """A way to turn right guesses into a lower bound on ε.
-
-    Attributes:
-        plan: The plan, to whose family of curves the bound of a curve refers.
-        against: What is to be refuted.
-        delta: δ of the claim.
-        confidence: 1 minus the false-alarm rate.
-    """
+    """A way to turn right guesses into a lower bound on ε; of a curve, in the plan's family."""
 
     plan: Plan
     against: Against
@@ -167,8 +161,12 @@ def promising_guesses(bound: OneRunBound, canaries: int) -> int:
     assert isinstance(rule, Sum)
     coins = random.random(canaries) < 0.5
     shape = canaries, plan.steps
-    drawn = coins[:, None] & (random.random(shape) < plan.sampling_rate)
-    along = rule.clip * (drawn + rule.noise_multiplier * random.standard_normal(shape))
+    drawn = coins[:, None] & (random.random(shape) < plan.turn_rate)
+    parts = random.integers(plan.bands, size=(canaries, 1))
+    drawn &= np.arange(plan.steps) % plan.bands == parts
+    column = coefficients(plan.bands, plan.steps)
+    noise = signal.lfilter([1.0], column, random.standard_normal(shape), axis=1)
+    along = rule.clip * (drawn + rule.noise_multiplier * noise)
     sizes = np.sort(np.abs(_odds(plan, along)))[::-1]
     expected = np.cumsum(1 / (1 + np.exp(-sizes)))
     most = min(canaries, _MOST_GUESSES)

@@ -34,6 +34,7 @@ import attrs
 import dp_accounting as dp
 import numpy as np
 import torch
+from scipy import signal, special
 from torch import Tensor, nn
 
 from prudent import _validate
@@ -55,6 +56,7 @@ from prudent.training.aggregation import (
     clip_weights,
     keep_smallest,
 )
+from prudent.training.cancelling import coefficients
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
 from prudent.training.run.training_run import TrainingRun
@@ -82,19 +84,12 @@ def output_as_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @attrs.frozen(eq=False)
 class Scene:
-    """Records with and without a canary.
+    """Records with and without a canary."""
 
-    Attributes:
-        name: Which scene.
-        others: The gradients of the other records, shape (records, 2).
-        canary: The gradient of the canary.
-        direction: The direction in which the canary moves the sum.
-    """
-
-    name: str
-    others: Tensor
-    canary: Tensor
-    direction: Tensor
+    name: str  # which scene
+    others: Tensor  # the gradients of the other records, shape (records, 2)
+    canary: Tensor  # the gradient of the canary
+    direction: Tensor  # the direction in which the canary moves the sum
 
     def records(self, *, present: bool) -> Tensor:
         """The data set, the canary first if it is present."""
@@ -120,17 +115,11 @@ class Scene:
 
 @attrs.frozen
 class Expected:
-    """What a step computes before its noise.
+    """What a step computes before its noise."""
 
-    Attributes:
-        margin: The margin of the test.
-        total: The clipped sum along the direction of the scene.
-        trimmed: The trimmed sum along it.
-    """
-
-    margin: int
-    total: float
-    trimmed: float
+    margin: int  # the margin of the test
+    total: float  # the clipped sum along the direction of the scene
+    trimmed: float  # the trimmed sum along it
 
 
 def dirac(rule: Aggregation) -> Scene:
@@ -275,21 +264,13 @@ def _prepared(
 
 @attrs.frozen
 class StepBranch:
-    """One branch of a step: how likely it is, and what the canary changes in it.
+    """One branch of a step: how likely it is, and what the canary changes in it."""
 
-    Attributes:
-        absent: Logarithm of its probability without the canary.
-        drawn: The same with the canary in the batch.
-        mean: The mean of the released sum without the canary.
-        shift: What the canary adds to it.
-        noise: Standard deviation of the noise on it; 0 if nothing is released.
-    """
-
-    absent: float
-    drawn: float
-    mean: float
-    shift: float
-    noise: float
+    absent: float  # logarithm of its probability without the canary
+    drawn: float  # the same with the canary in the batch
+    mean: float  # the mean of the released sum without the canary
+    shift: float  # what the canary adds to it
+    noise: float  # standard deviation of the noise on it; 0 if nothing is released
 
     @property
     def multiplier(self) -> float:
@@ -325,6 +306,8 @@ class Likelihood:
 
     def score(self, seen: Releases) -> FloatArray:
         """The log-likelihood ratio of each run."""
+        if self.plan.bands > 1:
+            return self._score_in_turns(seen)
         total = np.zeros(seen.along.shape)
         for trim in np.unique(seen.trim):
             failed, passed = self._branches(int(trim))
@@ -337,12 +320,31 @@ class Likelihood:
             total = np.logaddexp(math.log1p(-rate), math.log(rate) + total)
         return np.asarray(total.sum(1))
 
+    def _score_in_turns(self, seen: Releases) -> FloatArray:
+        """The log-likelihood ratio for noise that cancels; the part of the canary is unknown.
+
+        With C of `cancelling`, C times the releases has independent noise, to which a canary drawn
+        in step t adds column t of C.
+        """
+        failed, passed = self._branches(int(seen.trim.flat[0]))
+        only = passed if isinstance(self.rule, TrimmedSum) else failed
+        column, steps = np.array(coefficients(self.plan.bands, self.plan.steps)), self.plan.steps
+        white = signal.lfilter(column, [1.0], (seen.along - only.mean) / only.noise, axis=1)
+        found = signal.lfilter(column, [1.0], white[:, ::-1], axis=1)[:, ::-1]
+        left = np.minimum(steps - np.arange(steps), len(column))
+        squares, shift = np.cumsum(column**2)[left - 1], only.shift / only.noise
+        total, rate = shift * (found - shift * squares / 2), self.plan.turn_rate
+        if rate < 1:
+            total = np.logaddexp(math.log1p(-rate), math.log(rate) + total)
+        turns = np.stack([total[:, p :: len(column)].sum(1) for p in range(len(column))])
+        return np.asarray(special.logsumexp(turns, axis=0) - math.log(len(column)))
+
     def epsilon(self, delta: float) -> float | None:
         """The exact ε of the runs with and without the canary at δ; None if it has no closed form.
 
         An audit in this scene cannot find more.
         """
-        if not isinstance(self.rule.trim, FixedTrim):
+        if not isinstance(self.rule.trim, FixedTrim) or self.plan.bands > 1:
             return None
         pair = self._pair()
         if pair is None:

@@ -36,7 +36,6 @@ Location = Annotated[
         show_default=False,
     ),
 ]
-Dataset = Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")]
 
 
 @app.command()
@@ -44,7 +43,7 @@ def create(
     location: Location,
     epsilon: Annotated[float, options.number("The budget's ε.")],
     delta: Annotated[float, options.number("The budget's δ, in (0, 1).")],
-    dataset: Dataset = "default",
+    dataset: options.Dataset = "default",
     adaptive: Annotated[
         bool,
         typer.Option(
@@ -57,9 +56,9 @@ def create(
     records_per_person: options.RecordsPerPerson = 1,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The data that the budget is for: a file, an address or a name; joined tables as "
+        options.value(
+            "NAME",
+            "The data that the budget is for: a file, an address or a name; joined tables as "
             "'a.csv + b.csv'. A second ledger for the same data is then noticed.",
         ),
     ] = None,
@@ -102,7 +101,9 @@ def create(
 
 
 @app.command()
-def show(location: Location, dataset: Dataset = "default", as_json: options.Json = False) -> None:
+def show(
+    location: Location, dataset: options.Dataset = "default", as_json: options.Json = False
+) -> None:
     """Show what is spent, and which releases still fit.
 
     [b]Example[/b]
@@ -117,7 +118,7 @@ def show(location: Location, dataset: Dataset = "default", as_json: options.Json
 
 @app.command()
 def history(
-    location: Location, dataset: Dataset = "default", as_json: options.Json = False
+    location: Location, dataset: options.Dataset = "default", as_json: options.Json = False
 ) -> None:
     """List every charge, oldest first: what was asked, its price, and what came of it.
 
@@ -144,12 +145,12 @@ def history(
 @app.command()
 def verify(
     location: Location,
-    dataset: Dataset = "default",
+    dataset: options.Dataset = "default",
     digest: Annotated[
         str | None,
-        typer.Option(
-            metavar="HASH",
-            help="A digest that `show` gave earlier: with it, also missing last rows are noticed.",
+        options.value(
+            "HASH",
+            "A digest that `show` gave earlier: with it, also missing last rows are noticed.",
         ),
     ] = None,
     as_json: options.Json = False,

@@ -55,14 +55,13 @@ def run(
     ] = "1,5,10,20",
     relation: Annotated[
         options.RelationName | None,
-        typer.Option(
-            metavar="NAME",
-            help="How a bad record may differ: add-remove, zero-out or replace-one. "
-            "\\[that of the run]",
+        options.value(
+            "NAME",
+            "How a bad record may differ: add-remove, zero-out or replace-one. \\[that of the run]",
         ),
     ] = None,
     metric: Annotated[
-        str, typer.Option(metavar="NAME", help="Which result of the evaluation, within 0 and 1.")
+        str, options.value("NAME", "Which result of the evaluation, within 0 and 1.")
     ] = "accuracy",
     above: Annotated[
         float | None,

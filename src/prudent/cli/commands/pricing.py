@@ -27,39 +27,35 @@ _SAFE_ABOVE = ("noise-multiplier", "test-scale", "propose")  # others are safe w
 
 def epsilon(
     delta: options.Delta,
-    noise_multiplier: Annotated[
-        float | None,
-        options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
-    ] = None,
+    noise_multiplier: options.OwnNoiseMultiplier = None,
     test: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND:SCALE",
-            help=f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
-            autocompletion=completion.among(*completion.TESTS),
+        options.value(
+            "KIND:SCALE",
+            f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
+            completion.TESTS,
         ),
     ] = None,
     event: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Price the event in a file of JSON, as to_json and --json write it, instead of a "
+        options.value(
+            "FILE",
+            "Price the event in a file of JSON, as to_json and --json write it, instead of a "
             "run described by options.",
         ),
     ] = None,
     prior: Annotated[
         str | None,
-        typer.Option(
-            metavar="P,P,…",
-            help="Prior probabilities of membership at which to bound attacks "
+        options.value(
+            "P,P,…",
+            "Prior probabilities of membership at which to bound attacks "
             "(with --event: 0.5,0.1 by default).",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
+        options.value(
+            "FILE", "Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf."
         ),
     ] = None,
     sampling_rate: options.OwnSamplingRate = None,
@@ -67,6 +63,7 @@ def epsilon(
     epochs: options.Epochs = None,
     batch: options.Batch = None,
     records: options.Records = None,
+    bands: options.Bands = 1,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
@@ -97,6 +94,10 @@ def epsilon(
     DP-SGD, without a test: 15 epochs over 60,000 records:
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
         --epochs 15 --relation zero-out --delta 1e-5
+
+    The same with noise that cancels over eight steps:
+    $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
+        --epochs 15 --bands 8 --relation zero-out --delta 1e-5
 
     For a person with up to three records, where their number is public:
     $ prudent epsilon --noise-multiplier 5 --delta 1e-6 \
@@ -133,6 +134,7 @@ def epsilon(
         failure=failure,
         reveals=_reveals(reveals),
         relation=related,
+        bands=bands,
     )
     if prior is not None or plot is not None:
         found = event_report.Report.of(run.event, related, delta, priors)
@@ -148,23 +150,18 @@ def epsilon(
 def calibrate(
     solve: Annotated[
         SolvedName,
-        typer.Option(
-            metavar="PARAMETER", help="What to solve for: " + ", ".join(get_args(SolvedName)) + "."
-        ),
+        options.value("PARAMETER", "What to solve for: " + ", ".join(get_args(SolvedName)) + "."),
     ],
     epsilon: Annotated[float, options.number("Target ε.")],
     delta: options.Delta,
-    noise_multiplier: Annotated[
-        float | None,
-        options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
-    ] = None,
+    noise_multiplier: options.OwnNoiseMultiplier = None,
     test: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND:SCALE",
-            help=f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
+        options.value(
+            "KIND:SCALE",
+            f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
             "give the kind alone (default: laplace). [none: DP-SGD]",
-            autocompletion=completion.among(*completion.TESTS),
+            completion.TESTS,
         ),
     ] = None,
     sampling_rate: options.OwnSamplingRate = None,
@@ -172,6 +169,7 @@ def calibrate(
     epochs: options.Epochs = None,
     batch: options.Batch = None,
     records: options.Records = None,
+    bands: options.Bands = 1,
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
@@ -220,6 +218,7 @@ def calibrate(
         test=_test_to_calibrate(test, solve),
         reveals=_reveals(reveals),
         relation=options.relation(relation, records_per_person),
+        bands=bands,
         **start,
     ).calibrate(
         parameter,  # type: ignore[arg-type]

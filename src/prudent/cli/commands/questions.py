@@ -3,36 +3,16 @@
 import functools
 from typing import Annotated, Any, get_type_hints
 
-import attrs
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import (
-    Request,
-    ask_and_print,
-    groups_of,
-    listed,
-    receipt_file,
-    rule_of,
-)
+from prudent.cli.answering import Request, ask_and_print, groups_of, listed, receipt_file, rule_of
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
 _NAMES = (
     *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
     "dry_run",
 )
-
-
-@attrs.frozen(kw_only=True)
-class _Manner:
-    """How to print, and which budget to charge."""
-
-    epsilon: float
-    unit: str | None
-    ledger: str | None
-    dataset: str
-    dry_run: bool
-    as_json: bool
 
 
 def sql(
@@ -45,9 +25,7 @@ def sql(
     connect: Any = None,
     public: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,…", help="Of joined tables, those that are public, by their names there."
-        ),
+        options.value("NAME,…", "Of joined tables, those that are public, by their names there."),
     ] = None,
     ledger: Any = None,
     dataset: Any = "default",
@@ -78,13 +56,8 @@ def sql(
     """
     from prudent.release.questions import sql as answering
 
-    manner = _Manner(
-        epsilon=epsilon,
-        unit=unit,
-        ledger=ledger,
-        dataset=dataset,
-        dry_run=dry_run,
-        as_json=as_json,
+    manner = Request(
+        epsilon=epsilon, unit=unit, ledger=ledger, dataset=dataset, dry_run=dry_run, as_json=as_json
     )
     given = {
         "delta": delta,

@@ -8,7 +8,7 @@ import typer
 from prudent._rounding import nearest, outward, rounded_up
 from prudent._validate import Choice
 from prudent.cli import options
-from prudent.cli.answering import REFUSED, Receipt, Sign, budget, print_json, receipt_file
+from prudent.cli.answering import REFUSED, Request, budget, print_json, receipt_file
 from prudent.cli.display import echo, neutral, note
 from prudent.cli.errors import Fault, tell
 from prudent.cli.progress import only_elapsed
@@ -27,16 +27,6 @@ class Model(Choice):
     MEDIAN = "median"
 
 
-@attrs.frozen(kw_only=True)
-class _Asked:
-    """Whom to charge, and how to answer."""
-
-    ledger: str | None
-    dataset: str
-    epsilon: float
-    as_json: bool
-
-
 def regress(
     formula: Annotated[
         str,
@@ -47,22 +37,15 @@ def regress(
             show_default=False,
         ),
     ],
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="FILE",
-            help="A .parquet, .csv, .tsv or .duckdb file, or a pattern such as 'sales/*.parquet'.",
-            show_default=False,
-        ),
-    ] = None,
+    source: options.Source = None,
     *,
     epsilon: Annotated[float, options.number("ε of the whole model, at least 0.01.")],
     delta: Annotated[float, options.number("δ of the whole model.")] = 1e-6,
     model: Annotated[
         Model,
-        typer.Option(
-            metavar="NAME",
-            help="linear: least squares; ridge: with a penalty; median: median regression, which "
+        options.value(
+            "NAME",
+            "linear: least squares; ridge: with a penalty; median: median regression, which "
             "wild targets hardly move and which often withstands more bad records in large tables.",
         ),
     ] = Model.LINEAR,
@@ -77,27 +60,15 @@ def regress(
     r2: Annotated[
         bool, typer.Option("--r2", help="Also release R², from the same budget; not for median.")
     ] = False,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="CONDITION", help='Keep only these rows, e.g. "year = 2024".'),
-    ] = None,
-    connect: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="A database instead: postgres://user@host/database."),
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The table in the database or .duckdb file.")
-    ] = None,
-    ledger: Annotated[
-        str | None,
-        typer.Option(metavar="LEDGER", help="The budget to charge; see `prudent budget`."),
-    ] = None,
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Whose budget.")] = "default",
-    receipt: Receipt = None,
-    sign: Sign = None,
+    where: options.Where = None,
+    connect: options.Connect = None,
+    table: options.Table = None,
+    ledger: options.Ledger = None,
+    dataset: options.Dataset = "default",
+    receipt: options.Receipt = None,
+    sign: options.Sign = None,
     dry_run: Annotated[
-        bool,
-        typer.Option(help="Read and charge nothing: show the price and the error to expect."),
+        bool, typer.Option(help="Read and charge nothing: show the price and the error to expect.")
     ] = False,
     records: Annotated[
         int | None,
@@ -136,7 +107,7 @@ def regress(
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
     from prudent.estimators import TooFewRecordsError
 
-    asked = _Asked(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
+    asked = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
     with budget(asked) as keeper, only_elapsed():
         fitted = _estimator(model, epsilon, delta, alpha, r2, certify, keeper)
         if "~" not in formula:

@@ -1,5 +1,6 @@
 """`prudent release`: private numbers of a column, in a file, a database or a warehouse."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +25,7 @@ Propose = Annotated[
     ),
 ]
 TestedPropose = Annotated[
-    float,
-    options.number("τ: how far one record may move the answer, in the unit of the data."),
+    float, options.number("τ: how far one record may move the answer, in the unit of the data.")
 ]
 
 
@@ -114,47 +114,7 @@ def iqr(request: Request, propose: Propose = None, certify: Certify = None) -> N
     answer(request, "iqr", propose=propose, certify=certify)
 
 
-@_command
-def count(request: Request) -> None:
-    r"""Release the number of rows; of records that have a value, with --column.
-
-    [b]Examples[/b]
-
-    $ prudent release count trips.parquet --epsilon 0.1
-
-    $ prudent release count trips.parquet --epsilon 0.1 \
-        --by started:month --groups 2024-01..2024-12
-    """
-    answer(request, "count")
-
-
-@_command
-def count_distinct(request: Request) -> None:
-    r"""Release how many different values a column has.
-
-    With --unit, --per-unit says how many values of one person count.
-
-    [b]Example[/b]
-
-    $ prudent release count-distinct trips.parquet --column station \
-        --epsilon 0.5 --unit rider --per-unit 3
-    """
-    answer(request, "count_distinct")
-
-
-@_command
-def proportion(request: Request) -> None:
-    r"""Release the share of records for which a condition is true.
-
-    [b]Example[/b]
-
-    $ prudent release proportion trips.parquet --column 'minutes > 60' \
-        --epsilon 0.1
-    """
-    answer(request, "proportion")
-
-
-Other = Annotated[str, typer.Option(metavar="NAME", help="The second column.")]
+Other = Annotated[str, options.value("NAME", "The second column.")]
 OtherBounds = Annotated[
     Any,
     typer.Option(
@@ -163,22 +123,94 @@ OtherBounds = Annotated[
 ]
 
 
-@_command
-def ratio(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
-    r"""Release the sum of --column divided by the sum of --other.
+_PLAIN = {
+    "count": (
+        "Release the number of rows; of records that have a value, with --column.",
+        "trips.parquet --epsilon 0.1",
+        "trips.parquet --epsilon 0.1 \\\n    --by started:month --groups 2024-01..2024-12",
+    ),
+    "count-distinct": (
+        "Release how many different values a column has.\n\n"
+        "With --unit, --per-unit says how many values of one person count.",
+        "trips.parquet --column station \\\n    --epsilon 0.5 --unit rider --per-unit 3",
+    ),
+    "proportion": (
+        "Release the share of records for which a condition is true.",
+        "trips.parquet --column 'minutes > 60' \\\n    --epsilon 0.1",
+    ),
+    "sum": (
+        "Release the sum of a column, clipped to --bounds or to private quantiles.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "mean": (
+        "Release the mean of a column, clipped to --bounds or to private quantiles.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "variance": (
+        "Release the variance of a column, clipped to --bounds or to private quantiles.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "deviation": (
+        "Release the standard deviation of a column, clipped as for a variance.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "minimum": (
+        "Release a value that few records lie below; the answer says how many.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "maximum": (
+        "Release a value that few records lie above; the answer says how many.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "describe": (
+        "Release count, mean, deviation, quartiles and tails, at one price.\n\n"
+        "Without --column, of every column of the table.",
+        "trips.parquet --column fare --epsilon 1",
+    ),
+}
+"""What a statistic without options of its own is, and examples."""
 
-    [b]Example[/b]
+_OF_TWO = {
+    "ratio": "Release the sum of --column divided by the sum of --other.",
+    "covariance": "Release the covariance of --column and --other.",
+    "correlation": "Release the correlation of --column and --other, between -1 and 1.",
+}
+"""What a statistic of two columns is."""
 
-    $ prudent release ratio trips.parquet --column fare --other miles \
-        --epsilon 1
-    """
-    answer(request, "ratio", other=other, other_bounds=other_bounds)
+
+def _add(name: str, ask: Callable[..., None], what: str, *examples: str) -> None:
+    title = "Examples" if len(examples) > 1 else "Example"
+    shown = "\n\n".join(f"$ prudent release {name} {each}" for each in examples)
+    ask.__name__, ask.__doc__ = name, f"{what}\n\n[b]{title}[/b]\n\n{shown}"
+    _command(ask)
+
+
+def _plain(statistic: str) -> Callable[..., None]:
+    return lambda request: answer(request, statistic)
+
+
+def _of_two(statistic: str) -> Callable[..., None]:
+    def ask(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
+        answer(request, statistic, other=other, other_bounds=other_bounds)
+
+    return ask
+
+
+for _name, (_what, *_examples) in _PLAIN.items():
+    _add(_name, _plain(_name.replace("-", "_")), _what, *_examples)
+for _name, _what in _OF_TWO.items():
+    _add(
+        _name,
+        _of_two(_name),
+        _what,
+        "trips.parquet --column fare --other miles \\\n    --epsilon 1",
+    )
 
 
 @_command
 def weighted_mean(
     request: Request,
-    weights: Annotated[str, typer.Option(metavar="NAME", help="The column of weights.")],
+    weights: Annotated[str, options.value("NAME", "The column of weights.")],
     largest_weight: Annotated[
         float | None, options.number("A public bound on the weights, if there is one.")
     ] = None,
@@ -194,116 +226,13 @@ def weighted_mean(
 
 
 @_command
-def covariance(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
-    r"""Release the covariance of --column and --other.
-
-    [b]Example[/b]
-
-    $ prudent release covariance trips.parquet --column fare --other miles \
-        --epsilon 1
-    """
-    answer(request, "covariance", other=other, other_bounds=other_bounds)
-
-
-@_command
-def correlation(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
-    r"""Release the correlation of --column and --other, between -1 and 1.
-
-    [b]Example[/b]
-
-    $ prudent release correlation trips.parquet --column fare --other miles \
-        --epsilon 1
-    """
-    answer(request, "correlation", other=other, other_bounds=other_bounds)
-
-
-@_command
-def sum_(request: Request) -> None:
-    r"""Release the sum of a column, clipped to --bounds or to private quantiles.
-
-    [b]Example[/b]
-
-    $ prudent release sum trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "sum")
-
-
-@_command
-def mean(request: Request) -> None:
-    r"""Release the mean of a column, clipped to --bounds or to private quantiles.
-
-    [b]Example[/b]
-
-    $ prudent release mean trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "mean")
-
-
-@_command
-def variance(request: Request) -> None:
-    r"""Release the variance of a column, clipped to --bounds or to private quantiles.
-
-    [b]Example[/b]
-
-    $ prudent release variance trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "variance")
-
-
-@_command
-def deviation(request: Request) -> None:
-    r"""Release the standard deviation of a column, clipped as for a variance.
-
-    [b]Example[/b]
-
-    $ prudent release deviation trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "deviation")
-
-
-@_command
-def minimum(request: Request) -> None:
-    r"""Release a value that few records lie below; the answer says how many.
-
-    [b]Example[/b]
-
-    $ prudent release minimum trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "minimum")
-
-
-@_command
-def maximum(request: Request) -> None:
-    r"""Release a value that few records lie above; the answer says how many.
-
-    [b]Example[/b]
-
-    $ prudent release maximum trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "maximum")
-
-
-@_command
-def describe(request: Request) -> None:
-    r"""Release count, mean, deviation, quartiles and tails, at one price.
-
-    Without --column, of every column of the table.
-
-    [b]Example[/b]
-
-    $ prudent release describe trips.parquet --column fare --epsilon 1
-    """
-    answer(request, "describe")
-
-
-@_command
 def table(
     request: Request,
     columns: Annotated[
         str | None,
-        typer.Option(
-            metavar="QUESTION,…",
-            help="What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
+        options.value(
+            "QUESTION,…",
+            "What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
             "description of every column.",
         ),
     ] = None,
@@ -333,9 +262,9 @@ def _questions(text: str) -> list[str]:
 
 Categories = Annotated[
     str | None,
-    typer.Option(
-        metavar="A,B,…",
-        help="Categories, from public knowledge; or 'private': those with enough records, found "
+    options.value(
+        "A,B,…",
+        "Categories, from public knowledge; or 'private': those with enough records, found "
         "privately (needs --delta).",
     ),
 ]
@@ -346,15 +275,14 @@ def histogram(
     request: Request,
     edges: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Edges of the bins, from public knowledge. Without them 40 % of ε finds some.",
+        options.value(
+            "A,B,…", "Edges of the bins, from public knowledge. Without them 40 % of ε finds some."
         ),
     ] = None,
     bins: Annotated[int, options.whole_number("How many bins to aim at, without --edges.")] = 20,
     categories: Categories = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw it, as .png, .svg or .pdf.")
+        Path | None, options.value("FILE", "Also draw it, as .png, .svg or .pdf.")
     ] = None,
 ) -> None:
     r"""Release how many records are in each bin, and draw them.
@@ -425,8 +353,7 @@ def trimmed_mean(
 def mode(
     request: Request,
     categories: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,…", help="What can occur, from public knowledge, if known."),
+        str | None, options.value("A,B,…", "What can occur, from public knowledge, if known.")
     ] = None,
     propose: Annotated[
         float | None,
@@ -452,8 +379,8 @@ def mode(
 def certify_quantile(
     request: Request,
     p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1].")] = "0.5",
-    low: Annotated[str | None, typer.Option(metavar="VALUE", help="Lower end, if any.")] = None,
-    high: Annotated[str | None, typer.Option(metavar="VALUE", help="Upper end, if any.")] = None,
+    low: Annotated[str | None, options.value("VALUE", "Lower end, if any.")] = None,
+    high: Annotated[str | None, options.value("VALUE", "Upper end, if any.")] = None,
 ) -> None:
     r"""Release how many records must change before a quantile leaves an interval.
 

@@ -8,7 +8,6 @@ import typer
 
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.commands.budget import Dataset
 from prudent.cli.display import echo, echo_json
 
 _KINDS = ".html", ".md", ".json"
@@ -24,19 +23,18 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where to write it; its ending says how: .html, .md or .json. By default "
+        options.value(
+            "FILE",
+            "Where to write it; its ending says how: .html, .md or .json. By default "
             "Markdown is printed.",
         ),
     ] = None,
-    dataset: Dataset = "default",
+    dataset: options.Dataset = "default",
     digest: Annotated[
         str | None,
-        typer.Option(
-            metavar="HASH",
-            help="A digest that an earlier report gave: with it, also missing last rows are "
-            "noticed.",
+        options.value(
+            "HASH",
+            "A digest that an earlier report gave: with it, also missing last rows are noticed.",
         ),
     ] = None,
     as_json: options.Json = False,

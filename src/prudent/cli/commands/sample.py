@@ -19,8 +19,7 @@ def sample(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where to write it; by default NAME.parquet, here."),
+        Path | None, options.value("FILE", "Where to write it; by default NAME.parquet, here.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
     as_json: options.Json = False,

@@ -1,5 +1,6 @@
 """Scalers without bounds: by moments, by quartiles, and by many quantiles of each column."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +12,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.models.moments import ClassMoments
-from prudent.estimators.models.start import refusal, standardised
+from prudent.estimators.features import ClassMoments, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
@@ -49,23 +49,17 @@ class _LinearScaler(_Scaler):
         return np.asarray(self._numbers(X) * scale + self._centre)
 
 
+@dataclass(eq=False, repr=False)
 class StandardScaler(_LinearScaler):
     """Private means and standard deviations of columns without bounds on the data.
 
     Values farther than about four deviations from the others are clipped before they count.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
     Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
         with_mean: Whether `transform` subtracts the mean.
         with_std: Whether `transform` divides by the standard deviation.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            columns need no quantiles.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
 
     Attributes:
         mean_: The mean of each column.
@@ -75,34 +69,21 @@ class StandardScaler(_LinearScaler):
 
     _title: ClassVar[str] = "standard scaler"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        with_mean: bool = True,
-        with_std: bool = True,
-        bounds: Any = None,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta = epsilon, delta
-        self.with_mean, self.with_std = with_mean, with_std
-        self.bounds, self.ledger, self.noise = bounds, ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    with_mean: bool = True
+    with_std: bool = True
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        return {
-            "columns": choices(0.4, 2 * features),
-            "count": sums(0.005),
-            "moments": sums(0.595),
-        }
+        return {"columns": choices(0.4, 2 * features), "count": sums(0.005), "moments": sums(0.595)}
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
+    def _learn(self, engine: SumEngine) -> None:
         features = standardised(engine, len(engine.rows.names), self.n_records_)
         found = ClassMoments.release(
             engine, "moments", features, lambda rows: np.zeros(len(rows)), 1
@@ -111,23 +92,18 @@ class StandardScaler(_LinearScaler):
         self.var_ = found.variances[0] * features.scales**2
         self.scale_ = np.sqrt(self.var_) if self.with_std else None
         self._centre = self.mean_ if self.with_mean else np.zeros_like(self.mean_)
-        return None
 
 
+@dataclass(eq=False, repr=False)
 class RobustScaler(_LinearScaler):
     """Private medians and ranges between two quantiles of columns, without bounds on the data.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
     Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
         with_centering: Whether `transform` subtracts the median.
         with_scaling: Whether `transform` divides by the range.
         quantile_range: The two quantiles, in per cent.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
 
     Attributes:
         center_: The median of each column; None without `with_centering`.
@@ -136,21 +112,14 @@ class RobustScaler(_LinearScaler):
 
     _title: ClassVar[str] = "robust scaler"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        with_centering: bool = True,
-        with_scaling: bool = True,
-        quantile_range: tuple[float, float] = (25.0, 75.0),
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta = epsilon, delta
-        self.with_centering, self.with_scaling = with_centering, with_scaling
-        self.quantile_range = quantile_range
-        self.ledger, self.noise = ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    with_centering: bool = True
+    with_scaling: bool = True
+    quantile_range: tuple[float, float] = (25.0, 75.0)
+    ledger: Any = None
+    noise: Any = None
 
     def _probabilities(self) -> list[float]:
         ends = _validate.values(quantile_range=self.quantile_range)
@@ -167,15 +136,16 @@ class RobustScaler(_LinearScaler):
         return {"count": sums(0.01), "columns": choices(0.99, asked * features)}
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        self.n_records_ = engine.count()
+    def _refusal(self, engine: SumEngine) -> TooFewRecordsError | None:
+        return super()._refusal(engine) if self._probabilities() else None
+
+    @override
+    def _learn(self, engine: SumEngine) -> None:
         asked, width = self._probabilities(), len(engine.rows.names)
         self.center_ = self.scale_ = None
         self._centre = np.zeros(width)
         if not asked:
-            return None
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
+            return
         found = np.array(
             [[engine.quantile("columns", place, p) for p in asked] for place in range(width)]
         )
@@ -184,25 +154,20 @@ class RobustScaler(_LinearScaler):
         if self.with_scaling:
             ranges = np.abs(found[:, -1] - found[:, -2])
             self.scale_ = np.where(ranges > 0, ranges, 1.0)
-        return None
 
 
+@dataclass(eq=False, repr=False)
 class QuantileTransformer(_Scaler):
     """A private map of each column to a uniform or normal one, without bounds on the data.
 
     A column is halved by a private median, its halves by one each, and so on: `levels` levels cost
     as much as so many quantiles, and give 2**levels - 1 of them.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
     Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
         levels: How often a column is halved, from 1 to 12.
         output_distribution: "uniform", or "normal".
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
 
     Attributes:
         quantiles_: The quantiles, one column for each feature.
@@ -211,19 +176,13 @@ class QuantileTransformer(_Scaler):
 
     _title: ClassVar[str] = "quantile transformer"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        levels: int = 4,
-        output_distribution: str = "uniform",
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta, self.levels = epsilon, delta, levels
-        self.output_distribution = output_distribution
-        self.ledger, self.noise = ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    levels: int = 4
+    output_distribution: str = "uniform"
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -232,15 +191,11 @@ class QuantileTransformer(_Scaler):
         return {"count": sums(0.01), "columns": choices(0.99, levels * features)}
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
+    def _learn(self, engine: SumEngine) -> None:
         places = range(len(engine.rows.names))
         found = [engine.cuts("columns", place, self.levels) for place in places]
         self.quantiles_ = np.stack(found, axis=1)
         self.references_ = np.arange(1, 2**self.levels) / 2**self.levels
-        return None
 
     def transform(self, X: Any) -> FloatArray:
         """Map rows to probabilities, or to normal numbers of these probabilities.

@@ -12,6 +12,7 @@ probabilities, which is never longer than √2, for labels.
 
 import math
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import attrs
@@ -21,11 +22,10 @@ from sklearn.base import RegressorMixin
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.engine import SumEngine
-from prudent.estimators.features import standardise
-from prudent.estimators.models.probabilities import PrivateClassifier, softmax
-from prudent.estimators.models.start import one_hot, refusal
+from prudent.estimators.features import one_hot, standardise
+from prudent.estimators.models.classifiers import PrivateClassifier, softmax
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 
@@ -156,36 +156,27 @@ class _Boosted(PrivateEstimator):
         forest.values.append(np.asarray(np.rint(values / _STEP) * _STEP))
 
 
+@dataclass(eq=False, repr=False)
 class GradientBoostingRegressor(RegressorMixin, _Boosted):
     """Private boosted trees for numbers, without bounds on the data.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
     Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
         n_estimators: The number of trees.
         learning_rate: The fraction of what is left over that each tree takes away.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
     """
 
     _title: ClassVar[str] = "boosted trees"
+    _quantiles: ClassVar[str] = "target"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        n_estimators: int = 40,
-        learning_rate: float = 0.4,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta = epsilon, delta
-        self.n_estimators, self.learning_rate = n_estimators, learning_rate
-        self.ledger, self.noise = ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    n_estimators: int = 40
+    learning_rate: float = 0.4
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -198,11 +189,8 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
-        width = len(engine.rows.names) - 1
-        count = self.n_records_ = engine.count()
-        if (refused := refusal(engine, count, "target")) is not None:
-            return refused
+    def _learn(self, engine: SumEngine) -> None:
+        count, width = self.n_records_, len(engine.rows.names) - 1
         (self._centre,), (self._scale,) = standardise(engine, "target", [width], count)
         forest = self._grown(engine, width)
         epsilon = engine.prices.choice_epsilon("residuals")
@@ -221,7 +209,6 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
                 length = engine.length("residuals", sizes, kept)
             self._leaves(engine, forest, errors, length)
         self._forest = forest
-        return None
 
     def predict(self, X: Any) -> FloatArray:
         """Predict targets."""
@@ -230,21 +217,15 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
         return np.asarray(self._centre + self._scale * outputs[:, 0])
 
 
+@dataclass(eq=False, repr=False)
 class GradientBoostingClassifier(_Boosted, PrivateClassifier):
     """Private boosted trees for labels, without bounds on the data.
 
-    Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
-
     Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        classes: The public list of labels; a record of another label is absent. None: labels are
-            those that a private choice finds to have enough records, which costs a part of ε and δ.
         n_estimators: The number of trees.
         learning_rate: The fraction of what is left over that each tree takes away.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+
+    Its other arguments are those of `PrivateEstimator`.
 
     Attributes:
         classes_: The labels.
@@ -252,20 +233,14 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
 
     _title: ClassVar[str] = "boosted trees"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-6,
-        *,
-        classes: Any = None,
-        n_estimators: int = 40,
-        learning_rate: float = 0.4,
-        ledger: Any = None,
-        noise: Any = None,
-    ) -> None:
-        self.epsilon, self.delta, self.classes = epsilon, delta, classes
-        self.n_estimators, self.learning_rate = n_estimators, learning_rate
-        self.ledger, self.noise = ledger, noise
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    classes: Any = None
+    n_estimators: int = 40
+    learning_rate: float = 0.4
+    ledger: Any = None
+    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -276,11 +251,8 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
         }
 
     @override
-    def _learn(self, engine: SumEngine) -> TooFewRecordsError | None:
+    def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
-        self.n_records_ = engine.count()
-        if (refused := refusal(engine, self.n_records_)) is not None:
-            return refused
         forest = self._grown(engine, width)
 
         def errors(rows: FloatArray, bins: Bins) -> FloatArray:
@@ -289,7 +261,6 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
         for _ in forest.trees:
             self._leaves(engine, forest, errors, math.sqrt(2), kinds)
         self._forest = forest
-        return None
 
     @override
     def _scores(self, rows: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ import typer
 from prudent.cli import completion, needs, options, progress
 from prudent.cli.commands import certify_run
 from prudent.cli.completion import among
-from prudent.cli.display import as_text, echo, echo_json, note, remark
+from prudent.cli.display import as_text, echo, echo_json, note, remark, show_table
 
 if TYPE_CHECKING:
     from prudent.certify.report import CertifyResult
@@ -39,37 +39,31 @@ def certify(
     context: typer.Context,
     dataset: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="A data set of prudent train, imdb or census.",
-            autocompletion=among(*completion.CERTIFIABLE),
+        options.value(
+            "NAME", "A data set of prudent train, imdb or census.", completion.CERTIFIABLE
         ),
     ] = "mnist",
     features: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The public features: letters (public letters) or glyphs (no data) for images of "
+        options.value(
+            "NAME",
+            "The public features: letters (public letters) or glyphs (no data) for images of "
             "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
             "numbers per record. By default those made for the data set.",
-            autocompletion=among(*completion.FEATURES),
+            completion.FEATURES,
         ),
     ] = None,
     landmarks: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="An .npy file with public records, unlabelled, instead of the map's landmarks.",
+        options.value(
+            "FILE", "An .npy file with public records, unlabelled, instead of the map's landmarks."
         ),
     ] = None,
     epsilon: Annotated[float, options.number("ε of the one release; δ is 0.")] = 0.3,
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder for the classifier, the picture and the table."),
+        Path | None, options.value("DIR", "Folder for the classifier, the picture and the table.")
     ] = None,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Budget to charge before the data is read.")
-    ] = None,
+    ledger: options.Ledger = None,
     seed: Annotated[
         int | None,
         options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
@@ -167,9 +161,7 @@ def _parts(dataset: str) -> "tuple[Part, Part]":
 
     if dataset in experiment.RAW:
         return experiment.read(dataset)
-    found = load(dataset)
-    train = found.train_features.numpy(), found.train_labels.numpy()
-    return train, (found.test_features.numpy(), found.test_labels.numpy())
+    return load(dataset).arrays
 
 
 def _classes(dataset: str) -> int:
@@ -193,20 +185,15 @@ def _classes(dataset: str) -> int:
 
 def _show(result: "CertifyResult", out: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    title = f"ε = {result.epsilon:g}, δ = 0: accuracy on test records"
-    table = Table(title=title)
-    for name in ("bad records", "certified", "after the worst attack"):
-        table.add_column(name, justify="right")
-    for k, certified in result.certified.items():
-        table.add_row(
-            f"{k:,}",
-            f"{certified:.2%}",
-            f"{result.attacked[k]:.2%}" if k in result.attacked else "not tried",
-        )
+    left = {k: f"{value:.2%}" for k, value in result.attacked.items()}
+    show_table(
+        ("bad records", "certified", "after the worst attack"),
+        [(f"{k:,}", f"{v:.2%}", left.get(k, "not tried")) for k, v in result.certified.items()],
+        title=f"ε = {result.epsilon:g}, δ = 0: accuracy on test records",
+        words=0,
+    )
     console = Console()
-    console.print(table)
     console.print(f"Half of the predictions withstand {result.median_radius:,.0f} records or more.")
     if result.largest > _UNBALANCED:
         balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
@@ -231,20 +218,19 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
 
 @app.command("make-features")
 def make_features(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")],
+    out: Annotated[Path, options.value("FILE", "The file to write.")],
     features: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="What to make: the network glyphs or letters, their landmarks, or minilm.",
-            autocompletion=among(*completion.MADE_FEATURES),
+        options.value(
+            "NAME",
+            "What to make: the network glyphs or letters, their landmarks, or minilm.",
+            completion.MADE_FEATURES,
         ),
     ] = "glyphs-landmarks",
     device: Annotated[
         str,
         typer.Option(
-            help="Where to train a network: cpu or cuda.",
-            autocompletion=among(*completion.DEVICES),
+            help="Where to train a network: cpu or cuda.", autocompletion=among(*completion.DEVICES)
         ),
     ] = "cpu",
     steps: Annotated[

@@ -14,8 +14,7 @@ from prudent.cli.display import show_files
 def explore(
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     export: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the page to this file, and open no browser."),
+        Path | None, options.value("FILE", "Write the page to this file, and open no browser.")
     ] = None,
     as_json: options.Json = False,
 ) -> None:

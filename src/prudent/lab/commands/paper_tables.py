@@ -24,9 +24,8 @@ ResultsOption = Annotated[
 ]
 SizeOption = Annotated[
     Literal["small", "full"],
-    typer.Option(
-        metavar="SIZE",
-        help="small: few short runs, minutes on a CPU, kept apart; full: as in the paper.",
+    options.value(
+        "SIZE", "small: few short runs, minutes on a CPU, kept apart; full: as in the paper."
     ),
 ]
 RunOption = Annotated[bool, typer.Option("--run", help="Run what is missing first.")]
@@ -44,29 +43,23 @@ DeviceOption = Annotated[
 
 def table(
     number: Annotated[
-        int,
-        typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number),
+        int, typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number)
     ],
     size: SizeOption = "full",
     dataset: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only this data set, such as mnist; may be repeated.",
-            autocompletion=completion.among(*completion.DATASETS),
+        options.value(
+            "NAME", "Only this data set, such as mnist; may be repeated.", completion.DATASETS
         ),
     ] = None,
     corrupt: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND", help="Only this corruption, such as label:0.1 or none."),
+        list[str] | None, options.value("KIND", "Only this corruption, such as label:0.1 or none.")
     ] = None,
     method: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only trimmed, dpsgd, ptr, ours or ours-dpsgd."),
+        list[str] | None, options.value("NAME", "Only trimmed, dpsgd, ptr, ours or ours-dpsgd.")
     ] = None,
     epsilon: Annotated[
-        list[float] | None,
-        typer.Option(metavar="NUMBER", help="Only the rows of this ε."),
+        list[float] | None, options.value("NUMBER", "Only the rows of this ε.")
     ] = None,
     results: ResultsOption = None,
     run: RunOption = False,
@@ -135,8 +128,7 @@ def grid(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of your data sets.")],
     size: SizeOption = "full",
     results: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="CSV for the results; by default runs/paper/FILE.csv."),
+        Path | None, options.value("FILE", "CSV for the results; by default runs/paper/FILE.csv.")
     ] = None,
     run: RunOption = False,
     seeds: RunSeedsOption = None,

@@ -174,13 +174,15 @@ def double(number: float) -> ir.Value:
     return ibis.literal(repr(float(number))).cast("float64")
 
 
-def present(number: ir.Value) -> ir.BooleanValue:
-    """Whether a number is a value, neither NULL nor NaN.
+def present(value: ir.Value, *, numbers: bool = True) -> ir.BooleanValue:
+    """Whether there is a value: not NULL, and with `numbers` not NaN.
 
-    All engines here order NaN above infinity. A comparison with a constant is made while a file is
-    scanned, or not at all where its statistics tell; `isnan` doubles the time of an average.
+    All engines here order NaN above infinity, and a comparison with NULL is not true. One with a
+    constant is made while a file is scanned, or not at all where its statistics tell; `isnan`, or
+    another condition beside it, doubles the time of an average.
     """
-    return number <= double(math.inf)
+    floating = numbers and value.type().is_floating()
+    return value <= double(math.inf) if floating else value.notnull()
 
 
 def backend_name(expression: ir.Expr) -> str:
@@ -270,7 +272,6 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
 
 _DAY, _HOUR = 86_400e6, 3_600e6  # microseconds
 _NANOSECONDS = 9
-_DAYS_UNTIL_1970 = 719163.0  # from the last day before year 1
 _MOST_DIGITS = 38
 
 
@@ -403,12 +404,8 @@ def _postgres_duration(column: ir.Column) -> ir.Value:
 
 
 def _spark_date(column: ir.Column) -> ir.Value:
-    # From the year and the day in it, as doubles: a difference of dates overflows for far ones, and
-    # `unix_date` reaches Spark as such a difference.
-    before = column.year().cast("float64") - double(1.0)
-    leaps = [(before / double(each)).floor().cast("float64") for each in (4.0, 100.0, 400.0)]
-    days = before * double(365.0) + leaps[0] - leaps[1] + leaps[2]
-    return days + column.day_of_year().cast("float64") - double(_DAYS_UNTIL_1970)
+    # In quotes: `unix_date` would reach Spark as a difference of dates, which overflows.
+    return call("`unix_date`", column, returns=dt.int32).cast("float64")
 
 
 def _spark_timestamp(column: ir.Column) -> ir.Value:

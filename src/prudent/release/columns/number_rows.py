@@ -83,7 +83,6 @@ class NumberRows:
 def _without_gaps(rows: ir.Table, names: Sequence[str]) -> ir.Table:
     if not names:
         return rows
-    rows = rows.drop_null(names)
     return rows.filter(*(present(rows[name]) for name in names))
 
 

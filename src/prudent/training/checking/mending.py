@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from prudent._torch_private import batch_norm, norm_base
+from prudent.training.evaluation.held_out import modes_kept
 from prudent.training.gradients.unsupported import refuse_unsupported
-from prudent.training.run.reporting import modes_kept
 
 _MOST_GROUPS, _LEAST_CHANNELS = 32, 4
 

@@ -9,7 +9,13 @@ from torch.func import grad_and_value, vmap
 
 from prudent._torch_private import pytree
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
-from prudent.training.gradients.engine import Engine, by_person, count_records
+from prudent.training.gradients.engine import (
+    Engine,
+    Parameters,
+    by_person,
+    count_records,
+    native_products,
+)
 from prudent.training.gradients.factors.rules import without_fused_attention
 from prudent.training.gradients.factors.tape import (
     FormTape,
@@ -22,6 +28,7 @@ from prudent.training.gradients.factors.tape import (
 from prudent.training.gradients.kept_records import Leftovers
 from prudent.training.gradients.record_streams import Draws, rows_of
 from prudent.training.gradients.results import Formed, Gradients, Values
+from prudent.training.gradients.unsupported import attempt, refuse_unsupported
 from prudent.training.gradients.watching import Watch
 
 
@@ -84,9 +91,42 @@ class BookKeeping(Engine):
         leftovers.refuse()  # the pass has freed its own tensors by now
         return losses
 
+    def losses(self, parameters: Parameters, inputs: Any, targets: Any) -> Tensor:
+        """The loss of each record alone, without gradients; NaN where the model rejects it."""
+        refuse_unsupported(self.model)
+        trained, fixed = self._split(parameters)
+
+        def run(batch: tuple[Any, Any]) -> Tensor:
+            leftovers = Leftovers(self.model)
+            losses = self._there(NormTape(trained, keep=False), fixed, *batch, leftovers)
+            leftovers.refuse()
+            return losses
+
+        batch = inputs, targets
+        device = next(iter(trained.values())).device
+        with torch.no_grad(), native_products(), self._precision(device):
+            found: Tensor | None = attempt(run, batch)
+            if found is not None:
+                return found
+            spared = self._spared(run, batch)
+            return run(spared.replaced(batch)).masked_fill(spared.refused, torch.nan)
+
     def _go_there_and_back(
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
     ) -> Tensor:
+        with torch.enable_grad():
+            losses = self._there(tape, fixed, inputs, targets, leftovers)
+            # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
+            # it.
+            with torch.autocast(losses.device.type, enabled=False):
+                tape.collect(losses)
+        return losses.detach()
+
+    def _there(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    ) -> Tensor:
+        """The losses of the records; what the tape needs of them stays in their graph."""
+
         def record_loss(inputs: Any, targets: Any, row: Tensor) -> Tensor:
             leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
             leftovers.note((inputs, targets))
@@ -95,14 +135,9 @@ class BookKeeping(Engine):
                 return self._record_loss(values, inputs, targets)
 
         values = tape.parameters | fixed
-        with torch.enable_grad():
-            rows = rows_of((inputs, targets))
-            losses = torch.vmap(record_loss, randomness="different")(inputs, targets, rows)
-            # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
-            # it.
-            with torch.autocast(losses.device.type, enabled=False):
-                tape.collect(losses)
-        return losses.detach()
+        rows = rows_of((inputs, targets))
+        losses: Tensor = torch.vmap(record_loss, randomness="different")(inputs, targets, rows)
+        return losses
 
 
 class _Kept(Gradients):

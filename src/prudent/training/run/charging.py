@@ -9,6 +9,7 @@ import attrs
 import dp_accounting as dp
 
 from prudent._rounding import exact
+from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import receipt_of
 from prudent.receipts.model_card import ModelCard
@@ -123,6 +124,12 @@ class RunCharge:
             released.append(
                 f"{looks:,} noisy means of training losses (noise multiplier {exact(noise)})"
             )
+        if plan.held_out is not None:
+            looks, noise = plan.held_out.releases(plan.steps), plan.held_out.noise_multiplier
+            released.append(
+                f"{looks:,} noisy values of the {plan.held_out.metric.value} on held-out records, "
+                f"which the guarantee protects as well (noise multiplier {exact(noise)})"
+            )
         if plan.before is not None:
             released.append("what was released before the first step")
         return ModelCard(
@@ -170,8 +177,12 @@ def _steps(event: dp.DpEvent, plan: Plan) -> int:
     """The number of steps of a plan that an event pays for; 0 if it is of another plan."""
     is_composed = isinstance(event, dp.ComposedDpEvent) and bool(event.events)
     steps = event.events[-1] if plan.before is not None and is_composed else event
+    if plan.held_out is not None:  # of training, beside that of the held-out records
+        steps = next(iter(getattr(steps, "events", ())), steps)
+    if isinstance(steps, WorstOfDpEvent):  # of one part of the records
+        steps = steps.events[0]
     parts = (
         steps.events if isinstance(steps, dp.ComposedDpEvent) else [steps]
     )  # watched steps apart
-    count = sum(getattr(part, "count", 0) for part in parts)
+    count = plan.bands * sum(getattr(part, "count", 0) for part in parts)
     return count if count and event == plan.event_after(count) else 0

@@ -40,6 +40,9 @@ class Fitted:
         lost: Number of steps of the plan that are paid for but not in the model, because a resumed
             run could not prove that it would repeat them (see `prudent.training.run.resuming`).
         protected: What the plan counts, and its ε protects: every "record", or every "person".
+        best_step: The step that the model is from, if the best one was kept; otherwise None. The
+            last entry of `history` has the step at which the run ended. Its price is that of the
+            plan, wherever it ended.
     """
 
     model: nn.Module
@@ -49,6 +52,7 @@ class Fitted:
     predictable_noise: bool
     lost: int = 0
     protected: str = "record"
+    best_step: int | None = None
 
 
 def fit(
@@ -64,6 +68,8 @@ def fit(
     unit: Any = None,
     records_per_person: int | None = None,
     per_unit: str | None = None,
+    held_out_set: Any = None,
+    held_out_unit: Any = None,
     execution: Execution | None = None,
     corrupt: Corrupt | Corruption | None = None,
     average: float | None = None,
@@ -108,6 +114,11 @@ def fit(
             more.
         per_unit: With a unit, whether the loss of a person is the "mean" (unless given) or the
             "sum" of the losses of these records.
+        held_out_set: Private records that are not trained on, in the form of `train_set`, of which
+            a plan with a `HeldOut` releases the accuracy or the loss. They are protected like those
+            of `train_set`; see `HeldOut` for how to divide records into the two. None: none.
+        held_out_unit: Whose they are, if the unit is not the name of an entry: one id for each. A
+            person of whom there are records in `train_set` is left out.
         execution: Device, engine and other settings that do not change the plan's event. A seed
             makes the noise predictable.
         corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
@@ -152,6 +163,8 @@ def fit(
         example=example,
         unit=Unit.given(unit, records_per_person, per_unit),
         scheduler=scheduler,
+        held_out_set=held_out_set,
+        held_out_unit=held_out_unit,
     )
     charge = RunCharge(ledger, plan, delta, protected=run.protected)
     ReceiptFile.at(reporting.receipt)  # found to be writable before anything is charged
@@ -168,7 +181,8 @@ def fit(
         if reporting.out is not None:
             card = charge.model_card(model, run.protected, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))
-    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected)
+    best = opened.best.step if opened.best is not None and reporting.keep_best else None
+    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected, best)
 
 
 def _check_covered(

@@ -28,7 +28,8 @@ class Metrics:
 
     Attributes:
         step: Steps taken so far.
-        epsilon: ε so far, at `delta`; None if no δ was given or the run is not private.
+        epsilon: ε so far, at `delta`; None if no δ was given or the run is not private. A run that
+            ends here because of what it has shown costs the ε of its plan.
         delta: δ of that ε.
         relation: The neighbouring relation of that ε, in words.
         pass_rate: Fraction of passed tests since the previous entry; None without a test.
@@ -36,7 +37,7 @@ class Metrics:
         noise: Standard deviation of the noise on the last sum.
         evaluation: What the evaluation returned; if the plan releases losses, also the mean of
             those since the previous entry, `train_loss`, and the standard deviation of its noise,
-            `train_loss_noise`.
+            `train_loss_noise`; likewise `held_out_accuracy` or `held_out_loss`.
         private: Values that must not leave the data's owner; None unless requested.
     """
 

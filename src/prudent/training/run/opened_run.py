@@ -10,6 +10,7 @@ import torch
 
 from prudent._files import held
 from prudent._validate import ArgumentError
+from prudent.training.evaluation.best_model import BestModel
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import load_checkpoint, save_checkpoint
 from prudent.training.run.metrics import Metrics, Recorder
@@ -30,6 +31,7 @@ class OpenedRun:
         paid: The record of the steps that are paid for, in the folder.
         watch: Warns of a test that hardly ever passes, in the first process.
         step: Number of steps taken.
+        best: Follows what decides when the run stops and which model it returns.
     """
 
     run: TrainingRun
@@ -38,6 +40,7 @@ class OpenedRun:
     paid: PaidSteps
     watch: PassWatch
     step: int = 0
+    best: BestModel | None = None
 
     @classmethod
     @contextmanager
@@ -46,7 +49,9 @@ class OpenedRun:
         first, folder = run.processes.first, reporting.out
         paid = PaidSteps(run.plan, run.processes)
         watch = PassWatch(run.plan, run.step.expected_batch, said=run.processes.rank != 0)
-        opened = cls(run, charge, reporting, paid, watch)
+        given = reporting.monitor, reporting.patience
+        best = BestModel.of(run.plan, run.model, *given, keeps=reporting.keep_best)
+        opened = cls(run, charge, reporting, paid, watch, best=best)
         with ExitStack() as stack:
             stack.callback(run.close)
             if folder is not None:
@@ -72,6 +77,8 @@ class OpenedRun:
             first(charge.note_release)
             if run.average is not None:
                 run.average.leave()
+            if best is not None:
+                best.leave(run.model)
 
     def __iter__(self) -> Iterator[Metrics]:
         """Take the steps that are left; yields the metrics of each evaluation."""
@@ -85,14 +92,20 @@ class OpenedRun:
             tensorboard=reporting.tensorboard and speaks,
         ) as recorder:
             every = max(1, steps // 10) if (n := reporting.evaluate_every) is None else n
-            for stop in _between(self.step, steps, every, reporting.evaluate_at)[1:]:
+            held_out = run.plan.held_out
+            due = [] if held_out is None else held_out.steps_due(steps)
+            for stop in _between(self.step, steps, every, {*reporting.evaluate_at, *due})[1:]:
+                if self.best is not None and self.best.is_over:
+                    return
                 for step in self._take(stop):
                     recorder.advance()
                     if step in EARLY_LOOKS or step == stop:
                         self.watch.after(step, run.passes)
                 shown, private = self._evaluated(), reporting.private_diagnostics
+                shown |= run.tested_on_held_out()
                 metrics = run.metrics(stop, shown, self.charge.delta, private=private)
                 recorder.record(metrics)
+                self._follow(metrics)
                 self._save()
                 if speaks:
                     self._call_back(metrics)
@@ -110,6 +123,8 @@ class OpenedRun:
         """Try the evaluation before anything is charged; the run goes on as without it."""
         device = self.run.execution.device
         rehearse = getattr(self.reporting.evaluate, "rehearse", None)
+        if self.run.held_out is not None:
+            self.run.held_out.rehearse(self.run.step)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             if rehearse is None:
                 self._evaluated()
@@ -136,10 +151,19 @@ class OpenedRun:
             with self.run.shown() as model:
                 callback(model, public)
 
+    def _follow(self, metrics: Metrics) -> None:
+        """Compare the model with the best one, by the value that the first process has."""
+        best = self.best
+        if best is not None:
+            value = self.run.processes.first(lambda: metrics.evaluation.get(best.monitor))
+            with self.run.shown() as model:
+                best.follow(metrics.step, value, model)
+
     def _save(self) -> None:
         """Write a checkpoint, if there is a folder."""
         if self.reporting.out is not None:
             state = self.run.state(self.step)  # all processes take part; only one writes
+            state["best"] = None if self.best is None else self.best.state()
             self.run.processes.first(partial(save_checkpoint, self.reporting.out, state))
 
     def _go_on(self) -> None:
@@ -171,6 +195,8 @@ class OpenedRun:
             )
         if state is not None:
             self.step = self.run.restore(state, known)
+            if self.best is not None:
+                self.best.restore(state["best"])
         if self.step > taken:
             self._save()  # with the new key, before its first step
 

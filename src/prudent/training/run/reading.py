@@ -21,7 +21,7 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
-from prudent.records.people import PeopleReader, TensorReader, Unit
+from prudent.records.people import People, PeopleReader, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader, checked
 from prudent.records.seeds import Seeds
 from prudent.training.chunk import Chunk
@@ -171,12 +171,14 @@ class RunRecords:
         fingerprint: Returns the fingerprint of the records, which it computes once.
         gather: Reads a batch of this process from tensors on the device; None for items.
         loader: Reads batches of items on the host; None for tensors.
+        people: The people, if there is a unit.
     """
 
     count: int
     fingerprint: Callable[[], str]
     gather: Gather | None = None
     loader: ItemLoader | None = None
+    people: People | None = None
 
     @classmethod
     def of(
@@ -234,7 +236,7 @@ class RunRecords:
             workers=execution.workers,
             prefetch=execution.prefetch,
         )
-        return cls(count=count, fingerprint=known, loader=loader)
+        return cls(count=count, fingerprint=known, loader=loader, people=people)
 
     def check_same(self, processes: Processes) -> None:
         """Raise an error unless every process has the same records in the same order."""

@@ -2,8 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent._torch_private import pytree
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
+from prudent.receipts.receipt import Receipt
+from prudent.training.evaluation.held_out import modes_kept
 from prudent.training.gradients.engine import run_on
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.metrics import Metrics
@@ -56,6 +57,14 @@ class Reporting:
         callbacks: Functions called with the model and the public metrics after each of them is
             recorded and saved, in the first process. They see nothing private, and nothing that
             they do with it costs anything.
+        monitor: The name of the number by which `patience` and `keep_best` go: a result of
+            `evaluate`, or what the plan releases (`held_out_accuracy`, `held_out_loss`,
+            `train_loss`). One whose name ends in "loss" is better if it is lower. None: what the
+            plan releases.
+        patience: End the run when this number of values in a row are no better than the best so
+            far; None: take all steps. It costs nothing more, and no less: the price is that of the
+            plan, because when the run ended depends on what was released.
+        keep_best: Return the model with the best value instead of the last one. Costs nothing.
         out: Folder for metrics.jsonl, paid.json and checkpoint.pt, used by one run at a time. The
             checkpoint holds the key of the noise, so it is as secret as the data.
         receipt: Where the receipt of the run goes; None: receipt.json in `out`, if there is one.
@@ -73,6 +82,9 @@ class Reporting:
     evaluate_every: int | None = None
     evaluate_at: Collection[int] = attrs.field(default=(), converter=_steps)
     callbacks: Iterable[Callback] = attrs.field(default=(), converter=_functions)
+    monitor: str | None = None
+    patience: int | None = None
+    keep_best: bool = False
     out: Path | None = attrs.field(default=None, converter=_folder)
     receipt: ReceiptTarget | None = None
     resume: bool = False
@@ -85,7 +97,12 @@ class Reporting:
             _validate.function(evaluate=self.evaluate)
         if self.evaluate_every is not None:
             _validate.fields(self, partial(_validate.count, 1), "evaluate_every")
-        _validate.fields(self, _validate.flag, "resume", "tensorboard", "private_diagnostics")
+        if self.patience is not None:
+            _validate.fields(self, partial(_validate.count, 1), "patience")
+        if self.monitor is not None:
+            _validate.instance(str, "a name or None", monitor=self.monitor)
+        flags = ("resume", "tensorboard", "private_diagnostics", "keep_best")
+        _validate.fields(self, _validate.flag, *flags)
         if self.progress is not None:
             _validate.fields(self, _validate.flag, "progress")
 
@@ -126,10 +143,16 @@ class Reporting:
             facts: Other public facts that were released.
             predictable: Whether the noise was seeded.
         """
-        place = ReceiptFile.at(self._receipt)
+        place = self._receipt
         assert place is not None
-        released = {"parameters": digest_of_parameters(state), **facts}
-        place.write(charge.receipt("training", released, predictable=predictable))
+        place = place if isinstance(place, ReceiptFile) else ReceiptFile(place)
+
+        def make() -> Receipt:
+            ReceiptFile.at(place)  # it may have become another file meanwhile
+            released = {"parameters": digest_of_parameters(state), **facts}
+            return charge.receipt("training", released, predictable=predictable)
+
+        place.write(make)
 
 
 def digest_of_parameters(state: Mapping[str, Any]) -> str:
@@ -141,20 +164,6 @@ def digest_of_parameters(state: Mapping[str, Any]) -> str:
             digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
             digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Restore the training or evaluation mode of every module on exit.
-
-    `model.train()` would also switch layers that are meant to stay in evaluation mode.
-    """
-    before = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 def accuracy(features: Any, labels: Tensor, batch: int = 1000) -> "Accuracy":

@@ -144,6 +144,7 @@ class Continuity:
         paid: Paid | None,
         unproved: Callable[[bool], list[str]],
         processes: Processes,
+        plan: Plan,
     ) -> int:
         """The number of steps after which to go on: `taken` if lost steps may be repeated.
 
@@ -153,6 +154,8 @@ class Continuity:
             unproved: The parts of the run that are not proved to be what they were, given whether
                 the key of the checkpoint is the last that the run has drawn.
             processes: The processes of the run, which go on alike.
+            plan: The plan. A new key has new parts that take turns, so it begins with a new cycle:
+                with those of the old one a record takes part no more often than is paid for.
         """
         if paid is None or paid.steps <= taken:
             return taken
@@ -161,19 +164,20 @@ class Continuity:
         parts = processes.gathered(unproved(is_last))
         if not any(parts):
             return taken
+        resumed = min(plan.steps, paid.steps + -paid.steps % plan.cycle)
         if processes.rank == 0:
             warn(
-                f"The run goes on after step {paid.steps} with a new key, and the steps "
-                f"{taken + 1} to {paid.steps}, which may have been taken after its last "
+                f"The run goes on after step {resumed} with a new key, and the steps "
+                f"{taken + 1} to {resumed}, which may have been taken after its last "
                 "checkpoint, are not repeated: they stay paid for, and the model gets fewer "
                 "updates. It cannot be "
                 f"proved that these are what they were: {', '.join(dict.fromkeys(chain(*parts)))}; "
                 "the same noise on other sums could be subtracted."
             )
         self.key = shared_key(self.key.renewed, processes)
-        self.lost += paid.steps - taken
+        self.lost += resumed - taken
         self.renewals += 1
-        return paid.steps
+        return resumed
 
 
 def shared_key(make: Callable[[], Key], processes: Processes) -> Key:

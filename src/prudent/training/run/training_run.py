@@ -17,6 +17,7 @@ from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
+from prudent.training.evaluation.held_out import HeldOutRecords, modes_kept
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
@@ -32,7 +33,6 @@ from prudent.training.run.checkpoint import Paid
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reading import RunRecords
-from prudent.training.run.reporting import modes_kept
 from prudent.training.run.resuming import Continuity, Identity, machine, shared_key
 from prudent.training.run.updates import (
     Average,
@@ -63,6 +63,7 @@ class TrainingRun:
         last: The outcome of the last step.
         continuity: The key and the name of the run, and the steps that were lost.
         identity: Returns what a resumed run must prove to be the same; computed once.
+        held_out: The held-out records, if the plan releases something of them.
     """
 
     execution: Execution
@@ -74,6 +75,7 @@ class TrainingRun:
     last: StepOutcome | None = None
     continuity: Continuity
     identity: Callable[[], Identity]
+    held_out: HeldOutRecords | None = None
     _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
     @classmethod
@@ -93,6 +95,8 @@ class TrainingRun:
         example: Any = None,
         scheduler: Scheduler | None = None,
         unit: Unit | None = None,
+        held_out_set: Any = None,
+        held_out_unit: Any = None,
     ) -> Self:
         """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
         _check_parts(plan, model, loss, corrupt, execution)
@@ -119,6 +123,19 @@ class TrainingRun:
             compile=execution.compile,
             processes=processes,
         )
+        tested = HeldOutRecords.of(
+            plan,
+            held_out_set,
+            loss,
+            unit=None if unit is None else unit.of_held_out(held_out_set, held_out_unit),
+            trained=records.people,
+            collate_fn=collate_fn,
+            example=example,
+            batch=execution.physical_batch,
+            autocast=step.engine.autocast,
+        )
+        if tested is not None:
+            processes.check_same(held_out=len(tested.members))
         trainer = optimizer_of(model, optimizer, options)
         updates = Updates(
             step=step,
@@ -130,18 +147,19 @@ class TrainingRun:
         )
         sampler = PoissonSampler(
             records.count,
-            plan.sampling_rate,
+            plan.turn_rate,
             physical_batch=execution.physical_batch,
             key=key,
             device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
+            bands=plan.bands,
         )
 
         @functools.cache
         def identity() -> Identity:
             known = functools.partial(fingerprint, restored=model)
             return Identity(
-                records=records.fingerprint(),
+                records=records.fingerprint() + (tested.data() if tested is not None else ""),
                 loss=known(loss, collate_fn, corrupt),
                 model=known(model),
                 optimizer=known(optimizer, options, scheduler),
@@ -159,6 +177,7 @@ class TrainingRun:
             average=None if average is None else Average(model, average),
             continuity=Continuity(key),
             identity=identity,
+            held_out=tested,
         )
 
     @property
@@ -217,6 +236,15 @@ class TrainingRun:
             yield self.model
         rest(self.model)
 
+    def tested_on_held_out(self) -> dict[str, float]:
+        """What the plan releases of the held-out records after the last step, with its noise."""
+        due = self.held_out is not None and self.held_out.settings.is_due
+        if not due or not due(self.step.taken, self.plan.steps):
+            return {}
+        assert self.held_out is not None
+        with self.shown():
+            return self.held_out.release(self.step, self.continuity.key)
+
     @property
     def passes(self) -> float:
         """Number of passed tests so far."""
@@ -229,11 +257,11 @@ class TrainingRun:
 
     @property
     def pass_rate(self) -> float | None:
-        """Fraction of passed tests among all steps taken, after the last one; None without a test.
+        """Fraction of passed tests among all steps taken; None without a test.
 
         0 if none was taken.
         """
-        taken = max(1, self.plan.steps - self.continuity.lost)
+        taken = max(1, self.step.taken - self.continuity.lost)
         return self.passes / taken if self.tested else None
 
     def metrics(
@@ -317,6 +345,7 @@ class TrainingRun:
             paid,
             lambda is_last: self.identity().unproved(state["identity"], same_key=is_last),
             self.processes,
+            self.plan,
         )
         if step > saved:
             self._use(self.continuity.key)
@@ -337,6 +366,8 @@ class TrainingRun:
                 decides this has seen the model; the filter of a ledger allows for that.
         """
         started, plan = state["steps"], self.plan
+        if plan.held_out is not None and started % plan.held_out.every:
+            may_be_longer = False  # more would be released than both parts pay for
         if may_be_longer and plan.steps > started:
             plan = attrs.evolve(plan, steps=started)
         if state["plan"] != repr(plan) and plan.steps != started:

@@ -24,6 +24,7 @@ UNITS = ("minute", "hour", "day", "week", "month", "quarter", "year")
 _WITHIN_A_DAY = {"minute": 60e6, "hour": 3600e6}  # in microseconds
 _DAY = 86_400e6
 _FARTHEST = 2.0**52  # whole numbers of doubles
+_BEFORE_1970 = 719468.0  # days from the first of March of year 0
 _MOST = 100_000  # periods of a range
 _UNIT = "|".join(UNITS)
 _SHORT = re.compile(rf"(?P<name>.+):(?P<unit>{_UNIT})", re.IGNORECASE)
@@ -96,7 +97,10 @@ def _start(
     """The first moment of a period; for numbers of Python and for those of an engine alike.
 
     From the first of March on, months have a fixed pattern of lengths, and a leap day is the last
-    day of its year: so years and months are counted from there.
+    day of its year: so years and months are counted from there. An engine has no names for what is
+    computed on the way, so every number that is used twice doubles the length of a query: the year
+    of a century, and the day of a year, follow from quarters of days, without counting leap days
+    (Neri and Schneider 2023, Euclidean affine functions).
     """
     if unit in _WITHIN_A_DAY:
         length = lift(_WITHIN_A_DAY[unit])
@@ -110,26 +114,25 @@ def _start(
     def quotient(value: Any, divisor: float) -> Any:
         return floor(value / lift(divisor))
 
-    since = days + lift(719468.0)  # from the first of March of year 0
-    day = since - quotient(since, 146097.0) * lift(146097.0)  # of 400 years
-    leaps = quotient(day, 1460.0) - quotient(day, 36524.0) + quotient(day, 146096.0)
-    year = quotient(day - leaps, 365.0)
-    day = day - (year * lift(365.0) + quotient(year, 4.0) - quotient(year, 100.0))  # of the year
+    def rest(value: Any, divisor: float) -> Any:
+        return value - quotient(value, divisor) * lift(divisor)
+
+    quarters = days * lift(4.0) + lift(4 * _BEFORE_1970 + 3.0)  # of days
+    century = quotient(quarters, 146097.0)
+    quarters = quotient(rest(quarters, 146097.0), 4.0) * lift(4.0) + lift(3.0)  # of the century
+    year, day = quotient(quarters, 1461.0), quotient(rest(quarters, 1461.0), 4.0)
     month = quotient(day * lift(5.0) + lift(2.0), 153.0)  # 0 is March
-    march = days - day
+
+    def before(month: Any) -> Any:
+        return quotient(month * lift(153.0) + lift(2.0), 5.0)  # days of the year
+
     if unit == "month":
-        return march + quotient(month * lift(153.0) + lift(2.0), 5.0)
-
-    def divides(divisor: float) -> Any:
-        return quotient(year, divisor) - quotient(year - lift(1.0), divisor)
-
-    late = quotient(month, 10.0)  # 1 in January and February, else 0
-    leap = divides(4.0) - divides(100.0) + divides(400.0)
-    january = march + late * lift(306.0) - (lift(1.0) - late) * (lift(59.0) + leap)
-    if unit == "year":
-        return january
-    early = lift(1.0) - quotient(month + lift(11.0), 12.0)  # 1 in March, else 0
-    first = quotient(month - lift(1.0), 3.0) * lift(3.0) + lift(1.0)
-    return early * january + (lift(1.0) - early) * (
-        march + quotient(first * lift(153.0) + lift(2.0), 5.0)
-    )
+        return days - day + before(month)
+    # In months from January of year 0 to the first of the period, then from March again.
+    months = (century * lift(100.0) + year) * lift(12.0) + month + lift(2.0)
+    length = 3.0 if unit == "quarter" else 12.0
+    first = quotient(months, length) * lift(length) - lift(2.0)
+    year = quotient(first, 12.0)
+    leaps = quotient(year, 4.0) - quotient(year, 100.0) + quotient(year, 400.0)
+    days_of_years = year * lift(365.0) + leaps - lift(_BEFORE_1970)
+    return days_of_years + before(rest(first, 12.0))

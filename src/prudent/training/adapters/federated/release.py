@@ -97,6 +97,13 @@ class RoundRelease:
             raise _validate.ArgumentError(
                 "plan", "without a watch", shown="one", why="clients send updates and no losses"
             )
+        if plan.bands > 1:
+            raise _validate.ArgumentError(
+                "plan",
+                "with bands=1",
+                shown=f"bands={plan.bands}",
+                why="clients join when they can, and noise that cancels needs them in turns",
+            )
         expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
         if expected is None:
             raise ValueError(

@@ -7,11 +7,13 @@ from typing import Any
 
 import attrs
 from transformers import Trainer
+from transformers.trainer_utils import IntervalStrategy
 
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.plan import Plan
+from prudent.training.watch import HeldOut, Watch
 
 
 @attrs.frozen
@@ -190,11 +192,16 @@ def planned(
     epsilon: float | None,
     delta: float,
     aggregation: Aggregation | None,
+    bands: int | None,
+    watch: Watch | None,
+    held_out: HeldOut | None,
 ) -> Plan:
     """The given plan, or one made of the settings with the noise that `epsilon` needs."""
     if plan is not None:
-        if aggregation is not None:
-            raise ArgumentError("aggregation", "in the plan", shown="both")
+        given = {"aggregation": aggregation, "bands": bands, "watch": watch, "held_out": held_out}
+        for name, value in given.items():
+            if value is not None:
+                raise ArgumentError(name, "in the plan", shown="both")
         if args.max_steps > 0 and args.max_steps != plan.steps:
             raise ArgumentError(
                 "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
@@ -208,6 +215,9 @@ def planned(
         sampling_rate=rate,
         steps=args.max_steps if args.max_steps > 0 else epochs,
         aggregation=aggregation,
+        bands=1 if bands is None else bands,
+        watch=watch,
+        held_out=held_out,
     )
     return plan.calibrate(epsilon=_validate.positive(epsilon=epsilon), delta=delta)
 
@@ -235,6 +245,8 @@ def adapted(args: Any, plan: Plan) -> Any:
     own.gradient_accumulation_steps = 1
     own.max_grad_norm = 0.0
     own.max_steps = plan.steps
+    if plan.held_out is not None:
+        own.eval_strategy, own.eval_steps = IntervalStrategy.STEPS, plan.held_out.every
     return own
 
 

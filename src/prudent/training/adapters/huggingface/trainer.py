@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptFile
+from prudent.receipts.receipt import Receipt
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
-from prudent.records.reader import checked
+from prudent.records.reader import RecordReader, checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.checkpoints import digests, identity_of, restorable
 from prudent.training.adapters.huggingface.records import (
@@ -41,6 +43,7 @@ from prudent.training.adapters.huggingface.self_test import (
 from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
+from prudent.training.evaluation.held_out import HeldOutRecords, check_held_out
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
 from prudent.training.parallel.processes import Alone
@@ -51,6 +54,7 @@ from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
+from prudent.training.watch import HeldOut, HeldOutMetric, Watch
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
@@ -90,6 +94,16 @@ class PrivateTrainer(Uncopied, Trainer):
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
+        bands: With `epsilon`: noise that cancels over so many steps, as in `Plan`; 1 unless given.
+        watch: With `epsilon`: the training loss as a release, as in a plan. It is logged as `loss`
+            and `loss_noise`; without one the loss is not logged.
+        held_out: With `epsilon`: the accuracy or loss on held-out records as a release, as in a
+            plan. It is released, and evaluations take place, in the steps that it names. It is
+            logged as `eval_held_out_accuracy` or `eval_held_out_loss`, each with `_noise`, and
+            `metric_for_best_model`, `load_best_model_at_end` and `EarlyStoppingCallback` may use
+            it at no further cost.
+        held_out_set: The private records of which it is released, as for `prudent.fit`.
+        held_out_unit: As for `prudent.fit`.
         unit: Who each record belongs to, as for `prudent.fit`; the name of a column, such as
             "user_id", is taken out of the inputs of the model. Batches are then drawn of people, of
             whom the batch size of the settings are expected, and `max_grad_norm` bounds the
@@ -118,6 +132,8 @@ class PrivateTrainer(Uncopied, Trainer):
         plan: The plan that is carried out.
     """
 
+    control: TrainerControl
+
     @answering_opacus(
         data_loader="train_dataset",
         epochs="num_train_epochs of TrainingArguments",
@@ -131,6 +147,11 @@ class PrivateTrainer(Uncopied, Trainer):
         epsilon: float | None = None,
         delta: float | None = None,
         aggregation: Aggregation | None = None,
+        bands: int | None = None,
+        watch: Watch | None = None,
+        held_out: HeldOut | None = None,
+        held_out_set: Any = None,
+        held_out_unit: Any = None,
         unit: Any = None,
         records_per_person: int | None = None,
         per_unit: str | None = None,
@@ -153,8 +174,20 @@ class PrivateTrainer(Uncopied, Trainer):
         self._people = None if self._unit is None else self._unit.people(data, len(data))
         self._count = len(data) if self._people is None else len(self._people)
         self.plan = settings.planned(
-            args, self._count, plan=plan, epsilon=epsilon, delta=self.delta, aggregation=aggregation
+            args,
+            self._count,
+            plan=plan,
+            epsilon=epsilon,
+            delta=self.delta,
+            aggregation=aggregation,
+            bands=bands,
+            watch=watch,
+            held_out=held_out,
         )
+        check_held_out(self.plan, held_out_set)
+        self._held_out: HeldOutRecords | None = None
+        self._held_out_set, self._held_out_unit = held_out_set, held_out_unit
+        self._tested_at = 0  # the step after which the held-out records were used last
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
         self._recompute = recompute
         if recompute is None:
@@ -173,7 +206,11 @@ class PrivateTrainer(Uncopied, Trainer):
         self._passes = torch.zeros(())
         self._losses: list[float] = []  # released since the last entry of the log
         given["args"] = settings.adapted(args, self.plan)
+        evaluated = given.get("eval_dataset")
+        if self.plan.held_out is not None and evaluated is None:
+            given["eval_dataset"] = ()  # Trainer evaluates nothing without one
         super().__init__(**given)
+        self.eval_dataset = evaluated
         self.add_callback(_Follow(self))
 
     def __repr__(self) -> str:
@@ -203,9 +240,10 @@ class PrivateTrainer(Uncopied, Trainer):
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             self._count,
-            self.plan.sampling_rate,
+            self.plan.turn_rate,
             physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._continuity.key,
+            bands=self.plan.bands,
         )
         # A compiled or captured step is one for each shape.
         whole = self._compile or self.args.device.type == "cuda"
@@ -357,13 +395,11 @@ class PrivateTrainer(Uncopied, Trainer):
         engine = BookKeeping(
             self.model, self._loss, recompute=bool(self._recompute), autocast=autocast
         )
-        row = {name: value.to(self.args.device) for name, value in self._reading()[1].items()}
+        collate, examples = self._reading()
+        row = {name: value.to(self.args.device) for name, value in examples.items()}
         check_reach(reach(engine, *self._split(row)))
         engine.slots = None if self._people is None else self._people.slots
-        self._charge.pay()
-        self._begun = True
-        self._positions = Positions.of(self.model)
-        self._step = Step(
+        step = Step(
             self.plan,
             self.model,
             self._loss,
@@ -372,11 +408,82 @@ class PrivateTrainer(Uncopied, Trainer):
             key=self._continuity.key,
             compile=self._compile,
         )
+        self._held_out = self._held_out_records(collate, examples, autocast)
+        if self._held_out is not None:
+            self._held_out.rehearse(step)
+        self._charge.pay()
+        self._begun = True
+        self._positions = Positions.of(self.model)
+        self._step = step
         self._passes = torch.zeros((), device=self.args.device)
         if self._saved is not None:
             self._step.state.load_state_dict(self._saved["release"])
             self._passes += self._saved["passes"].to(self.args.device)
             self._saved = None
+
+    # ---- held-out records --------------------------------------------------------------------
+
+    def _held_out_records(
+        self, collate: Any, examples: Row, autocast: torch.dtype | None
+    ) -> HeldOutRecords | None:
+        like = {name: value[0] for name, value in examples.items()}
+        data, unit = self._held_out_set, self._unit
+
+        def split(row: Any) -> tuple[Row, Any]:
+            inputs, targets = self._split(dict(row))
+            settings = self.plan.held_out
+            right = settings is not None and settings.metric is HeldOutMetric.ACCURACY
+            return inputs, row["labels"] if right else targets
+
+        return HeldOutRecords.of(
+            self.plan,
+            data,
+            self._loss,
+            unit=None if unit is None else unit.of_held_out(data, self._held_out_unit),
+            trained=self._people,
+            batch=self.args.per_device_eval_batch_size,
+            autocast=autocast,
+            reader=lambda items, first: RecordReader(items, collate, first, like=like, cut=True),
+            split=split,
+        )
+
+    def is_test_due(self) -> bool:
+        """Whether the plan releases something of the held-out records after the last step."""
+        settings, step = self.plan.held_out, self._step
+        if settings is None or step is None or not self.is_in_train:
+            return False
+        return self._tested_at < step.taken and settings.is_due(step.taken, self.plan.steps)
+
+    def _tested(self) -> dict[str, float]:
+        """What is released of the held-out records now, by the names of an evaluation."""
+        if not self.is_test_due():
+            return {}
+        assert self._held_out is not None
+        assert self._step is not None
+        self._tested_at = self._step.taken
+        found = self._held_out.release(self._step, self._continuity.key)
+        return {f"eval_{name}": value for name, value in found.items()}
+
+    def evaluate(self, eval_dataset: Any = None, *rest: Any, **options: Any) -> dict[str, float]:
+        """Evaluate as Trainer does; without public records, on the held-out ones if that is due."""
+        if eval_dataset is not None or self.eval_dataset is not None or not self.is_test_due():
+            found: dict[str, float] = super().evaluate(eval_dataset, *rest, **options)
+            return found
+        if callable(ready := getattr(self.optimizer, "eval", None)):  # schedule-free optimizers
+            ready()
+        found = self._tested()
+        self.log(found)
+        control: Any = self.callback_handler.on_evaluate(
+            self.args, self.state, vars(self)["control"], found
+        )
+        self.control = control
+        return found
+
+    def evaluation_loop(self, *positional: Any, **options: Any) -> Any:
+        """As Trainer's, with what is released of the held-out records, if that is due."""
+        output = super().evaluation_loop(*positional, **options)
+        output.metrics.update(self._tested())
+        return output
 
     # ---- what is shown -----------------------------------------------------------------------
 
@@ -426,11 +533,13 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
+        ReceiptFile(folder / "receipt.json").write(self._receipt)
+
+    def _receipt(self) -> Receipt:
         parameters = {} if self.model is None else self.model.state_dict()
         released = {"parameters": digest_of_parameters(parameters)}
         predictable = self._continuity.key.predictable
-        receipt = self._charge.receipt("training", released, predictable=predictable)
-        receipt.write(folder / "receipt.json")
+        return self._charge.receipt("training", released, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
@@ -462,15 +571,24 @@ class PrivateTrainer(Uncopied, Trainer):
         found = records_fingerprint(self.train_dataset)  # may read every record
         return found if self._people is None else self._people.fingerprint(found)
 
+    @functools.cached_property
+    def _held_out_fingerprint(self) -> str:
+        return "" if self._held_out_set is None else records_fingerprint(self._held_out_set)
+
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
         return identity_of(
             self.model,
             self.args,
-            records=self._records_fingerprint,
+            records=self._records_fingerprint + self._held_out_fingerprint,
             loss=(self.compute_loss_func, self.label_smoother),
-            reading=(self.data_collator, self._max_length, self._given_example),
+            reading=(
+                self.data_collator,
+                self._max_length,
+                self._given_example,
+                self._held_out_unit,
+            ),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
             execution=(self._recompute, self._compile, self._accumulates),
         )
@@ -495,6 +613,7 @@ class PrivateTrainer(Uncopied, Trainer):
             paid,
             lambda is_last: identity.unproved(state["identity"], same_key=is_last),
             Alone(),
+            self.plan,
         )
         state["release"]["taken"] = step
         if taken < step == self.plan.steps:
@@ -528,6 +647,19 @@ class _Follow(TrainerCallback):
             self._left -= 1
             if trainer._positions.check(trainer.model, last=not self._left):
                 self._left, trainer._positions = 0, None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate when the plan releases something of held-out records, and only then."""
+        trainer = self._trainer
+        if trainer.plan.held_out is not None:
+            control.should_evaluate = trainer.is_test_due()
+            if control.should_evaluate and args.load_best_model_at_end:
+                control.should_save = args.save_strategy != "best"
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Evaluate nothing that the last step has not."""
+        if self._trainer.plan.held_out is not None:
+            control.should_evaluate = False
 
     def on_save(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """Complete a checkpoint by the key and the state of the private step."""
