@@ -45,7 +45,7 @@ def verify(
 
     try:
         found = check(receipt, signer=signer, head=head)
-    except (DamagedFileError, NewerFormatError, OSError) as error:
+    except (DamagedFileError, NewerFormatError) as error:
         tell(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
     if as_json:
