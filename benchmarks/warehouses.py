@@ -145,10 +145,10 @@ class Traffic:
     """How many queries were asked, and how much came back, at eight bytes a number."""
 
     def __init__(self) -> None:
-        from prudent.release.columns import queries, table_rows
+        from prudent.release.columns import asking, table_rows
 
         self.queries = self.rows = self.bytes = 0
-        fetch = queries.fetched
+        fetch = asking.fetched
 
         def counted(expression: Any) -> Any:
             columns = fetch(expression)
@@ -158,7 +158,7 @@ class Traffic:
             self.bytes += 8 * rows * len(columns)
             return columns
 
-        queries.fetched = table_rows.fetched = counted
+        asking.fetched = table_rows.fetched = counted
 
 
 def client(engine: str, rows: int, where: str, rounds: int, questions: list[str]) -> None:

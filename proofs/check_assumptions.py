@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-CLAIM = re.compile(r"^(?:Theorem|Lemma|Corollary|Example)\s+([\w']+)", re.MULTILINE)
+# A claim begins a sentence, wherever on its line, perhaps behind an attribute.
+CLAIM = re.compile(
+    r"(?:\A|(?<=[.{}\]*+-]))\s*(?:(?:Local|Global|Program|Polymorphic|Monomorphic)\s+)*"
+    r"(?:Theorem|Lemma|Corollary|Example|Fact|Proposition|Property|Remark)\s+([\w']+)"
+)
 GAP = re.compile(r"\b(Admitted|admit|give_up|Axioms?|Parameters?|Conjecture|bypass_check|Unset)\b")
 COMMENT = re.compile(r"\(\*.*?\*\)", re.DOTALL)
 

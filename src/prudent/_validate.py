@@ -268,6 +268,11 @@ def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
         object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
 
 
+def by(check: Callable[..., Any], *limits: Any, **options: Any) -> Callable[[Any, Any, Any], None]:
+    """A validator for a field of attrs, by one of the checks above and its limits."""
+    return lambda _, field, value: check(*limits, **options, **{field.name: value})
+
+
 class _Unique(enum.EnumType):
     """Looks members up by values that can be looked up: an array is equal to many at once."""
 

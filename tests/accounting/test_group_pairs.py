@@ -54,18 +54,18 @@ def hockey_stick(pair, epsilon):
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize(("records", "rate", "sigma"), [(1, 0.1, 0.8), (3, 0.02, 1.1), (4, 1.0, 5)])
 def test_the_profile_is_the_hockey_stick(records, rate, sigma, replaced, swap):
-    pair = ShiftedPair.of_sample(records, rate, sigma, replaced=replaced)
+    (pair,) = ShiftedPair.of_sample(records, rate, sigma, replaced=replaced).pairs
     pair = pair.swapped() if swap else pair
     for epsilon, found in zip(EPSILONS, pair.profile(EPSILONS), strict=True):
         exact = hockey_stick(pair, epsilon)
-        assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-9) + 2e-14, epsilon
+        assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-9) + 3e-12, epsilon
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("records", "rate", "sigma"), [(2, 0.05, 1.0), (3, 0.01, 0.7)])
 def test_a_person_in_poisson_batches_costs_what_a_peer_says(records, rate, sigma):
-    pair = ShiftedPair.of_sample(records, rate, sigma, replaced=False)
-    ours = PldAccountant().compose(DominatedDpEvent(Dominating((pair,))), 20).get_epsilon(1e-6)
+    worst = ShiftedPair.of_sample(records, rate, sigma, replaced=False)
+    ours = PldAccountant().compose(DominatedDpEvent(worst), 20).get_epsilon(1e-6)
     counts = range(records + 1)
     masses = [float(stats.binom.pmf(count, records, rate)) for count in counts]
     peer = PeerAccountant(value_discretization_interval=0.01)  # slow on a fine grid
@@ -101,13 +101,28 @@ def test_opposite_shifts_on_a_line_are_the_worst_of_all_directions():
     assert nearest > 0.999  # the worst directions are among them
 
 
-def test_counts_of_many_records_keep_their_mass_and_move_a_thin_tail_up():
-    masses, counts = sampled_counts(1000, 1e-3)
-    assert masses.sum() == pytest.approx(1, abs=1e-12)
-    assert counts[-1] == 1000
-    assert len(counts) < 40
-    for count in (0.0, 2.0, 5.0, 12.0):
-        assert masses[counts > count].sum() >= stats.binom.sf(count, 1000, 1e-3) * (1 - 1e-12)
+@pytest.mark.parametrize(
+    ("records", "rate"), [(3, 1.0), (5, 0.999), (1000, 1e-3), (20_000, 1e-5), (1000, 0.3)]
+)
+def test_counts_of_many_records_have_binomial_masses_up_to_a_thin_tail(records, rate):
+    masses, counts, rest = sampled_counts(records, rate)
+    assert (rest > 0) == (counts[-1] < records)
+    with mpmath.workdps(40):
+        for mass, count in zip(masses, counts, strict=True):
+            exact = mpmath.binomial(records, int(count)) * mpmath.mpf(rate) ** int(count)
+            exact *= mpmath.mpf(1 - rate) ** int(records - count)
+            assert abs(mass - exact) <= 1e-12 * exact + 1e-290
+        missing = 1 - mpmath.fsum(map(mpmath.mpf, masses))
+    assert missing <= rest + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 8.0])
+def test_the_profile_of_twenty_thousand_records_is_not_understated(epsilon):
+    """A huge shift of negligible mass spread the nodes of the loss: δ was too low by 4e-4."""
+    worst = ShiftedPair.of_sample(20_000, 1e-5, 1.0, replaced=False)
+    found = worst.profile(np.array([epsilon]))[0]
+    exact = hockey_stick(worst.pairs[0], epsilon)
+    assert exact <= found <= exact * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +130,7 @@ def test_counts_of_many_records_keep_their_mass_and_move_a_thin_tail_up():
     [
         MixturePair.of((1.0, 1.0, 1.3)),
         MixturePair.of((0.6, 0.5, 1.1), (0.4, 0.45, 0.55), (0.0, 0.05, 3.0)),
-        ShiftedPair.of_sample(3, 0.05, 0.7, replaced=False),
+        ShiftedPair.of_sample(3, 0.05, 0.7, replaced=False).pairs[0],
     ],
 )
 def test_a_bound_joined_by_chords_is_above_the_profile_and_near_it(pair):
@@ -127,7 +142,7 @@ def test_a_bound_joined_by_chords_is_above_the_profile_and_near_it(pair):
         (bound.swapped().profile(epsilon), pair.swapped().profile(epsilon)),
         (bound.swapped().swapped().profile(epsilon), pair.profile(epsilon)),
     ):
-        assert np.all(found >= exact * (1 - 1e-12) - 1e-300)
+        assert np.all(found >= exact * (1 - 1e-10) - 1e-300)
         assert np.all(found <= exact * (1 + 1e-2) + 1e-9)
 
 
@@ -154,17 +169,18 @@ def test_the_chain_of_two_gaussian_steps_is_above_the_double_step():
     assert np.all(bound[near] <= 1.25 * exact[near])
 
 
-@pytest.mark.parametrize(("records", "rate", "tabulated"), [(17, 1e-3, True), (300, 1e-5, False)])
-def test_a_table_bounds_its_pair_or_there_is_none(records, rate, tabulated):
+@pytest.mark.parametrize(("shift", "tabulated"), [(17.0, True), (300.0, False)])
+def test_a_table_bounds_its_pair_or_there_is_none(shift, tabulated):
     """Losses of thousands overflow: a table of them had no mass, and so the price of no release."""
-    worst = Dominating((ShiftedPair.of_sample(records, rate, 1.0, replaced=False),))
+    masses, shifts = np.array([1 - 1e-3, 1e-3, 1e-20]), np.array([0.0, 1.0, shift])
+    worst = Dominating((ShiftedPair(masses, shifts, np.ones(1), np.zeros(1)),))
     losses = np.linspace(-0.5, 2.0, 501)
     for upper, sign in ((True, 1), (False, -1)):
         table = as_table(worst, upper, 1e-40)
         assert isinstance(table.pairs[0], TabulatedPair) == tabulated
         for adding in (False, True):
             exact, found = (each.profile(losses, adding=adding) for each in (worst, table))
-            assert (sign * (found - exact) >= -1e-13).all()
+            assert (sign * (found - exact) >= -2e-12).all()
             assert np.abs(found - exact).max() < 1e-5
 
 

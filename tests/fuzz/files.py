@@ -242,8 +242,7 @@ def _settings() -> list[bytes]:
 
 
 def _read_settings(path: Path) -> object:
-    from prudent.lab.commands.experiment_flags import experiment_of
-    from prudent.lab.commands.train import _from_file
+    from prudent.lab.commands.train import _from_file, experiment_of
 
     return experiment_of(_from_file(path))
 

@@ -17,13 +17,19 @@ FINE = "Theorem fine : 1 = 1.\nProof. reflexivity. Qed.\n"
 REAL = "Require Import Reals.\nTheorem real : (0 < 1)%R.\nProof. apply Rlt_0_1. Qed.\n"
 ASSUMED = "Hypothesis cheat : 1 = 2.\nTheorem bad : 1 = 2.\nProof. exact cheat. Qed.\n"
 DECLARED = ASSUMED.replace("Hypothesis", "Axiom")
+HIDDEN = ASSUMED.replace("Theorem bad", "{} bad")
+PLACES = ["  Theorem", "Fact", "Proposition", "Remark", "Property", "Local Lemma", "#[local] Lemma"]
+PLACES += ["Definition one := 1. Corollary"]
 ADMITTED = "Theorem bad : 1 = 2.\nProof. Admitted.\n"
 
 
 @pytest.mark.parametrize(
     ("text", "status"),
-    [(FINE, 0), (REAL, 0), (FINE + ASSUMED, 1), (FINE + DECLARED, 1), (FINE + ADMITTED, 1)],
-    ids=["no axiom", "those of the reals", "assumed", "declared", "admitted"],
+    [
+        *((FINE, 0), (REAL, 0), (FINE + ASSUMED, 1), (FINE + DECLARED, 1), (FINE + ADMITTED, 1)),
+        *((FINE + HIDDEN.format(place), 1) for place in PLACES),
+    ],
+    ids=["no axiom", "those of the reals", "assumed", "declared", "admitted", *PLACES],
 )
 def test_only_proofs_pass(text: str, status: int, tmp_path: Path) -> None:
     for name in ("check_assumptions.py", "allowed-axioms.txt"):

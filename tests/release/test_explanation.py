@@ -12,9 +12,11 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa  # noqa: E402
 
-from prudent.release import Ledger, statistics  # noqa: E402
+from prudent.release import Ledger, statistics, table  # noqa: E402
+from prudent.release.columns import asking  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
+from prudent.release.columns.units import StagedTable  # noqa: E402
 from prudent.release.explanation import Question, explain  # noqa: E402
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
@@ -66,9 +68,9 @@ def test_a_release_asks_what_was_explained(
     table = backend.table("t")
     explained = explain(statistic, table, "x", records=5_000, **own, **COST)
     sent: list[str] = []
-    fetch = table_queries.fetched
+    fetch = asking.fetched
     monkeypatch.setattr(
-        table_queries,
+        asking,
         "fetched",
         lambda query: (sent.append(str(ibis.to_sql(query))), fetch(query))[1],
     )
@@ -132,3 +134,20 @@ def test_a_wrong_request_is_refused_as_by_the_release() -> None:
         explain(statistics.median, TABLE, "x", by="city", groups="private", **MEDIAN)
     with pytest.raises(TypeError, match="epsilom"):
         explain(statistics.median, TABLE, "x", epsilom=1.0, **MEDIAN)
+
+
+@pytest.mark.parametrize("own", [{}, {"unit": "who"}], ids=["rows", "persons"])
+def test_a_dry_run_of_a_table_shows_the_queries_and_computes_nothing(
+    monkeypatch: pytest.MonkeyPatch, own: dict[str, Any]
+) -> None:
+    """What the engine keeps of units is not computed, and one query asks for two groups."""
+
+    def computed(_: object) -> None:
+        raise AssertionError("the rows of units were read")
+
+    monkeypatch.setattr(StagedTable, "kept", computed)
+    groups: Any = {"by": "city", "groups": ["Bergen", "Oslo", "Rome"]}
+    preview: Any = table(TABLE, ["count(*)", "avg(x)"], **groups, **own, epsilon=1.0, dry_run=True)
+    counted, averaged = (part.queries for part in preview.parts)
+    assert len(counted) == 1
+    assert [query.count("UNNEST") for query in averaged] == [0, 1, 1, 1]

@@ -2,6 +2,7 @@
 
 import math
 
+import attrs
 import dp_accounting as dp
 import pytest
 import torch
@@ -9,7 +10,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import prudent
-from prudent import ArgumentError
 from prudent.training import (
     Chunk,
     Key,
@@ -128,9 +128,102 @@ def test_a_run_records_its_losses_with_their_noise(tmp_path):
     assert '"train_loss_noise"' in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_a_loop_of_your_own_has_no_loss_to_bound():
-    data = TensorDataset(torch.randn(20, 2), torch.zeros(20))
-    model = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(ArgumentError, match="without a watch"):
-        make_private(model, optimizer, DataLoader(data, batch_size=2), plan=PLAN)
+@pytest.mark.filterwarnings("ignore::prudent._warning.PredictableNoiseWarning")
+class TestOwnLoop:
+    QUIET = Plan(
+        sampling_rate=0.5, steps=5, aggregation=SUM, expected_batch=10,
+        watch=Watch(loss_every=2, bound=2.0, noise_multiplier=1e-9),
+    )  # fmt: skip
+
+    def loop(self, plan=QUIET, **options):
+        targets = torch.linspace(0, 4, 20)
+        data = TensorDataset(torch.ones(20, 2), targets)
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return make_private(
+            model, optimizer, DataLoader(data, batch_size=10), plan=plan, key=Key.from_seed(4),
+            **options,
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("options", [{}, {"max_physical_batch": 3}, {"unit": [1, 2] * 10}])
+    def test_losses_that_are_handed_over_are_clipped_by_record_or_person(self, options):
+        if "unit" in options:
+            options = {**options, "records_per_person": 4}
+        model, optimizer, loader = self.loop(**options)
+        for _ in range(2):
+            for inputs, targets in loader:
+                before, slots = optimizer.steps, loader.slots or 1
+                losses = losses_of(model(inputs), targets)
+                optimizer.watch(losses)
+                losses.sum().div(max(1, len(losses))).backward()
+                optimizer.step()
+                shown = losses.detach().reshape(-1, slots).mean(1).clamp(0, 2).sum() / 10
+                if before % 2 == 0:
+                    assert optimizer.released["train_loss"] == pytest.approx(float(shown), abs=1e-6)
+                    assert optimizer.released["train_loss_noise"] == pytest.approx(2e-10)
+                else:
+                    assert optimizer.released == {}
+        assert optimizer.steps == 4
+
+    def test_a_step_that_releases_the_loss_needs_it(self):
+        model, optimizer, loader = self.loop()
+        inputs, targets = next(iter(loader))
+        losses_of(model(inputs), targets).mean().backward()
+        for losses in (None, torch.zeros(len(targets) + 1)):
+            if losses is not None:
+                optimizer.watch(losses)
+            with pytest.raises(ValueError, match="one loss for each row") as error:
+                optimizer.step()
+            assert str(len(targets)) not in str(error.value)
+            assert optimizer.steps == 0
+            inputs, targets = next(iter(loader))
+            losses_of(model(inputs), targets).mean().backward()
+
+    def test_held_out_records_are_released_when_they_are_due(self):
+        plan = attrs.evolve(
+            self.QUIET, watch=None, expected_batch=None,
+            held_out=prudent.HeldOut(every=2, noise_multiplier=1e-9, metric="loss", bound=8.0),
+        )  # fmt: skip
+        held = TensorDataset(torch.ones(9, 2), torch.arange(9.0))
+        model, optimizer, loader = self.loop(plan, held_out_set=held, held_out_loss=losses_of)
+        found = []
+        for _ in range(3):
+            for inputs, targets in loader:
+                if optimizer.steps == 5:
+                    break
+                losses_of(model(inputs), targets).mean().backward()
+                optimizer.step()
+                found.append(optimizer.released)
+        assert [bool(each) for each in found] == [False, True, False, True, True]
+        assert found[1]["held_out_loss"] == pytest.approx(4.0, abs=1e-6)
+        assert found[1]["held_out_loss_noise"] == pytest.approx(4e-9 / 9)
+
+    def test_epsilon_leaves_room_for_both(self):
+        data = TensorDataset(torch.ones(20, 2), torch.zeros(20, dtype=torch.long))
+        model = nn.Linear(2, 2)
+        _, optimizer, _ = make_private(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=2),
+            epsilon=3.0, delta=1e-5, epochs=1, watch=WATCH, held_out_set=data,
+            held_out=prudent.HeldOut(every=5, noise_multiplier=9.0),
+        )  # fmt: skip
+        assert optimizer.plan.watch == WATCH
+        assert optimizer.plan.held_out is not None
+        assert optimizer.plan.epsilon(1e-5) <= 3.0
+
+
+@pytest.mark.filterwarnings("ignore::prudent._warning.PredictableNoiseWarning")
+@pytest.mark.parametrize("unit", [None, [1, 2, 3, 4, 5] * 4])
+def test_a_batch_without_a_step_is_not_passed_over(unit):
+    plan = Plan(sampling_rate=0.5, steps=60, aggregation=SUM, expected_batch=10)
+    model, optimizer, loader = TestOwnLoop().loop(plan, unit=unit)
+
+    def skip_one():
+        for _ in range(20):
+            for number, (inputs, targets) in enumerate(loader):
+                if number % 2:
+                    losses_of(model(inputs), targets).mean().backward()
+                    optimizer.step()
+
+    with pytest.raises(ValueError, match="a step on every batch"):
+        skip_one()
+    assert optimizer.steps < 10

@@ -333,6 +333,39 @@ def test_the_command_line_says_what_it_found(tmp_path, capsys):
     assert main(["verify", str(path)]) == 2
 
 
+def test_a_bug_of_the_check_refutes_nothing(tmp_path, capsys, monkeypatch):
+    from prudent.cli import main
+
+    def broken(*_):
+        raise KeyError("planted")
+
+    path = tmp_path / "answer.json"
+    prudent.count(VALUES, epsilon=1.0, receipt=path)
+    monkeypatch.setattr("prudent.verification.checks._ledger", broken)
+    assert main(["verify", str(path)]) == 3
+    told = capsys.readouterr()
+    assert told.err.startswith("Could not check the receipt")
+    assert "planted" not in told.out + told.err
+
+
+@pytest.mark.parametrize("make", [pure, classifier, *SLOWER[-2:]])
+@pytest.mark.parametrize("failing", ["plain_value", "theorems_of"])
+def test_an_answer_outlives_a_receipt_that_fails(make, failing, tmp_path, monkeypatch):
+    """It is released and charged: a bug of the receipt may not take it away, nor quote it."""
+
+    def broken(*_):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(f"prudent.receipts.making.{failing}", broken)
+    path = tmp_path / "answer.json"
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=5.0, delta=1e-5) as ledger:
+        with pytest.warns(UserWarning, match="The receipt could not be written") as told:
+            make(path, ledger)
+        assert "secret" not in str(told[0].message)
+        assert ledger.spent > 0
+    assert not path.exists()
+
+
 def test_a_checklist_says_what_is_open(tmp_path):
     from prudent.cli import main
 

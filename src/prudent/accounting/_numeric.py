@@ -53,6 +53,14 @@ def each(
     return float(found[0]) if numbers.ndim == 0 else found.reshape(numbers.shape)
 
 
+def log_sum(exponents: Array) -> Array:
+    """The logarithm of Σ e^exponent along the last axis; scipy's has ten times the overhead."""
+    peak = exponents.max(axis=-1)
+    safe = np.where(np.isfinite(peak), peak, 0.0)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(safe + np.log(np.exp(exponents - safe[..., None]).sum(axis=-1)))
+
+
 def float_above(value: Fraction | float) -> float:
     """The least float that is not below a number."""
     number = float(value)

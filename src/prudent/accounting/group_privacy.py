@@ -57,8 +57,12 @@ from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
 from prudent.accounting.serialisation import describe
 
-_SHARES = (0.25, 1.0, 4.0, 16.0)  # ratios of the δ of a link of a chain to that of the link before
+_RATIOS = tuple(4.0**k for k in np.arange(-1, 3.1, 0.25))  # of the δ of a link to the one before
+_SHARES = (1, 1e-1, 1e-2, 1e-4, 1e-8, 1e-16, 1e-32, 1e-64, 1e-128)  # of δ, priced to choose a ratio
+_LEAST_LINK = 1e-290  # δ of a link that is priced
+_ROUGHLY = 1.05  # more than by which interpolated prices differ
 _STEPS = 6  # bisections of the exponent of δ, for relations of several records
+_ABOVE = 1 + 1e-12  # covers the relative error of binomial masses
 _TAIL = 1e-22  # how far the profile of one release may be above its limit at the last node
 
 
@@ -85,14 +89,14 @@ def epsilon_of(
     _validate.function(accountant=accountant)
     if relation.distance == 1:
         return accountant().compose(event).get_epsilon(delta)
-    bounds = []
+    known = math.inf
     apart = event_at_distance(event, relation)
     if apart is not None and accountant().supports(apart):
-        bounds.append(accountant().compose(apart).get_epsilon(delta))
+        known = accountant().compose(apart).get_epsilon(delta)
         if has_exact_pairs(event):
-            return bounds[0]
+            return known
     whole = accountant().compose(event)
-    return min(*bounds, _chain_epsilon(whole.get_epsilon, delta, relation.distance), math.inf)
+    return _chain_epsilon(whole.get_epsilon, delta, relation.distance, known)
 
 
 def has_exact_pairs(event: dp.DpEvent) -> bool:
@@ -108,20 +112,41 @@ def _noise_scales(inner: dp.DpEvent, rate: float) -> bool:
     return parts is not None and parts.sigma > 0 and not parts.others
 
 
-def _chain_epsilon(curve: Callable[[float], float], delta: float, distance: int) -> float:
-    """The ε of the chain, the least over several ways to divide δ among the links."""
-    bounds = [distance * curve(0.0)]  # finite if every event is pure DP
-    shared = delta * (1 - 1e-12)  # despite rounding, the shares must not add up to more than δ
-    for ratio in _SHARES if delta > 0 else ():
-        powers = ratio ** (np.arange(distance) - (distance - 1.0) * (ratio > 1))  # at most 1
-        total = 0.0
-        for share in powers / powers.sum():
-            link = shared * float(share) * math.exp(-total)
-            total = math.inf if link == 0 else total + curve(link)
-            if total == math.inf:
-                break
-        bounds.append(total)
-    return min(bounds)
+def _chain_epsilon(
+    curve: Callable[[float], float], delta: float, distance: int, known: float
+) -> float:
+    """The ε of the chain, for the best of many ways to divide δ among the links, or `known`.
+
+    A few δ are priced in order to choose the way: between them √(-log δ) tells about ε.
+    """
+    known = min(known, distance * curve(0.0))  # finite if every event is pure DP
+    if delta == 0:
+        return known
+    deltas = [delta * share for share in _SHARES if delta * share > _LEAST_LINK]
+    roots, prices = [math.sqrt(-math.log(one)) for one in deltas], [curve(one) for one in deltas]
+
+    def rough(link: float) -> float:
+        root = math.sqrt(-math.log(link))
+        return float(np.interp(root, roots, prices, right=math.inf))
+
+    totals = [_chain(rough, delta, distance, ratio) for ratio in _RATIOS]
+    best = int(np.argmin(totals))
+    if totals[best] > known * _ROUGHLY:
+        return known
+    return min(known, _chain(curve, delta, distance, _RATIOS[best]))
+
+
+def _chain(curve: Callable[[float], float], delta: float, distance: int, ratio: float) -> float:
+    """The ε of a chain whose links have shares of δ in a geometric sequence."""
+    powers = ratio ** (np.arange(distance) - (distance - 1.0) * (ratio > 1))  # at most 1
+    total = 0.0
+    # Despite rounding, the shares must not add up to more than δ.
+    for share in powers / powers.sum() * (1 - 1e-12):
+        link = delta * float(share) * math.exp(-total)
+        total = math.inf if link == 0 else total + curve(link)
+        if total == math.inf:
+            break
+    return total
 
 
 def event_at_distance(event: dp.DpEvent, relation: Relation) -> dp.DpEvent | None:
@@ -146,7 +171,7 @@ def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None
         if rate == 1:
             return dp.GaussianDpEvent(parts.sigma / relation.distance)
         pair = ShiftedPair.of_sample(relation.records, rate, parts.sigma, replaced=replaced)
-        return DominatedDpEvent(Dominating((pair,)))
+        return DominatedDpEvent(pair)
     if rate == 1 and isinstance(inner, dp.LaplaceDpEvent | LaplaceTest):
         scale = inner.scale if isinstance(inner, LaplaceTest) else inner.noise_multiplier
         return dp.LaplaceDpEvent(scale / relation.distance)
@@ -230,14 +255,14 @@ def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> D
     e^ε = 1 + r (e^t - 1) and b = e^(ε - t) the divergence is r H_t(M ‖ (1-b) M₀ + b M') (Balle,
     Barthe and Gaboardi 2018), at most r times the weighted mean of both profiles at t.
     """
-    masses, counts = sampled_counts(records, rate)
+    masses, counts, rest = sampled_counts(records, rate)
     drawn = counts > 0
     weights, numbers = masses[drawn], [int(count) for count in counts[drawn]]
-    some = min(1.0, float(weights.sum()))
-    mixed = _mean([bounds.added(number) for number in numbers], weights / some)
+    some = min(1.0, float(weights.sum()) * _ABOVE)
+    mixed = _mean([bounds.added(number) for number in numbers], weights / some * _ABOVE)
     if not replaced:
-        return Dominating((mixed,), some)
-    swapped = _mean([bounds.replaced(number) for number in numbers], weights / some)
+        return Dominating((mixed,), some, rest / some)
+    swapped = _mean([bounds.replaced(number) for number in numbers], weights / some * _ABOVE)
     inner = np.append(0.0, swapped.nodes[swapped.nodes > 0])
     near, far = np.minimum(inner, 1.0), np.maximum(inner, 1.0)
     outer = np.where(
@@ -248,7 +273,7 @@ def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> D
     share = np.exp(outer - inner)
     either = some * ((1 - share) * mixed.profile(inner) + share * swapped.profile(inner))
     outer, first = np.unique(outer, return_index=True)  # rounding may have made two of them equal
-    return Dominating((BoundPair.of(outer, either[first], either[first]),))
+    return Dominating((BoundPair.of(outer, either[first], either[first]),), slack=rest)
 
 
 def _mean(pairs: list[BoundPair], weights: Array) -> BoundPair:

@@ -54,6 +54,7 @@ MOST_RECORDS = 100_000
 """Largest number of bad records that is considered."""
 
 _INTERVAL = 1e-2  # a coarse grid: it lowers a bound by about 1e-5
+_ROUGH_INTERVAL = 1.0  # for a number from which a search starts
 _MOST_POINTS = 2**15  # values of ε at which a bound is evaluated
 _LARGEST_EXPONENT = 600.0  # beyond it nothing is left of any accuracy
 _ROUNDING = 1e-14  # covers the rounding errors of one application of the bound, which are below 16u
@@ -139,9 +140,9 @@ class ChangedData:
     adding: LossTable
 
     @classmethod
-    def of(cls, event: dp.DpEvent) -> "ChangedData":
+    def of(cls, event: dp.DpEvent, interval: float = _INTERVAL) -> "ChangedData":
         """The bounds of an event for one added or removed record."""
-        accountant = PldAccountant(value_discretization_interval=_INTERVAL)
+        accountant = PldAccountant(value_discretization_interval=interval)
         return cls(*accountant.compose(event).distributions())
 
     def after(self, value: float) -> float:
@@ -304,7 +305,8 @@ class Certifier:
 
     @cached_property
     def _single(self) -> ChangedData:
-        return ChangedData.of(self.event)
+        rough = self.method is CertificateMethod.EXACT
+        return ChangedData.of(self.event, _ROUGH_INTERVAL if rough else _INTERVAL)
 
 
 def mean_at_least(mean: float, *, runs: int, confidence: float = 0.95) -> float:

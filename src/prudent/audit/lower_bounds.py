@@ -38,12 +38,7 @@ _MOST_THRESHOLDS = 100  # candidates on each side
 
 
 def epsilon_of_guesses(
-    right: npt.ArrayLike,
-    guesses: npt.ArrayLike,
-    runs: int,
-    *,
-    delta: float,
-    confidence: float,
+    right: npt.ArrayLike, guesses: npt.ArrayLike, runs: int, *, delta: float, confidence: float
 ) -> FloatArray:
     """Return the largest ε that this many right guesses refute, for numbers or arrays of them.
 
@@ -125,15 +120,10 @@ def clopper_pearson(successes: int, trials: int, error: float) -> tuple[float, f
 
 @attrs.frozen
 class Thresholds:
-    """What an attacker guesses from a score: without up to `low`, with from `high` on.
+    """What an attacker guesses from a score: without up to `low`, with from `high` on."""
 
-    Attributes:
-        low: The largest score that is taken for a run without the record.
-        high: The smallest score that is taken for a run with it.
-    """
-
-    low: float
-    high: float
+    low: float  # the largest score that is taken for a run without the record
+    high: float  # the smallest score that is taken for a run with it
 
     def count(self, scores: FloatArray, present: BoolArray) -> tuple[int, int]:
         """Return the number of right guesses, and of guesses."""
@@ -143,11 +133,7 @@ class Thresholds:
 
 
 def choose_thresholds(
-    scores: npt.ArrayLike,
-    present: npt.ArrayLike,
-    *,
-    delta: float,
-    confidence: float,
+    scores: npt.ArrayLike, present: npt.ArrayLike, *, delta: float, confidence: float
 ) -> tuple[Thresholds, float]:
     """Return thresholds that should refute much with more runs like these, and how much.
 
@@ -200,21 +186,13 @@ def _wilson(right: IntArray, guesses: IntArray, z: float) -> FloatArray:
 
 @attrs.frozen
 class Bound:
-    """A lower bound on ε, and the counts that it follows from.
+    """A lower bound on ε, and the counts that it follows from."""
 
-    Attributes:
-        lower: The largest ε refuted.
-        runs: The runs that were counted.
-        guesses: The number of guesses.
-        right: The number of right guesses.
-        thresholds: When the attacker guessed.
-    """
-
-    lower: float
-    runs: int
-    guesses: int
-    right: int
-    thresholds: Thresholds
+    lower: float  # the largest ε refuted
+    runs: int  # the runs that were counted
+    guesses: int  # the number of guesses
+    right: int  # the number of right guesses
+    thresholds: Thresholds  # when the attacker guessed
 
 
 def bound_of_scores(

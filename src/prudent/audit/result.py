@@ -176,7 +176,7 @@ class AuditResult:
         lines = [
             f"{self.name}: ε >= {bound} measured, {exact(self.claimed)} claimed "
             f"({rounded_down(100 * self.share, 3)}%) at δ = {exact(self.delta)}, confidence "
-            f"{exact(self.confidence)}",
+            f"{exact(self.confidence)}"
         ]
         if self.exact is not None:
             lines.append(f"the exact ε of this pair of data sets is {nearest(self.exact)}")

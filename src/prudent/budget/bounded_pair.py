@@ -44,19 +44,12 @@ _ROUNDING = 1e-13  # of sums of up to 10⁵ masses that add up to 1
 
 @attrs.frozen(eq=False)
 class BoundedPair:
-    """A symmetric pair of distributions on finitely many losses, after some δ was set aside.
+    """A symmetric pair of distributions on finitely many losses, after some δ was set aside."""
 
-    Attributes:
-        losses: log(dP̃/dQ), increasing.
-        masses: Of P̃ at each loss. They sum to 1 - set_aside.
-        set_aside: The mass that P̃ lacks.
-        profile: sup over events A of P̃(A) - e^ε Q(A), at each loss that is not negative.
-    """
-
-    losses: Array
-    masses: Array
-    set_aside: float
-    profile: Array
+    losses: Array  # log(dP̃/dQ), increasing
+    masses: Array  # of P̃ at each loss. They sum to 1 - set_aside.
+    set_aside: float  # the mass that P̃ lacks
+    profile: Array  # sup over events A of P̃(A) - e^ε Q(A), at each loss that is not negative
 
     @property
     def largest(self) -> float:

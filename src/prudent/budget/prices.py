@@ -60,17 +60,11 @@ def divergence_limits(epsilon: float, orders: Sequence[float], shares: Array | f
 
 @attrs.frozen(slots=False)
 class Limits:
-    """What the sums of each account may reach under a budget (ε, δ).
+    """What the sums of each account may reach under a budget (ε, δ)."""
 
-    Attributes:
-        budget_epsilon: The budget's ε.
-        budget_delta: The budget's δ.
-        orders: Of the two Rényi accounts.
-    """
-
-    budget_epsilon: float
-    budget_delta: float
-    orders: tuple[float, ...]
+    budget_epsilon: float  # the budget's ε
+    budget_delta: float  # the budget's δ
+    orders: tuple[float, ...]  # of the two Rényi accounts
 
     @functools.cached_property
     def epsilon(self) -> Fraction:

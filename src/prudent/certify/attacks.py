@@ -27,25 +27,15 @@ Real = npt.NDArray[np.float64]
 
 @attrs.frozen(eq=False)
 class Target:
-    """What an attack knows: everything.
+    """What an attack knows: everything."""
 
-    Attributes:
-        counts: What was released.
-        sizes: The cells of each table.
-        places: The cells of the records, (records, tables).
-        classes: The number of the class of each record.
-        weights: The weights of the queries.
-        truth: The number of the right class of each query.
-        images: The cells that the queries have as records.
-    """
-
-    counts: Counts
-    sizes: tuple[int, ...]
-    places: Whole
-    classes: Whole
-    weights: Weights
-    truth: Whole
-    images: Whole
+    counts: Counts  # what was released
+    sizes: tuple[int, ...]  # the cells of each table
+    places: Whole  # the cells of the records, (records, tables)
+    classes: Whole  # the number of the class of each record
+    weights: Weights  # the weights of the queries
+    truth: Whole  # the number of the right class of each query
+    images: Whole  # the cells that the queries have as records
 
     @functools.cached_property
     def scores(self) -> Whole:
@@ -58,22 +48,24 @@ class Target:
         weight = sum(self.weights[:, column].astype(np.int64) for column in places.T)
         return np.asarray(2 * weight - STEPS * len(self.sizes))
 
+    def extremes(self, row: npt.NDArray[np.float32]) -> tuple[Whole, Whole]:
+        """The cell of each table with the largest of some numbers of cells, and the smallest."""
+        starts = np.cumsum([0, *self.sizes[:-1]])
+        tables = np.split(row, starts[1:])
+        largest, smallest = (
+            starts + np.array([find(cells) for cells in tables]) for find in (np.argmax, np.argmin)
+        )
+        return largest, smallest
+
 
 @attrs.frozen(eq=False)
 class Attack:
-    """A change of records.
+    """A change of records."""
 
-    Attributes:
-        name: What is done.
-        places: The cells of the records, (kinds, tables).
-        classes: The class that each kind of record is named as.
-        times: How many there are of each kind; negative: removed.
-    """
-
-    name: str
-    places: Whole
-    classes: Whole
-    times: Whole
+    name: str  # what is done
+    places: Whole  # the cells of the records, (kinds, tables)
+    classes: Whole  # the class that each kind of record is named as
+    times: Whole  # how many there are of each kind; negative: removed
 
     def __len__(self) -> int:
         return int(np.abs(self.times).sum())
@@ -163,12 +155,7 @@ def changed_at(target: Target, query: int, records: int) -> bool:
     The worst record is tried for each class: the one most like the query, named as another class,
     and the one least like it, named as the predicted class.
     """
-    starts = np.cumsum([0, *target.sizes[:-1]])
-    tables = np.split(target.weights[query], starts[1:])
-    alike, unlike = (
-        np.array([start + find(cells) for start, cells in zip(starts, tables, strict=True)])
-        for find in (np.argmax, np.argmin)
-    )
+    alike, unlike = target.extremes(target.weights[query])
     winner = target.scores[query].argmax()
     for name in range(target.scores.shape[1]):
         place = unlike if name == winner else alike
@@ -181,7 +168,6 @@ def changed_at(target: Target, query: int, records: int) -> bool:
 def _planned(target: Target, k: int, haste: float) -> Attack:
     unit = STEPS * len(target.sizes)
     scores, rows = target.scores / (2.0 * unit), np.arange(len(target.truth))
-    starts = np.concatenate([[0], np.cumsum(target.sizes)[:-1]])
     chosen: list[tuple[Whole, int, int]] = []
     for part in np.array_split(np.arange(k), min(k, _ROUNDS)):
         own, rank = scores[rows, target.truth], np.sort(scores, axis=1)
@@ -193,15 +179,7 @@ def _planned(target: Target, k: int, haste: float) -> Attack:
         wanted = pulls.T.astype(np.float32) @ target.weights  # (classes, cells)
         best, taken = np.inf, (np.zeros(0, np.int64), 0, scores[:, 0])
         for name, row in enumerate(wanted):
-            tables = np.split(row, starts[1:])
-            for offer in (
-                np.array(
-                    [start + cells.argmax() for start, cells in zip(starts, tables, strict=True)]
-                ),
-                np.array(
-                    [start + cells.argmin() for start, cells in zip(starts, tables, strict=True)]
-                ),
-            ):
+            for offer in target.extremes(row):
                 moved = scores[:, name] + len(part) * target.moves(offer[None])[:, 0] / (2.0 * unit)
                 others = np.where(name == target.truth, rest, np.maximum(rest, moved))
                 mine = np.where(name == target.truth, moved, own)

@@ -104,14 +104,10 @@ class Pricing:
     Guarantee:
         Discrete Laplace noise on the cells, calibrated to a change of T, is ε_cells-DP, and on the
         totals, calibrated to a change of 1, ε_totals-DP; together they are ε-DP, with δ = 0.
-
-    Attributes:
-        epsilon: ε of the release.
-        share: Fraction of it for the class totals.
     """
 
-    epsilon: float
-    share: float = TOTALS_SHARE
+    epsilon: float  # ε of the release
+    share: float = TOTALS_SHARE  # fraction of it for the class totals
 
     @property
     def parts(self) -> tuple[float, float]:

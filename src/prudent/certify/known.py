@@ -11,13 +11,7 @@ from prudent._validate import ArgumentError
 from prudent.certify.codes import Codes, whole
 from prudent.certify.counts import Counts, Pricing
 from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
-from prudent.certify.landmarks import (
-    Features,
-    Landmarks,
-    Partition,
-    public_ramp,
-    random_directions,
-)
+from prudent.certify.landmarks import Features, Landmarks, Partition, public_ramp, random_directions
 from prudent.records.arrays import Classes, declared_width, parts
 
 ROWS = 1024
@@ -93,11 +87,7 @@ def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
 
 
 def partition_of(
-    features: Any,
-    landmarks: Any,
-    ramp: tuple[float, float] | None,
-    width: int | None,
-    classes: int,
+    features: Any, landmarks: Any, ramp: tuple[float, float] | None, width: int | None, classes: int
 ) -> Partition:
     """The public partition that the arguments of a classifier describe, checked.
 

@@ -85,18 +85,12 @@ class Crowding:
 
     The crowding of a place is its mean product with the `NEAREST` landmarks nearest to it. It is
     public, like the landmarks.
-
-    Attributes:
-        products: The crowding of each landmark among the others, in whole numbers.
-        records: The part of it that is taken off before a record chooses its nearest landmark.
-        landmarks: The part of it that is taken off the product of a query and a landmark.
-        queries: The part of the crowding of the query that is taken off as well.
     """
 
-    products: Codes
-    records: float
-    landmarks: float
-    queries: float
+    products: Codes  # the crowding of each landmark among the others, in whole numbers
+    records: float  # the part of it that is taken off before a record chooses its nearest landmark
+    landmarks: float  # the part of it that is taken off the product of a query and a landmark
+    queries: float  # the part of the crowding of the query that is taken off as well
 
     @classmethod
     def of(cls, codes: Codes, records: float, landmarks: float, queries: float) -> "Crowding":

@@ -21,21 +21,13 @@ FORMAT = 1
 
 @attrs.frozen(eq=False)
 class Saved:
-    """What is public of a classifier, and what it released.
+    """What is public of a classifier, and what it released."""
 
-    Attributes:
-        features: The name of the features, the features, or None for vectors.
-        classes: The labels.
-        share: Fraction of ε for the class totals.
-        ramp: That of the landmarks; None for another partition.
-        counts: What was released.
-    """
-
-    features: Any
-    classes: list[Any]
-    share: float
-    ramp: tuple[float, float] | None
-    counts: Counts
+    features: Any  # the name of the features, the features, or None for vectors
+    classes: list[Any]  # the labels
+    share: float  # fraction of ε for the class totals
+    ramp: tuple[float, float] | None  # that of the landmarks; None for another partition
+    counts: Counts  # what was released
 
 
 def write(path: str | os.PathLike[str], saved: Saved, partition: Any) -> None:

@@ -237,11 +237,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def answer(
-    request: Request,
-    statistic: str,
-    *,
-    draw: Callable[[Any], None] | None = None,
-    **own: Any,
+    request: Request, statistic: str, *, draw: Callable[[Any], None] | None = None, **own: Any
 ) -> None:
     """Release, print what came of it, and end with the exit status that says so.
 

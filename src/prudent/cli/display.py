@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -24,17 +24,11 @@ if TYPE_CHECKING:
 
 @attrs.define
 class Manner:
-    """How a command answers.
+    """How a command answers."""
 
-    Attributes:
-        json: Whether its result is one JSON document.
-        quiet: Whether it prints only that, and errors.
-        answered: Whether the document is out.
-    """
-
-    json: bool = False
-    quiet: bool = False
-    answered: bool = False
+    json: bool = False  # whether its result is one JSON document
+    quiet: bool = False  # whether it prints only that, and errors
+    answered: bool = False  # whether the document is out
 
     @classmethod
     def asked(cls, arguments: Sequence[str]) -> "Manner":
@@ -107,6 +101,27 @@ def show_files(paths: Sequence[object], *, as_json: bool) -> None:
     else:
         for path in paths:
             echo(neutral(path))
+
+
+def show_table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    words: int = 1,
+    lines: bool = True,
+) -> None:
+    """Prints a table; the first columns hold words, the others numbers, which end alike."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=box.HEAVY_HEAD if lines else None, pad_edge=lines)
+    for place, name in enumerate(header):
+        table.add_column(name, justify="left" if place < words or not name else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
 
 
 def shows_progress() -> bool:

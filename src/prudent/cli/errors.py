@@ -20,6 +20,7 @@ from prudent.cli.display import complain, echo_json, manner, neutral
 
 USAGE = 2
 BUG = 1
+UNCHECKED = 3
 STOPPED = 130
 
 # What typer found wrong with the command line. It has had a name of its own for the base of these
@@ -46,18 +47,16 @@ _SETTING = re.compile(r"\b(?P<name>\w+)=(?P<value>True\b|'\w+'|\d[\w-]*(?:\.\d[\
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
 
+class UncheckedError(Exception):
+    """A claim that could not be checked, which says nothing about it."""
+
+
 class Fault(NamedTuple):
-    """What went wrong.
+    """What went wrong."""
 
-    Attributes:
-        text: What is expected, or what happened; empty where the answer was help.
-        flag: The flag or argument that is wrong; None where it is none of them.
-        status: The exit status.
-    """
-
-    text: str
-    flag: str | None = None
-    status: int = USAGE
+    text: str  # what is expected, or what happened; empty where the answer was help
+    flag: str | None = None  # the flag or argument that is wrong; None where it is none of them
+    status: int = USAGE  # the exit status
 
     @property
     def line(self) -> str:
@@ -96,6 +95,8 @@ def _fault(error: Exception, command: Any) -> Fault:
         return Fault("Stopped.", status=STOPPED)
     if isinstance(error, COMPLAINT):
         return _usage(error)
+    if isinstance(error, UncheckedError):
+        return Fault(str(error), status=UNCHECKED)
     if isinstance(error, ImportError):
         return Fault(_missing(error))
     if isinstance(error, OSError):

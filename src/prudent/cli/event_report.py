@@ -83,29 +83,17 @@ def read_priors(text: str) -> list[float]:
 
 @attrs.frozen
 class Report:
-    """Everything about an event at one δ.
+    """Everything about an event at one δ."""
 
-    Attributes:
-        event: The event.
-        relation: The neighbouring relation of `epsilon`.
-        delta: δ.
-        epsilon: An upper bound on ε.
-        lower: A lower bound on the ε of the dominating pairs; None for several records.
-        prices: What each part costs, for one record.
-        attacks: Bounds on attacks; None for a relation of several records.
-        priors: Prior probabilities of membership.
-        infinite: Why ε is infinite; empty if it is not.
-    """
-
-    event: "dp.DpEvent"
-    relation: "Relation"
-    delta: float
-    epsilon: float
-    lower: float | None
-    prices: "list[PartPrice]"
-    attacks: "AttackBounds | None"
-    priors: list[float]
-    infinite: str
+    event: "dp.DpEvent"  # the event
+    relation: "Relation"  # the neighbouring relation of `epsilon`
+    delta: float  # δ
+    epsilon: float  # an upper bound on ε
+    lower: float | None  # A lower bound on the ε of the dominating pairs; None for several records
+    prices: "list[PartPrice]"  # what each part costs, for one record
+    attacks: "AttackBounds | None"  # bounds on attacks; None for a relation of several records
+    priors: list[float]  # prior probabilities of membership
+    infinite: str  # why ε is infinite; empty if it is not
 
     @classmethod
     def of(
@@ -209,10 +197,7 @@ class Report:
             lines += self._attack_lines(self.attacks)
         else:
             lines += ["", "Curves and attacks are given for one record only."]
-        lines += [
-            "",
-            f"Price list at δ = {delta}, for one record: ε alone, and added to the rest",
-        ]
+        lines += ["", f"Price list at δ = {delta}, for one record: ε alone, and added to the rest"]
         for price in self.prices:
             what = describe(price.event).replace("\n", "; ")
             times = f"{price.count:,} × " if price.count > 1 else ""

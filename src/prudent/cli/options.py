@@ -109,6 +109,9 @@ Bands = Annotated[
     int,
     whole_number("Noise that cancels over so many steps: as many parts of the records take turns."),
 ]
+OwnNoiseMultiplier = Annotated[
+    float | None, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
+]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
 ]

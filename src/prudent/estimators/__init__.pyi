@@ -6,12 +6,12 @@ from prudent.estimators.base import TooFewRecordsError as TooFewRecordsError
 from prudent.estimators.linear import LinearRegression as LinearRegression
 from prudent.estimators.linear import QuantileRegressor as QuantileRegressor
 from prudent.estimators.linear import Ridge as Ridge
-from prudent.estimators.models.kmeans import KMeans as KMeans
-from prudent.estimators.models.logistic import LogisticRegression as LogisticRegression
-from prudent.estimators.models.naive_bayes import GaussianNB as GaussianNB
-from prudent.estimators.models.pca import PCA as PCA
+from prudent.estimators.models.classifiers import GaussianNB as GaussianNB
+from prudent.estimators.models.classifiers import LogisticRegression as LogisticRegression
 from prudent.estimators.models.scalers import QuantileTransformer as QuantileTransformer
 from prudent.estimators.models.scalers import RobustScaler as RobustScaler
 from prudent.estimators.models.scalers import StandardScaler as StandardScaler
 from prudent.estimators.models.trees import GradientBoostingClassifier as GradientBoostingClassifier
 from prudent.estimators.models.trees import GradientBoostingRegressor as GradientBoostingRegressor
+from prudent.estimators.models.unsupervised import PCA as PCA
+from prudent.estimators.models.unsupervised import KMeans as KMeans

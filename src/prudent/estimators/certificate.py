@@ -74,19 +74,12 @@ class SlopeCertificate:
 
 @attrs.frozen
 class Pull:
-    """How a record pulls: a function ψ of its residual.
+    """How a record pulls: a function ψ of its residual."""
 
-    Attributes:
-        limit: Up to here ψ is linear.
-        bound: The largest |ψ|.
-        slope: The slope of ψ up to the limit.
-        of: The function.
-    """
-
-    limit: float
-    bound: float
-    slope: float
-    of: Callable[[FloatArray], FloatArray]
+    limit: float  # up to here ψ is linear
+    bound: float  # the largest |ψ|
+    slope: float  # the slope of ψ up to the limit
+    of: Callable[[FloatArray], FloatArray]  # the function
 
 
 def certify(

@@ -76,15 +76,10 @@ def standardised(engine: SumEngine, columns: int, count: float) -> "StandardFeat
 
 @attrs.frozen(eq=False)
 class StandardFeatures:
-    """Standardised features of rows, in whole steps of 2**-13, with a constant first.
+    """Standardised features of rows, in whole steps of 2**-13, with a constant first."""
 
-    Attributes:
-        locations: The released location of each column.
-        scales: The released scale of each column, positive.
-    """
-
-    locations: FloatArray
-    scales: FloatArray
+    locations: FloatArray  # the released location of each column
+    scales: FloatArray  # the released scale of each column, positive
 
     @property
     def width(self) -> int:
@@ -206,17 +201,11 @@ def one_hot(places: FloatArray | npt.NDArray[np.int64], kinds: int) -> FloatArra
 
 @attrs.frozen(eq=False)
 class ClassMoments:
-    """Released moments of standardised columns, one row for each group.
+    """Released moments of standardised columns, one row for each group."""
 
-    Attributes:
-        counts: The weight of each group, at least 1.
-        means: The mean of each column.
-        variances: The variance of each column, positive.
-    """
-
-    counts: FloatArray
-    means: FloatArray
-    variances: FloatArray
+    counts: FloatArray  # the weight of each group, at least 1
+    means: FloatArray  # the mean of each column
+    variances: FloatArray  # the variance of each column, positive
 
     @classmethod
     def release(

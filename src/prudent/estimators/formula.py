@@ -100,15 +100,10 @@ def _indicator(place: Any, at: int, other: int | None) -> Any:
 
 @attrs.frozen
 class Formula:
-    """A target and what explains it.
+    """A target and what explains it."""
 
-    Attributes:
-        target: The column of the target.
-        columns: The terms.
-    """
-
-    target: str
-    columns: tuple[FormulaColumn, ...]
+    target: str  # the column of the target
+    columns: tuple[FormulaColumn, ...]  # the terms
 
     @classmethod
     def parse(cls, text: str) -> "Formula":

@@ -83,8 +83,7 @@ class LinearRegression(LinearModel):
         engine, whitening = fitting.engine, fitting.whitening
         spread = engine.deviation("steps") * math.sqrt(len(found))
         clipped = max(
-            _CLIPPED_NOISE * spread,
-            _CLIPPED_CHOICE / engine.prices.choice_epsilon("residuals"),
+            _CLIPPED_NOISE * spread, _CLIPPED_CHOICE / engine.prices.choice_epsilon("residuals")
         )
         kept = max(_LEAST_KEPT, 1 - clipped / fitting.count)
         limit = engine.length(

@@ -44,21 +44,13 @@ _USUAL_RESIDUAL = 0.7  # deviation of residuals, in that of the target: for a fo
 
 @attrs.frozen(eq=False)
 class Fitting:
-    """What is known in the course of a fit; all of it is released.
+    """What is known in the course of a fit; all of it is released."""
 
-    Attributes:
-        engine: Answers for the rows.
-        count: The noisy number of records.
-        whitening: Whitens the features.
-        centre: The location of the target.
-        scale: The scale of the target.
-    """
-
-    engine: SumEngine
-    count: float
-    whitening: Whitening
-    centre: float
-    scale: float
+    engine: SumEngine  # answers for the rows
+    count: float  # the noisy number of records
+    whitening: Whitening  # whitens the features
+    centre: float  # the location of the target
+    scale: float  # the scale of the target
 
     def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Features in steps, and standardised residuals that are weighted as their rows are."""
@@ -70,17 +62,11 @@ class Fitting:
 
 @attrs.frozen(eq=False)
 class NewtonStep:
-    """One noisy Newton step.
+    """One noisy Newton step."""
 
-    Attributes:
-        move: The step, in whitened coordinates.
-        noise: The standard deviation of its noise, in each of them.
-        limit: Where residuals were clipped.
-    """
-
-    move: FloatArray
-    noise: float
-    limit: float
+    move: FloatArray  # the step, in whitened coordinates
+    noise: float  # the standard deviation of its noise, in each of them
+    limit: float  # where residuals were clipped
 
 
 class LinearModel(RegressorMixin, PrivateEstimator, abc.ABC):

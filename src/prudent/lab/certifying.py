@@ -193,15 +193,10 @@ def _others(
 
 @attrs.frozen(eq=False)
 class Coded:
-    """Features of records that were coded beforehand: a record is its code, or NaN.
+    """Features of records that were coded beforehand: a record is its code, or NaN."""
 
-    Attributes:
-        name: That of the features that coded them.
-        digest: Likewise.
-    """
-
-    name: str
-    digest: str
+    name: str  # that of the features that coded them
+    digest: str  # likewise
 
     def codes(self, records: Codes) -> tuple[Codes, Flags]:
         """The codes as they are."""

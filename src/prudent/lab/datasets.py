@@ -28,7 +28,9 @@ are not bytes are not scaled: scaling by a minimum, mean or deviation of the tra
 be an additional release, which the guarantee of the training would not cover.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -42,29 +44,23 @@ from prudent._formats import read_npz
 from prudent._validate import ArgumentError
 from prudent.lab.corruption import DataCorruption
 from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDataset
+from prudent.records.containers import digest
+from prudent.records.people import PerUnit, Unit
+
+_SPLIT = 0  # the seed of the public split into training and held-out records
 
 
 @attrs.frozen(eq=False)
 class Dataset:
-    """Features and labels of a training and a test part.
+    """Features and labels of a training and a test part."""
 
-    Attributes:
-        name: as given to `load`.
-        train_features: float32, one row per record.
-        train_labels: int64, from 0 to classes − 1.
-        test_features: like `train_features`.
-        test_labels: like `train_labels`.
-        classes: the number of classes.
-        note: information about the data needed to interpret a result.
-    """
-
-    name: str
-    train_features: Tensor
-    train_labels: Tensor
-    test_features: Tensor
-    test_labels: Tensor
-    classes: int
-    note: str
+    name: str  # as given to `load`
+    train_features: Tensor  # float32, one row per record
+    train_labels: Tensor  # int64, from 0 to classes − 1
+    test_features: Tensor  # like `train_features`
+    test_labels: Tensor  # like `train_labels`
+    classes: int  # the number of classes
+    note: str  # information about the data needed to interpret a result
 
     def __attrs_post_init__(self) -> None:
         for part, features, labels in (
@@ -83,6 +79,12 @@ class Dataset:
             f"shape {tuple(self.train_features.shape[1:])}, {self.classes} classes)"
         )
 
+    @property
+    def arrays(self) -> tuple[Any, Any]:
+        """The features and labels of the training and of the test part, as arrays."""
+        test = self.test_features.numpy(), self.test_labels.numpy()
+        return (self.train_features.numpy(), self.train_labels.numpy()), test
+
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
         """The data set with some of the training records corrupted; the test part stays clean."""
         features, labels = corruption.apply(
@@ -90,23 +92,27 @@ class Dataset:
         )
         return attrs.evolve(self, train_features=features, train_labels=labels)
 
-    def centred(self) -> "Dataset":
-        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
+    def mapped(
+        self,
+        features: Callable[[Tensor], Tensor],
+        labels: Callable[[Tensor], Tensor] = lambda labels: labels,
+    ) -> "Dataset":
+        """The data set with functions applied to the features and the labels of both parts."""
         return attrs.evolve(
             self,
-            train_features=2 * self.train_features - 1,
-            test_features=2 * self.test_features - 1,
+            train_features=features(self.train_features),
+            train_labels=labels(self.train_labels),
+            test_features=features(self.test_features),
+            test_labels=labels(self.test_labels),
         )
+
+    def centred(self) -> "Dataset":
+        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
+        return self.mapped(lambda values: 2 * values - 1)
 
     def to(self, device: torch.device | str) -> "Dataset":
         """The data set on another device."""
-        return attrs.evolve(
-            self,
-            train_features=self.train_features.to(device),
-            train_labels=self.train_labels.to(device),
-            test_features=self.test_features.to(device),
-            test_labels=self.test_labels.to(device),
-        )
+        return self.mapped(lambda values: values.to(device), lambda labels: labels.to(device))
 
 
 NAMES = (*(name for name, source in NAMED_DATASETS.items() if source.trainable), "npz:PATH")
@@ -215,6 +221,33 @@ def units(name: str, key: str) -> npt.NDArray[np.generic]:
     if key not in found:
         raise ArgumentError("unit", f"the name of an array in {path}", got=key)
     return found[key]
+
+
+def split_of(count: int, held_out: float) -> tuple[Tensor, Tensor]:
+    """The positions of those who are trained on and of those held out, by a public draw."""
+    few = round(held_out * count)
+    if not 0 < few < count:
+        raise ArgumentError("held_out", f"at least one of {count}, and not all", got=held_out)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SPLIT))
+    return order[few:], order[:few]
+
+
+def people_apart(
+    owners: npt.NDArray[np.generic], data: Dataset, held_out: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The records of those who are trained on, of those held out, and one place of each of these.
+
+    It is the place of the record whose content has the least digest, a function of hers alone.
+    """
+    people = Unit(owners, 1, PerUnit.MEAN).people(None, len(data.train_labels)).members
+    parts = [[people[number] for number in part] for part in split_of(len(people), held_out)]
+    some, rest = (torch.tensor([n for each in part for n in each]) for part in parts)
+    chosen, start = [], 0
+    for each in parts[1]:
+        contents = [digest([data.train_features[n], data.train_labels[n]]) for n in each]
+        chosen.append(start + contents.index(min(contents)))
+        start += len(each)
+    return some, rest, torch.tensor(chosen)
 
 
 def class_count(path: Path, stored: npt.NDArray[np.generic]) -> int:

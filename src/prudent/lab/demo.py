@@ -28,7 +28,6 @@ from prudent.certify import report
 from prudent.certify.classifier import RECORDS
 from prudent.certify.report import CertifyResult
 from prudent.lab import certifying
-from prudent.lab.certifying import Part
 from prudent.lab.datasets import load
 from prudent.lab.experiment import Setup, run
 from prudent.lab.models import logistic_regression
@@ -89,13 +88,7 @@ def panels(count: int, path: Path) -> "Iterator[list[Axes]]":
 
 @attrs.frozen
 class Classifier:
-    """A certified classifier of the demo.
-
-    Attributes:
-        features: Name of the public feature map.
-        epsilon: ε of its release.
-        title: What the map was made from.
-    """
+    """A certified classifier of the demo."""
 
     features: str
     epsilon: float
@@ -121,12 +114,8 @@ def certify(
     """
     torch.set_num_threads(1)  # training runs have the other cores
     data = load(dataset)
-    parts: tuple[Part, Part] = (
-        (data.train_features.numpy(), data.train_labels.numpy()),
-        (data.test_features.numpy(), data.test_labels.numpy()),
-    )
     _, result = certifying.run(
-        lambda: parts,
+        lambda: data.arrays,
         features=classifier.features,
         classes=data.classes,
         epsilon=classifier.epsilon,
@@ -270,17 +259,11 @@ Certified = Sequence[tuple[Classifier, CertifyResult]]
 
 @attrs.frozen
 class Size:
-    """How much the demo does.
+    """How much the demo does."""
 
-    Attributes:
-        entries: Makes the training runs of what they share.
-        classifiers: The classifiers to certify.
-        attacked: Numbers of bad records with which each classifier is attacked.
-    """
-
-    entries: Callable[[Experiment], list[Entry]]
-    classifiers: tuple[Classifier, ...]
-    attacked: tuple[int, ...]
+    entries: Callable[[Experiment], list[Entry]]  # makes the training runs of what they share
+    classifiers: tuple[Classifier, ...]  # the classifiers to certify
+    attacked: tuple[int, ...]  # numbers of bad records with which each classifier is attacked
 
 
 SHORT = Size(linear_entries, CLASSIFIERS[:1], (0,))

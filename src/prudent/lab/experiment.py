@@ -1,8 +1,8 @@
-"""Runs of experiments: what is trained on which records, and what came of it."""
+"""Runs of experiments: what is trained on which records, and what came of it; recipes of them."""
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -13,14 +13,15 @@ from torch import nn
 from prudent import _validate
 from prudent.accounting.serialisation import to_plain
 from prudent.lab.corruption import DataCorruption, GradientCorruption
-from prudent.lab.datasets import Dataset, load, units
+from prudent.lab.datasets import Dataset, load, people_apart, split_of, units
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
-from prudent.lab.settings import Experiment
+from prudent.lab.settings import Experiment, Method
 from prudent.records.people import people_in
 from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.run.updates import Scheduler
+from prudent.training.watch import RELEASED
 
 Prepare = Callable[[Dataset, torch.device], Dataset]
 """Maps every record of both parts by a public function of that record alone."""
@@ -85,6 +86,33 @@ class Setup:
     execution: Execution = attrs.field(factory=Execution)
 
 
+@attrs.frozen(kw_only=True)
+class Recipe:
+    """A tuned experiment: `run(recipe.settings(seed=1), setup=recipe.setup)` runs it.
+
+    Attributes:
+        name: Name for `--recipe`.
+        summary: What it does, in one line.
+        anchor: The published result it is compared with.
+        experiment: The settings of the method that does best.
+        others: The settings that other methods change, by method.
+        setup: The public map of records, the model and the loss.
+    """
+
+    name: str
+    summary: str
+    anchor: str
+    experiment: Experiment
+    others: Mapping[Method, Mapping[str, Any]] = attrs.field(factory=dict)
+    setup: Setup
+
+    def settings(self, **changes: Any) -> Experiment:
+        """The recipe's experiment with these changes; `method` brings that method's settings."""
+        method = Method(changes.pop("method", self.experiment.rule.method))
+        own = {} if method is self.experiment.rule.method else self.others.get(method, {})
+        return self.experiment.changed(method=method, **{**own, **changes})
+
+
 @attrs.frozen
 class ExperimentResult:
     """The result of an experiment.
@@ -113,7 +141,15 @@ class ExperimentResult:
             "steps": self.fitted.plan.steps,
             "noise_multiplier": noise,
             "pass_rate": self.fitted.pass_rate,
+            "released": self.released,
         }
+
+    @property
+    def released(self) -> dict[str, float]:
+        """What the plan has released last to watch the run by, each with its noise."""
+        names = [name + end for name in RELEASED for end in ("", "_noise")]
+        shown = [entry.evaluation for entry in self.fitted.history]
+        return {name: each[name] for each in shown for name in names if name in each}
 
 
 def run(
@@ -151,6 +187,13 @@ def run(
         owners = units(experiment.dataset, experiment.unit)
         _refuse_releases(setup.release)
         count = people_in(owners, count)
+    held_out, some, rest = experiment.watching.held_out, None, None
+    if held_out is not None and owners is not None:
+        some, rest, _ = people_apart(owners, data, held_out)
+        count -= len(split_of(count, held_out)[1])
+    elif held_out is not None:
+        some, rest = split_of(count, held_out)
+        count = len(some)
     plan = experiment.plan(count, before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
@@ -164,9 +207,11 @@ def run(
             plan,
             setup.build(data, experiment.seed),
             setup.loss,
-            (data.train_features, data.train_labels),
+            _part(data, some),
             **attrs.asdict(experiment.optimizer),
-            unit=owners,
+            unit=owners if owners is None or some is None else owners[some.numpy()],
+            held_out_set=None if rest is None else _part(data, rest),
+            held_out_unit=None if owners is None or rest is None else owners[rest.numpy()],
             records_per_person=experiment.records_per_person,
             per_unit=experiment.per_unit,
             scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
@@ -178,6 +223,8 @@ def run(
                 reporting,
                 evaluate=accuracy(data.test_features, data.test_labels),
                 evaluate_every=max(1, -(-plan.steps // evaluations)),
+                patience=experiment.watching.patience,
+                keep_best=experiment.watching.patience is not None,
             ),
             delta=experiment.privacy.delta if experiment.is_covered else None,
         )
@@ -187,6 +234,14 @@ def run(
         spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return ExperimentResult(experiment, fitted, final, spent)
+
+
+def _part(data: Dataset, places: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The training records of a data set at some places; None: all of them."""
+    if places is None:
+        return data.train_features, data.train_labels
+    places = places.to(data.train_features.device)
+    return data.train_features[places], data.train_labels[places.to(data.train_labels.device)]
 
 
 def _refuse_releases(release: Release | None) -> None:

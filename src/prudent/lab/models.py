@@ -268,14 +268,8 @@ def with_features(
         )
         return torch.from_numpy(values)
 
-    return attrs.evolve(
-        dataset,
-        train_features=features(dataset.train_features),
-        train_labels=dataset.train_labels.cpu(),
-        test_features=features(dataset.test_features),
-        test_labels=dataset.test_labels.cpu(),
-        note=f"{dataset.note} Features of {type(network).__name__} at {size} × {size}.",
-    )
+    note = f"{dataset.note} Features of {type(network).__name__} at {size} × {size}."
+    return attrs.evolve(dataset.mapped(features, Tensor.cpu), note=note)
 
 
 def _digest(*tensors: Tensor) -> str:

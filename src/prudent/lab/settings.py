@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
-from attrs import field
 
 from prudent import _validate
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from prudent.accounting import MarginTest, Relation, Reveals
     from prudent.accounting.calibration import Accountant
     from prudent.lab.corruption import DataCorruption, GradientCorruption
-    from prudent.training import Aggregation, Fallback, Plan
+    from prudent.training import Aggregation, Fallback, HeldOut, Plan, Watch
 
 
 class Method(_validate.Choice):
@@ -54,57 +53,48 @@ def _pld() -> "Accountant":
     return PldAccountant
 
 
-def _flag(kind: type, help: str, shown: str | None = None) -> dict[str, Any]:
-    """What the command line makes a flag of; `shown` is its default in words."""
-    return {"kind": kind, "help": help, "shown": shown}
+def _flag(help: str, shown: str | None = None, *, kind: type = float, **options: Any) -> Any:
+    """A field that the command line makes a flag of; `shown` is its default in words."""
+    return attrs.field(**options, metadata={"kind": kind, "help": help, "shown": shown})
 
 
 @attrs.frozen(kw_only=True)
 class RuleSettings:
     """What is released of each batch. The paper's second learning rate is `lr * fallback_scale`."""
 
-    method: Method = field(
-        default=Method.PTR,
-        converter=Method,
-        metadata=_flag(str, "ptr, trimmed, dpsgd or sgd.", "ptr"),
+    method: Method = _flag(
+        "ptr, trimmed, dpsgd or sgd.", "ptr", kind=str, default=Method.PTR, converter=Method
     )
-    clip: float = field(
-        default=1.0, metadata=_flag(float, "R, the clipping norm of gradients.", "1")
-    )
-    propose: float = field(
-        default=0.5, metadata=_flag(float, "τ/R, the proposed sensitivity.", "0.5")
-    )
-    test: "MarginTest" = field(
+    clip: float = _flag("R, the clipping norm of gradients.", "1", default=1.0)
+    propose: float = _flag("τ/R, the proposed sensitivity.", "0.5", default=0.5)
+    test: "MarginTest" = _flag(
+        "The test: laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S.",
+        "gaussian:4",
+        kind=str,
         factory=_gaussian_test,
-        metadata=_flag(
-            str,
-            "The test: laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S.",
-            "gaussian:4",
-        ),
     )
-    failure: float = field(default=1e-8, metadata=_flag(float, "δ₀ of the test.", "1e-8"))
-    reveals: "Reveals" = field(
+    failure: float = _flag("δ₀ of the test.", "1e-8", default=1e-8)
+    reveals: "Reveals" = _flag(
+        "margin, branch or monotone-branch.",
+        "monotone-branch",
+        kind=str,
         factory=lambda: _reveals("monotone-branch"),
         converter=_reveals,
-        metadata=_flag(str, "margin, branch or monotone-branch.", "monotone-branch"),
     )
-    fallback: "Fallback" = field(
+    fallback: "Fallback" = _flag(
+        "After a failed test: sum, trimmed or skip.",
+        "sum",
+        kind=str,
         factory=lambda: _fallback("sum"),
         converter=_fallback,
-        metadata=_flag(str, "After a failed test: sum, trimmed or skip.", "sum"),
     )
-    fallback_scale: float = field(
-        default=1.0,
-        metadata=_flag(float, "Factor on the learning rate of steps whose test failed.", "1"),
+    fallback_scale: float = _flag(
+        "Factor on the learning rate of steps whose test failed.", "1", default=1.0
     )
-    trim: float = field(default=0.25, metadata=_flag(float, "Initial trim fraction.", "0.25"))
-    trim_up: float = field(
-        default=0.02, metadata=_flag(float, "Added to it when a test fails.", "0.02")
-    )
-    trim_down: float = field(
-        default=0.02, metadata=_flag(float, "Subtracted when it passes.", "0.02")
-    )
-    trim_most: float = field(default=0.5, metadata=_flag(float, "Largest trim fraction.", "0.5"))
+    trim: float = _flag("Initial trim fraction.", "0.25", default=0.25)
+    trim_up: float = _flag("Added to it when a test fails.", "0.02", default=0.02)
+    trim_down: float = _flag("Subtracted when it passes.", "0.02", default=0.02)
+    trim_most: float = _flag("Largest trim fraction.", "0.5", default=0.5)
 
     def __attrs_post_init__(self) -> None:
         for name in ("trim", "trim_up", "trim_down", "trim_most"):
@@ -141,10 +131,7 @@ class RuleSettings:
                     fallback=self.fallback,
                     fallback_scale=self.fallback_scale,
                     trim=AdaptiveTrim(
-                        first=self.trim,
-                        up=self.trim_up,
-                        down=self.trim_down,
-                        most=self.trim_most,
+                        first=self.trim, up=self.trim_up, down=self.trim_down, most=self.trim_most
                     ),
                 )
 
@@ -159,39 +146,31 @@ class PrivacySettings:
     relation is `ZERO_OUT`.
     """
 
-    epsilon: float | None = field(default=3.0, metadata=_flag(float, "Target ε.", "3"))
-    delta: float = field(default=1e-5, metadata=_flag(float, "Target δ.", "1e-5"))
-    steps: int | None = field(default=None, metadata=_flag(int, "Steps; solved for if not given."))
-    noise_multiplier: float | None = field(
-        default=None, metadata=_flag(float, "σ; solved for if not given.")
-    )
-    batch: int = field(default=256, metadata=_flag(int, "Expected batch size.", "256"))
-    public_size: int | None = field(
+    epsilon: float | None = _flag("Target ε.", "3", default=3.0)
+    delta: float = _flag("Target δ.", "1e-5", default=1e-5)
+    steps: int | None = _flag("Steps; solved for if not given.", kind=int, default=None)
+    noise_multiplier: float | None = _flag("σ; solved for if not given.", default=None)
+    batch: int = _flag("Expected batch size.", "256", kind=int, default=256)
+    public_size: int | None = _flag(
+        "A publicly known number of records, which determines the sampling rate. Without it "
+        "the true number is used and becomes public.",
+        kind=int,
         default=None,
-        metadata=_flag(
-            int,
-            "A publicly known number of records, which determines the sampling rate. Without it "
-            "the true number is used and becomes public.",
-        ),
     )
-    relation: "Relation | None" = field(
+    relation: "Relation | None" = _flag(
+        "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
+        "replace-one.",
+        "add-remove with --public-size, else zero-out",
+        kind=str,
         default=None,
-        metadata=_flag(
-            str,
-            "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
-            "replace-one.",
-            "add-remove with --public-size, else zero-out",
-        ),
     )
-    accountant: "Accountant" = field(factory=_pld, metadata=_flag(str, "pld or rdp.", "pld"))
-    bands: int = field(
+    accountant: "Accountant" = _flag("pld or rdp.", "pld", kind=str, factory=_pld)
+    bands: int = _flag(
+        "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
+        "records take turns.",
+        "1",
+        kind=int,
         default=1,
-        metadata=_flag(
-            int,
-            "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
-            "records take turns.",
-            "1",
-        ),
     )
 
     def __attrs_post_init__(self) -> None:
@@ -239,7 +218,13 @@ class PrivacySettings:
                 "steps to take as many as epsilon allows, or epsilon to have it computed."
             )
 
-    def plan(self, rule: RuleSettings, records: int, before: "dp.DpEvent | None") -> "Plan":
+    def plan(
+        self,
+        rule: RuleSettings,
+        watching: "WatchSettings",
+        records: int,
+        before: "dp.DpEvent | None",
+    ) -> "Plan":
         """The plan of a rule, with the missing one of noise, steps and ε solved for."""
         from prudent.accounting import ADD_REMOVE, ZERO_OUT
         from prudent.training import Plan
@@ -254,6 +239,8 @@ class PrivacySettings:
             aggregation=rule.aggregation(self.noise_multiplier or 1.0),
             before=before,
             bands=self.bands,
+            watch=watching.watch,
+            held_out=watching.tested,
         )
         if rule.method is Method.SGD or self.epsilon is None:
             return plan
@@ -271,13 +258,10 @@ class PrivacySettings:
 class OptimizerSettings:
     """What SGD makes of what is released."""
 
-    lr: float = field(default=0.5, metadata=_flag(float, "Learning rate.", "0.5"))
-    momentum: float = field(default=0.0, metadata=_flag(float, "Momentum of SGD.", "0"))
-    average: float | None = field(
-        default=None,
-        metadata=_flag(
-            float, "Average the weights over steps, keeping this fraction, such as 0.97."
-        ),
+    lr: float = _flag("Learning rate.", "0.5", default=0.5)
+    momentum: float = _flag("Momentum of SGD.", "0", default=0.0)
+    average: float | None = _flag(
+        "Average the weights over steps, keeping this fraction, such as 0.97.", default=None
     )
 
     def __attrs_post_init__(self) -> None:
@@ -287,7 +271,74 @@ class OptimizerSettings:
             _validate.between(0, 1, ends="[)", average=self.average)
 
 
-_PARTS = {"rule": RuleSettings, "privacy": PrivacySettings, "optimizer": OptimizerSettings}
+@attrs.frozen(kw_only=True)
+class WatchSettings:
+    """What is released to watch a run by, and when it stops; by default nothing."""
+
+    watch_every: int | None = _flag(
+        "Release the training loss in the first of so many steps, with noise.",
+        kind=int,
+        default=None,
+    )
+    watch_bound: float = _flag(
+        "With --watch-every: the largest loss of a record.", "3", default=3.0
+    )
+    watch_noise: float = _flag("With --watch-every: its noise multiplier.", "10", default=10.0)
+    held_out: float | None = _flag(
+        "Hold out this fraction of the training records, or people, and release the accuracy on "
+        "them with noise.",
+        default=None,
+    )
+    held_out_every: int = _flag(
+        "With --held-out: after so many steps each.", "100", kind=int, default=100
+    )
+    held_out_noise: float = _flag("With --held-out: its noise multiplier.", "20", default=20.0)
+    patience: int | None = _flag(
+        "Stop when so many released values in a row are no better, and return the best model. The "
+        "price stays that of all steps.",
+        kind=int,
+        default=None,
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.held_out is not None:
+            _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
+        if self.patience is not None:
+            _validate.count(1, patience=self.patience)
+        if self.patience is not None and self.watch_every is None and self.held_out is None:
+            raise _validate.ArgumentError(
+                "patience", "with --held-out or --watch-every, which it goes by", got=self.patience
+            )
+
+    @property
+    def watch(self) -> "Watch | None":
+        """The training loss as a release."""
+        from prudent.training import Watch
+
+        if self.watch_every is None:
+            return None
+        return Watch(
+            loss_every=self.watch_every,
+            bound=self.watch_bound,
+            noise_multiplier=self.watch_noise,
+        )
+
+    @property
+    def tested(self) -> "HeldOut | None":
+        """The accuracy on held-out records as a release."""
+        from prudent.training import HeldOut
+
+        if self.held_out is None:
+            return None
+        return HeldOut(every=self.held_out_every, noise_multiplier=self.held_out_noise)
+
+
+_PARTS = {
+    "rule": RuleSettings,
+    "privacy": PrivacySettings,
+    "optimizer": OptimizerSettings,
+    "watching": WatchSettings,
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -299,53 +350,45 @@ class Experiment:
     takes the seed of the experiment.
     """
 
-    dataset: str = field(
+    dataset: str = _flag(
+        "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.",
+        "mnist",
+        kind=str,
         default="mnist",
-        metadata=_flag(
-            str, "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.", "mnist"
-        ),
     )
     rule: RuleSettings
     privacy: PrivacySettings
     optimizer: OptimizerSettings
-    corrupt: "str | DataCorruption | GradientCorruption" = field(
+    watching: WatchSettings = attrs.field(factory=WatchSettings)
+    corrupt: "str | DataCorruption | GradientCorruption" = _flag(
+        "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
+        "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
+        "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
+        "none",
+        kind=str,
         default="none",
-        metadata=_flag(
-            str,
-            "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
-            "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
-            "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
-            "none",
-        ),
     )
-    unit: str | None = field(
+    unit: str | None = _flag(
+        "Protect people: the array of npz:PATH with an id for each training record. Batch and "
+        "public size then count people.",
+        kind=str,
         default=None,
-        metadata=_flag(
-            str,
-            "Protect people: the array of npz:PATH with an id for each training record. Batch and "
-            "public size then count people.",
-        ),
     )
-    per_unit: str | None = field(
+    per_unit: str | None = _flag(
+        "With --unit: the loss of a person, mean or sum.", "mean", kind=str, default=None
+    )
+    records_per_person: int | None = _flag(
+        "With --unit: records of a person that count in a step, at most. Without it: the most "
+        "that one person has, for a price that protects her.",
+        "8, or 1 without --unit",
+        kind=int,
         default=None,
-        metadata=_flag(str, "With --unit: the loss of a person, mean or sum.", "mean"),
     )
-    records_per_person: int | None = field(
-        default=None,
-        metadata=_flag(
-            int,
-            "With --unit: records of a person that count in a step, at most. Without it: the most "
-            "that one person has, for a price that protects her.",
-            "8, or 1 without --unit",
-        ),
-    )
-    seed: int = field(
+    seed: int = _flag(
+        "Seed of all random numbers, including the noise: as secret as the data.",
+        "0; for npz:PATH drawn by the operating system",
+        kind=int,
         default=0,
-        metadata=_flag(
-            int,
-            "Seed of all random numbers, including the noise: as secret as the data.",
-            "0; for npz:PATH drawn by the operating system",
-        ),
     )
 
     def __attrs_post_init__(self) -> None:
@@ -359,6 +402,13 @@ class Experiment:
         for name in ("per_unit", "records_per_person"):
             if self.unit is None and getattr(self, name) is not None:
                 raise _validate.ArgumentError(name, "None without a unit", got=getattr(self, name))
+        if self.watching.held_out is not None and self.privacy.public_size is not None:
+            raise _validate.ArgumentError(
+                "public_size",
+                "to be left out with --held-out",
+                got=self.privacy.public_size,
+                why="which records are held out depends on their number, which is public here",
+            )
         _ = self.corruption  # validates its name
         _ = self.rule.aggregation(self.privacy.noise_multiplier or 1.0)  # validates the rule
 
@@ -407,7 +457,7 @@ class Experiment:
             records: Number of training records, or of people with a unit.
             before: What is released about them before training; ε includes it.
         """
-        return self.privacy.plan(self.rule, records, before)
+        return self.privacy.plan(self.rule, self.watching, records, before)
 
 
 def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]"]]:

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import platform
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -52,13 +52,20 @@ class ReceiptFile:
             keys.secret_key(found.sign)
         return found
 
-    def write(self, receipt: Receipt) -> None:
-        """Write a receipt; if that fails, say so: the answer itself is paid for and stays."""
+    def write(self, make: Callable[[], Receipt]) -> None:
+        """Make a receipt and write it; if that fails, say so: the answer is paid for and stays.
+
+        Only what the file system says is told: another error could quote what it worked on.
+        """
         try:
+            receipt = make()
             (receipt if self.sign is None else keys.signed(receipt, self.sign)).write(self.path)
-        except OSError as error:
-            reason = error.strerror
-            warnings.warn(f"The receipt could not be written: {reason}.", stacklevel=2)
+        except Exception as error:
+            reason = (isinstance(error, OSError) and error.strerror) or "an error of the program"
+            warnings.warn(
+                f"The receipt could not be written: {reason}. What was released and charged stays.",
+                stacklevel=2,
+            )
 
 
 def _is_receipt(path: Path) -> bool:

@@ -40,15 +40,10 @@ class _MisfitError(Exception):
 
 @attrs.frozen
 class Leaf:
-    """One tensor of a record.
+    """One tensor of a record."""
 
-    Attributes:
-        dtype: Its number type.
-        shape: Its shape, without an axis for the records.
-    """
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+    dtype: torch.dtype  # its number type
+    shape: tuple[int, ...]  # its shape, without an axis for the records
 
     def of(self, value: Any, *, cut: bool = False) -> Tensor:
         """A value as this tensor; raises some error if it does not fit.
@@ -67,17 +62,11 @@ class Leaf:
 
 @attrs.frozen
 class Node:
-    """A mapping or a sequence in a record.
+    """A mapping or a sequence in a record."""
 
-    Attributes:
-        kind: Its type, in which batches are returned.
-        keys: The keys of a mapping; None for a sequence.
-        parts: What it holds.
-    """
-
-    kind: type
-    keys: tuple[Any, ...] | None
-    parts: tuple["Leaf | Node", ...]
+    kind: type  # its type, in which batches are returned
+    keys: tuple[Any, ...] | None  # the keys of a mapping; None for a sequence
+    parts: tuple["Leaf | Node", ...]  # what it holds
 
     def parts_of(self, value: Any) -> list[Any]:
         """The parts of a value of this structure; raises some error if it has another."""

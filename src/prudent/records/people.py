@@ -136,19 +136,12 @@ def people_in(ids: Any, records: int) -> int:
 
 @attrs.frozen(eq=False)
 class People:
-    """The people of a data set, in an order that does not depend on that of the records.
+    """The people of a data set, in an order that does not depend on that of the records."""
 
-    Attributes:
-        members: The numbers of the records of each person.
-        slots: Records of a person that count in a step, at most.
-        per_unit: What the loss of a person is.
-        keys: Who each of them is. Secret.
-    """
-
-    members: Sequence[Sequence[int]]
-    slots: int
-    per_unit: PerUnit
-    keys: Sequence[Hashable]
+    members: Sequence[Sequence[int]]  # the numbers of the records of each person
+    slots: int  # records of a person that count in a step, at most
+    per_unit: PerUnit  # what the loss of a person is
+    keys: Sequence[Hashable]  # who each of them is. Secret.
 
     def __len__(self) -> int:
         return len(self.members)

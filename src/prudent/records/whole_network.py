@@ -39,23 +39,14 @@ Floats = npt.NDArray[np.float32]
 
 @attrs.frozen(eq=False)
 class Layer:
-    """A convolution (or, last, a dense layer), max pooling, and rounding to whole activations.
+    """A convolution (or, last, a dense layer), max pooling, and rounding to whole activations."""
 
-    Attributes:
-        weight: int8; (inputs · size², outputs), inputs slowest.
-        gain: Factor from sums to activations, positive, per output.
-        bias: Added after the gain.
-        size: Side of the filter; 0 for a dense layer.
-        pad: Zeros around the image.
-        pool: Side of the pooled squares.
-    """
-
-    weight: npt.NDArray[np.int8]
-    gain: Floats
-    bias: Floats
-    size: int
-    pad: int = 0
-    pool: int = 1
+    weight: npt.NDArray[np.int8]  # int8; (inputs · size², outputs), inputs slowest
+    gain: Floats  # factor from sums to activations, positive, per output
+    bias: Floats  # added after the gain
+    size: int  # side of the filter; 0 for a dense layer
+    pad: int = 0  # zeros around the image
+    pool: int = 1  # side of the pooled squares
 
     def __attrs_post_init__(self) -> None:
         if TOP * np.abs(self.weight.astype(np.int64)).sum(axis=0).max() >= _EXACT:

@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -130,11 +131,8 @@ class Paid:
             preview = self.preview
             own = {"event": preview.event, "epsilon": preview.epsilon, "delta": preview.delta}
             own |= {"ledger": self.ledger, "charge": self.charge, "unit": self.unit}
-            self.receipt.write(
-                receipt_of(
-                    asked=self.asked, released=released, **({"kind": "release"} | own | facts)
-                )
-            )
+            own |= {"kind": "release", "asked": self.asked, "released": released}
+            self.receipt.write(partial(receipt_of, **(own | facts)))
 
 
 def charge(

@@ -11,6 +11,7 @@ A plan is meant for the owner of the data. Engines estimate row counts from stat
 which are as private as the table itself; do not publish a plan.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,10 +21,12 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent.release.charging import Preview
+from prudent.release.columns.asking import Asked, alike, answer, query
 from prudent.release.columns.column import Kind
 from prudent.release.columns.dialects import plan
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.queries import FEW, TableColumn, sizes_of_groups
+from prudent.release.columns.turns import ask, together
 from prudent.release.failures import SourceError, withheld
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import TABLE_OPTIONS, Part, Request, of_one_table, open_records, price
@@ -37,6 +40,7 @@ PRIVATE = (
 
 _VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
 _UNASKED = ("ledger", "noise")
+_GROUPS = 2  # that are rehearsed
 
 
 @attrs.frozen
@@ -105,6 +109,7 @@ def explain(
 def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> Preview:
     """A preview that also says what the engine will be asked, in its own SQL.
 
+    With `by`, it is what is asked for the first two groups; a query for more has a row for each.
     The queries are those of a rehearsal on synthetic records, so they depend on no record.
     """
     shown = list(preview.parts or [preview])
@@ -116,16 +121,23 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
 
         records = open_records(part.request, part.statistic.kind(part.request))
         private = part.request.private_groups
-        column = records.whole() if private else next(iter(records.values()))
+        columns = [records.whole()] if private else list(records.values())[:_GROUPS]
+        column = columns[0]
         if part.request.by is not None and isinstance(column, TableColumn):
-            rows = column.rows if private else column.rows.op().parent.to_expr()
-            note(str(sizes_of_groups.__doc__), sizes_of_groups(rows, at_least=1))
+            sizes = sizes_of_groups(column.share.whole, at_least=1)
+            note(str(sizes_of_groups.__doc__), sizes)
         if isinstance(column, TableColumn):
             known = (lambda: 2 * FEW) if part.request.by is not None else None  # by that query
-            rehearsed = _rehearsed(column, 2 * FEW, part.request.bounds, note, known)
+            bounds, noise = part.request.bounds, ReproducibleNoise(0)
+            made_up = [_rehearsed(each, 2 * FEW, bounds, note, known) for each in columns]
             asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
-            priced = withheld(price, part.statistic, asked, rehearsed)
-            withheld(part.statistic.answer, priced, rehearsed, ReproducibleNoise(0))
+            priced = withheld(price, part.statistic, asked, made_up[0])
+            together(
+                [
+                    functools.partial(withheld, part.statistic.answer, priced, each, noise)
+                    for each in made_up
+                ]
+            )
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
     if not preview.parts:
         return shown[0]
@@ -160,13 +172,17 @@ def _rehearsed(
 
 
 def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
-    ask = found._ask
+    found.rehearses = column  # type: ignore[attr-defined]
 
-    def noted(question: Callable[..., ir.Expr], **given: Any) -> Any:
-        note(str(question.__doc__), question(column.rows, **given))
-        return ask(question, **given)
+    def noted(asked: Sequence[Asked]) -> list[Any]:
+        real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]  # type: ignore[attr-defined]
+        for some in alike(real):
+            first = real[some[0]]  # what the engine keeps would have to be computed
+            whole = first.column.share.whole
+            note(str(first.question.__doc__), query([real[place] for place in some], whole))
+        return answer(asked)
 
-    found._ask = noted  # type: ignore[method-assign]
+    found._ask = lambda question, **given: ask([Asked(found, question, given)], noted)[0]  # type: ignore[method-assign]
 
 
 def _explained(asks: str, expression: ir.Expr) -> Question:

@@ -9,6 +9,7 @@ expensive of them (parallel composition), and for private groups also their choi
 """
 
 import abc
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -26,6 +27,7 @@ from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind, PerUnit
+from prudent.release.columns.turns import together
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
@@ -130,6 +132,12 @@ class Request:
     def group_columns(self) -> tuple[str, ...]:
         """The columns that say which group a row is in."""
         return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
+
+    @property
+    def used(self) -> list[str]:
+        """The columns and values that are named, apart from the condition."""
+        named = (self.column, self.other, self.unit, *self.group_columns)
+        return [name for name in named if isinstance(name, str)]
 
     def in_table(self) -> dict[str, Any]:
         """The options of the table that were given."""
@@ -258,10 +266,11 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     found = []
     for part, offer, records in zip(parts, whole.offers, opened, strict=True):
         columns = records if kept is None else withheld(records.columns, kept)
-        outcomes = {
-            group: _ask(part.statistic, offer.of(group), column, noise)
+        tasks = [
+            functools.partial(_ask, part.statistic, offer.of(group), column, noise)
             for group, column in columns.items()
-        }
+        ]
+        outcomes = dict(zip(columns, together(tasks), strict=True))
         if request.by is None:
             found.append(outcomes[None])
         else:
@@ -279,10 +288,20 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
 def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
     from prudent.release.columns.sources import open_source
+    from prudent.release.columns.table_rows import columns_used
 
     data = request.data
     if not isinstance(data, Column):
-        data = open_source(data, connect=request.connect, table=request.table, unit=request.unit)
+        asked = [part.request for part in parts]
+        used = [columns_used(each.used, each.where) for each in asked]
+        known = [name for names in used for name in names or ()]
+        data = open_source(
+            data,
+            connect=request.connect,
+            table=request.table,
+            columns=None if None in used else known,
+            unit=request.unit,
+        )
         if data is not request.data:
             weakref.finalize(data, data.close)
     own = {"data": data, "connect": None, "table": None}

@@ -1,10 +1,9 @@
 """Noise that cancels: the noise of a step takes back part of the noise of the steps before it.
 
 A model is a sum of updates, so what counts is the noise of the sum, and noise that is subtracted
-again later does little harm. Let C be the lower triangular Toeplitz matrix with the first `bands`
-coefficients of (1 - x)^(-1/2) in each column, divided by their norm. The noise of step t is
-(C⁻¹z)ₜ with z independent and normal; since C is banded, that is a recursion over the last
-`bands` - 1 noises:
+again later does little harm. Let C be a lower triangular Toeplitz matrix of `bands` diagonals whose
+columns have norm 1. The noise of step t is (C⁻¹z)ₜ with z independent and normal; since C is
+banded, that is a recursion over the last `bands` - 1 noises:
 
     wₜ = (zₜ - c₁wₜ₋₁ - … - cₖwₜ₋ₖ) / c₀,    k = bands - 1.
 
@@ -28,24 +27,60 @@ import math
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Self
+from typing import Self, TypeAlias
 
 import attrs
+import numpy as np
 import torch
+from scipy import optimize, signal, special
 from torch import Tensor
+
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+_MOST_STEPS = 10_000  # for which coefficients are found; longer runs have much the same
 
 
 @lru_cache(maxsize=32)
-def coefficients(bands: int) -> tuple[float, ...]:
-    """The entries of a column of C, from the diagonal down; their squares add up to at most 1."""
-    column = [1.0]
-    for lag in range(1, bands):
-        column.append(column[-1] * (2 * lag - 1) / (2 * lag))
-    scale = math.sqrt(math.fsum(each * each for each in column)) * (1 + 2.0**-50)
-    column = [each / scale for each in column] if bands > 1 else column
+def coefficients(bands: int, steps: int) -> tuple[float, ...]:
+    """The entries of a column of C, from the diagonal down; their squares add up to at most 1.
+
+    They minimise the mean squared error of the sums of noise after each step, among columns that
+    decrease: each entry is a share of the one before it, at first as in (1 - x)^(-1/2), whose
+    coefficients are near the best if `bands` is near `steps`.
+    """
+    if bands == 1:
+        return (1.0,)
+    count = min(max(int(steps), bands), _MOST_STEPS)
+    start = np.log(2.0 * np.arange(1, bands) - 1)
+    found = optimize.minimize(_error, start, (count,), method="L-BFGS-B", jac=True).x
+    entries = _column(found)
+    scale = math.sqrt(math.fsum(entries**2)) * (1 + 2.0**-50)  # rounding may not lengthen it
+    column = tuple(float(each / scale) for each in entries)
     assert sum(Fraction(each) ** 2 for each in column) <= 1
-    assert all(one > other > 0 for one, other in pairwise(column))
-    return tuple(column)
+    assert all(one >= other > 0 for one, other in pairwise(column))
+    return column
+
+
+def _column(logits: Array) -> Array:
+    """Entries of which the first is 1 and each other a share of the one before, by its log-odds."""
+    return np.cumprod(np.concatenate([[1.0], special.expit(logits)]))
+
+
+def _error(logits: Array, steps: int) -> tuple[float, Array]:
+    """The logarithm of the mean squared error of `steps` sums of noise, and its gradient.
+
+    The sums of noise have the coefficients of s = 1/((1 - x) c); the derivative of s by cⱼ is
+    -xʲ s/c. An error is as large as the norm of the column.
+    """
+    column = _column(logits)
+    sums = np.cumsum(signal.lfilter([1.0], column, np.eye(1, steps)[0]))
+    weighted = sums * (steps - np.arange(steps)) / steps
+    moved = signal.lfilter([1.0], column, sums)
+    squares, norm = float(weighted @ sums), float(column @ column)
+    slopes = np.array([weighted[lag:] @ moved[: steps - lag] for lag in range(len(column))])
+    by_entry = column * (2 * column / norm - 2 * slopes / squares)
+    by_share = np.cumsum(by_entry[::-1])[::-1][1:]
+    return math.log(squares * norm), by_share * special.expit(-logits)
 
 
 @attrs.define
@@ -59,30 +94,23 @@ class NoiseHistory:
         last: Number of the last step, counted from 1.
         run: Number of steps since the recursion began.
         deviation: Standard deviation of z in the last step.
+        column: A column of C. A resumed run has that of its checkpoint, on whatever machine.
     """
 
     kept: Tensor
     last: Tensor
     run: Tensor
     deviation: Tensor
-    _column: Tensor = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        column = torch.tensor(coefficients(self.bands), dtype=torch.float64)
-        self._column = column.to(self.kept.device)
+    column: Tensor
 
     @classmethod
-    def start(cls, bands: int, numbers: int, device: torch.device) -> Self:
-        """No noise so far, for a gradient of so many numbers."""
+    def start(cls, bands: int, steps: int, numbers: int, device: torch.device) -> Self:
+        """No noise so far, for a run of `steps` steps and gradients of so many numbers."""
         whole = torch.zeros(2, dtype=torch.int64, device=device)
         values = torch.zeros(bands - 1, numbers, dtype=torch.float64, device=device)
         none = torch.zeros((), dtype=torch.float64, device=device)
-        return cls(values, whole[0].clone(), whole[1].clone(), none)
-
-    @property
-    def bands(self) -> int:
-        """The number of bands of C."""
-        return len(self.kept) + 1
+        column = torch.tensor(coefficients(bands, steps), dtype=torch.float64, device=device)
+        return cls(values, whole[0].clone(), whole[1].clone(), none, column)
 
     def next_(self, normals: Tensor, deviation: Tensor, number: Tensor) -> Tensor:
         """The noise of a step in standard deviations, made of `normals` in place, and kept.
@@ -97,8 +125,8 @@ class NoiseHistory:
         self.run.copy_(torch.where(goes_on, self.run + 1, 0))
         places = torch.arange(rows, device=number.device)
         lags = torch.remainder(number - 1 - places, rows) + 1
-        weights = torch.where(lags <= self.run, self._column[lags], 0.0)
-        noise = normals.sub_(weights @ self.kept).div_(self._column[0])
+        weights = torch.where(lags <= self.run, self.column[lags], 0.0)
+        noise = normals.sub_(weights @ self.kept).div_(self.column[0])
         self.kept.index_copy_(0, torch.remainder(number, rows).reshape(1), noise[None])
         self.last.copy_(number)
         self.deviation.copy_(deviation)
@@ -106,8 +134,7 @@ class NoiseHistory:
 
     def plain(self) -> dict[str, Tensor]:
         """As a dictionary, for a checkpoint."""
-        names = ("kept", "last", "run", "deviation")
-        return {name: getattr(self, name).clone() for name in names}
+        return {name: value.clone() for name, value in attrs.asdict(self, recurse=False).items()}
 
     @classmethod
     def of(cls, saved: dict[str, Tensor], device: torch.device) -> Self:

@@ -170,12 +170,18 @@ class DeviceNoise(Uncopied):
 
 
 def add_cancelling_(
-    source: HostNoise | DeviceNoise, total: Tensor, deviation: Tensor, state: StepState, bands: int
+    source: HostNoise | DeviceNoise,
+    total: Tensor,
+    deviation: Tensor,
+    state: StepState,
+    *,
+    bands: int,
+    steps: int,
 ) -> None:
     """As `add_`, with noise that takes back part of the noise of earlier steps (`cancelling`)."""
     deviation = deviation.to(torch.float64)
     if state.history is None or state.history.kept.shape != (bands - 1, len(total)):
-        state.history = NoiseHistory.start(bands, len(total), total.device)
+        state.history = NoiseHistory.start(bands, steps, len(total), total.device)
     noise = torch.zeros(len(total), dtype=torch.float64, device=total.device)
     one, fine = torch.ones_like(deviation), torch.full_like(deviation, _FINE)
     source.add_on_lattice_(noise, one, fine, state)

@@ -306,18 +306,24 @@ class PoissonLoader(DataLoader[Any]):
         return is_its_turn and len(drawn.ids) * (self.slots or 1) == rows
 
     def spend(self, batch: "Drawn | None") -> None:
-        """Mark a batch as used, and drop all older ones.
+        """Mark the oldest batch as used.
 
         Args:
             batch: What `drawn` returned when its rows ran forward.
 
         Raises:
-            ValueError: If it is None, or was used. The message does not say how many were drawn.
+            ValueError: If it is None, was used, or an older one was not. The message does not say
+                how many were drawn.
         """
-        if any(each is batch for each in self._outstanding):
-            while self._outstanding.popleft() is not batch:
-                pass
+        if self._outstanding and self._outstanding[0] is batch:
+            self._outstanding.popleft()
             return
+        if any(each is batch for each in self._outstanding):
+            raise ValueError(
+                "Expected a step on every batch of an epoch, got one after a batch without a step. "
+                "Which batches are used must not depend on what is in them: take a step on an "
+                "empty one, too, and stop an epoch early by leaving its loop."
+            )
         raise ValueError(
             "Expected a step on a batch of the private loader, with one row per record, got "
             "another number of rows, a batch that has already been used or, with bands, one out of "

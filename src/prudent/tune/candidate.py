@@ -8,7 +8,7 @@ import shutil
 import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent._files import replacing
 from prudent._formats import reading
+from prudent.accounting.events import DiscreteGaussianTest, DiscreteLaplaceTest, WorstOfDpEvent
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.tune.space import Setting
 
@@ -74,6 +75,31 @@ class Candidate:
         _validate.function(run=self.run)
         _validate.instance(dp.DpEvent, "a DpEvent", event=self.event)
         check_relation(relation=self.relation)
+
+
+ScoreNoise: TypeAlias = DiscreteLaplaceTest | DiscreteGaussianTest
+"""The noise of a score, in records."""
+
+
+def check_score_noise(**argument: Any) -> None:
+    """Raise an error unless the noise of a score is drawn exactly; None is for public records."""
+    ((name, noise),) = argument.items()
+    if not isinstance(noise, ScoreNoise | None):
+        raise _validate.ArgumentError(
+            name,
+            "DiscreteLaplaceTest(scale), DiscreteGaussianTest(scale), or None for public data",
+            got=noise,
+        )
+
+
+def scored_event(
+    events: Sequence[dp.DpEvent], noise: ScoreNoise | None, *, disjoint: bool
+) -> dp.DpEvent:
+    """The event of a candidate, the worst of some, and of its score; people may be in one alone."""
+    made = events[0] if len(events) == 1 else WorstOfDpEvent(events)
+    if noise is None:
+        return made
+    return WorstOfDpEvent([made, noise]) if disjoint else dp.ComposedDpEvent([made, noise])
 
 
 def attempt(run: Run, setting: Setting, folder: Path) -> None:

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import dp_accounting as dp
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.accounting.events import DiscreteGaussianTest, DiscreteLaplaceTest, WorstOfDpEvent
 from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.serialisation import to_json
-from prudent.tune.candidate import Candidate, Scored
+from prudent.tune.candidate import Candidate, Scored, ScoreNoise, check_score_noise, scored_event
 from prudent.tune.space import Setting, Trial
 from prudent.tune.tuning import Tuned, tune
 
@@ -38,7 +36,7 @@ def search(
     held_out: tuple[Any, Any],
     trials: TrialCount,
     delta: float,
-    score_noise: DiscreteLaplaceTest | DiscreteGaussianTest | None,
+    score_noise: ScoreNoise | None,
     tolerance: float | None = None,
     disjoint: bool = False,
     epsilon: float | None = None,
@@ -74,12 +72,7 @@ def search(
         That of `tune`: the fitted estimator, its setting and its score together are (ε, δ)-DP at
         `Tuned.epsilon`.
     """
-    if not isinstance(score_noise, DiscreteLaplaceTest | DiscreteGaussianTest | None):
-        raise ArgumentError(
-            "score_noise",
-            "DiscreteLaplaceTest(scale), DiscreteGaussianTest(scale), or None for public data",
-            got=score_noise,
-        )
+    check_score_noise(score_noise=score_noise)
     from prudent.estimators.base import PrivateEstimator
 
     _validate.instance(PrivateEstimator, "one of prudent.estimators", estimator=estimator)
@@ -99,12 +92,8 @@ def search(
     work = _Fit(estimator, data, held_out, score_noise, tolerance)
     columns = work.estimator.columns_of(*data)
     fits = [work.model(each).event_for(*columns) for each in settings]
-    fits = list({to_json(each): each for each in fits}.values())
-    event: dp.DpEvent = WorstOfDpEvent(fits) if len(fits) > 1 else fits[0]
-    if score_noise is not None and _validate.flag(disjoint=disjoint):
-        event = WorstOfDpEvent([event, score_noise])
-    elif score_noise is not None:
-        event = dp.ComposedDpEvent([event, score_noise])
+    different = list({to_json(each): each for each in fits}.values())
+    event = scored_event(different, score_noise, disjoint=_validate.flag(disjoint=disjoint))
 
     def space(trial: Trial) -> None:
         for name, values in known.items():
@@ -129,7 +118,7 @@ class _Fit:
     estimator: Any
     data: tuple[Any, Any]
     held_out: tuple[Any, Any]
-    score_noise: DiscreteLaplaceTest | DiscreteGaussianTest | None
+    score_noise: ScoreNoise | None
     tolerance: float | None
 
     def model(self, setting: Setting) -> Any:

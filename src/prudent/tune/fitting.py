@@ -12,9 +12,8 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent._files import replacing
 from prudent._validate import ArgumentError
-from prudent.accounting.events import DiscreteGaussianTest, DiscreteLaplaceTest, WorstOfDpEvent
 from prudent.accounting.losses.trial_counts import TrialCount
-from prudent.tune.candidate import Candidate, Scored
+from prudent.tune.candidate import Candidate, Scored, ScoreNoise, check_score_noise, scored_event
 from prudent.tune.space import Setting
 from prudent.tune.tuning import calibrate
 
@@ -43,15 +42,10 @@ class HeldOut:
 
     features: Any
     labels: "Tensor"
-    noise: DiscreteLaplaceTest | DiscreteGaussianTest | None
+    noise: ScoreNoise | None
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.noise, DiscreteLaplaceTest | DiscreteGaussianTest | None):
-            raise ArgumentError(
-                "noise",
-                "DiscreteLaplaceTest(scale), DiscreteGaussianTest(scale), or None for public data",
-                got=self.noise,
-            )
+        check_score_noise(noise=self.noise)
 
     @property
     def event(self) -> dp.DpEvent:
@@ -169,13 +163,7 @@ def calibrate_plan(
 
 def training_event(plans: "Sequence[Plan]", score: HeldOut, *, disjoint: bool) -> dp.DpEvent:
     """The event of one candidate of `training`: training and score."""
-    events = [plan.event for plan in plans]
-    trained = events[0] if len(events) == 1 else WorstOfDpEvent(events)
-    if score.noise is None:
-        return trained
-    if disjoint:
-        return WorstOfDpEvent([trained, score.event])
-    return dp.ComposedDpEvent([trained, score.event])
+    return scored_event([plan.event for plan in plans], score.noise, disjoint=disjoint)
 
 
 @attrs.frozen(eq=False)

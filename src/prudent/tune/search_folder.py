@@ -54,13 +54,9 @@ _RESULT_KINDS = {
 
 @attrs.frozen
 class SearchFolder:
-    """The files of a search.
+    """The files of a search."""
 
-    Attributes:
-        place: The folder.
-    """
-
-    place: Path
+    place: Path  # the folder
 
     @classmethod
     @contextmanager

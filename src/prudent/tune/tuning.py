@@ -1,5 +1,6 @@
 """The search: draw, charge, run, release the best."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -148,7 +149,7 @@ def tune(
         if place_of_receipt is not None and fresh:
             asked = {"trials": trials, "run": state["name"], "delta": delta}
             place_of_receipt.write(
-                receipt_of(
+                lambda: receipt_of(
                     "tuning",
                     asked=asked,
                     event=event,
@@ -161,7 +162,8 @@ def tune(
                 )
             )
             # A later time would tell how many candidates there were.
-            os.utime(place_of_receipt.path, (best["begun"], best["begun"]))
+            with contextlib.suppress(FileNotFoundError):  # it could not be written
+                os.utime(place_of_receipt.path, (best["begun"], best["begun"]))
         return Tuned(
             setting=best["setting"],
             score=float(best["score"]),

@@ -14,8 +14,8 @@ import prudent
 from prudent import ArgumentError, PldAccountant
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.estimators import aggregate
-from prudent.estimators.aggregation import medians
-from prudent.estimators.aggregation.votes import needed_votes
+from prudent.estimators.aggregation import answers
+from prudent.estimators.aggregation.answers import needed_votes
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import DoubleMeasure
 from prudent.release.exponential.quantile import NearTarget
@@ -101,7 +101,7 @@ def law(parts: tuple[Any, ...], quantile: Any) -> Any:
 def widest(factor: float) -> float:
     """The longest range of log-ratios of two neighbours, relative to the ε that is charged."""
     found = 0.0
-    quantile = medians._median(0.5, 0.0, 0.95)
+    quantile = answers._median(0.5, 0.0, 0.95)
     for parts in itertools.combinations_with_replacement(VALUES, 4):
         here = law(parts, quantile)
         for other in neighbours(parts):
@@ -111,7 +111,7 @@ def widest(factor: float) -> float:
 
 
 def test_a_replaced_value_changes_the_law_by_the_range_that_is_charged() -> None:
-    assert medians._event(medians._median(0.5, 0.0, 0.95), 1).epsilon == 1.0
+    assert answers._event(answers._median(0.5, 0.0, 0.95), 1).epsilon == 1.0
     charged = widest(2)
     assert charged <= 1 + 1e-12
     assert charged > 0.99  # and by no less: a price without the factor of 2 would be too small
@@ -128,7 +128,7 @@ def test_the_distance_of_a_median_is_the_least_number_of_spoiled_parts() -> None
         reached, least = {parts}, 0
         while all(map(inside, reached)):
             reached, least = {other for each in reached for other in neighbours(each)}, least + 1
-        assert medians.median_distance(present(parts), low, high) == least
+        assert answers.median_distance(present(parts), low, high) == least
 
 
 def test_the_distance_of_a_vote_is_the_least_number_of_spoiled_parts() -> None:

@@ -83,7 +83,8 @@ def test_matched_gradients_point_against_honest_training():
 
     features, labels = images(400)
     features[:, 0, 0, :4] = torch.nn.functional.one_hot(labels, 4).float()  # something to learn
-    chosen = poison._Chosen.of(features, labels, 4, 0.5, 5)
+    bad = poison.corrupted_records(len(labels), 0.5, 5)
+    chosen = poison._Chosen.of(features, labels, bad, 4)
     model = poison._surrogate(chosen, 4, seeded_generator(5, VALUES))
     wrong = (chosen.labels[:50] + 1) % 4
 

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from benchmarks import explore_grid as answers
+from benchmarks.explore_grid import Training
 
 import prudent
 from prudent import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest, Run
-from prudent.lab.explore import answers, page
-from prudent.lab.explore.answers import SLIDERS, Training
+from prudent.lab.explore import page
 
 SMALL = Training(records=2_000, batch=100, steps=12, delta=1e-5, epsilon=2.0)
 
@@ -86,7 +87,7 @@ def test_settings_that_make_no_run_are_refused() -> None:
 
 
 def test_every_slider_starts_at_a_stop() -> None:
-    assert all(slider.start in slider.stops for slider in SLIDERS)
+    assert all(slider["start"] in slider["stops"] for slider in page.sliders())
 
 
 def test_the_page_asks_nobody_else() -> None:
@@ -98,7 +99,7 @@ def test_the_page_asks_nobody_else() -> None:
 class TestGrid:
     def test_holds_every_setting_of_an_exported_page(self) -> None:
         stored = page.stored()["answers"]
-        wanted = list(page.cells())
+        wanted = list(answers.cells())
         assert {question: len(found) for question, found in stored.items()} == {
             "spent": 120,
             "noise": 72,
@@ -111,18 +112,18 @@ class TestGrid:
     @pytest.mark.thorough
     @pytest.mark.parametrize("question", ["spent", "noise", "passing", "withstood"])
     def test_is_what_the_accountant_says_now(self, question: str) -> None:
-        cells = [(key, setting) for name, key, setting in page.cells() if name == question]
+        cells = [(key, setting) for name, key, setting in answers.cells() if name == question]
         key, setting = cells[len(cells) // 3]
-        assert page.stored()["answers"][question][key] == page.cell(question, setting)
+        assert page.stored()["answers"][question][key] == answers.cell(question, setting)
 
     @pytest.mark.slow
     @pytest.mark.parametrize("part", range(20))
     def test_every_cell_is_what_the_accountant_says_now(self, part: int) -> None:
-        for question, key, setting in list(page.cells())[part::20]:
-            assert page.stored()["answers"][question][key] == page.cell(question, setting), key
+        for question, key, setting in list(answers.cells())[part::20]:
+            assert page.stored()["answers"][question][key] == answers.cell(question, setting), key
 
     def test_bounds_are_rounded_to_the_safe_side(self) -> None:
-        assert page._rounded([1.23451, 0.0012341, -1.23451, 0.0, None, 7]) == [
+        assert answers._rounded([1.23451, 0.0012341, -1.23451, 0.0, None, 7]) == [
             1.235,
             0.001235,
             -1.234,
@@ -130,5 +131,5 @@ class TestGrid:
             None,
             7,
         ]
-        assert page._rounded(0.98765, down=True) == 0.9876
-        assert math.isinf(page._rounded(math.inf))
+        assert answers._rounded(0.98765, down=True) == 0.9876
+        assert math.isinf(answers._rounded(math.inf))

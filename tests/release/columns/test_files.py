@@ -1,6 +1,8 @@
 """The file of a name is read and no other; those of a pattern are joined by column names."""
 
+import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,11 @@ pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa
 import pyarrow.parquet
 
+from prudent.release import table
+from prudent.release.columns import arrow_tables
 from prudent.release.columns.opening import open_column
 from prudent.release.columns.sources import SourceError
+from tests.release.recording import Silence
 
 ODD_NAMES = ["d[1]", "a*b", "q?", "[abc]", "x[!a]", "a]b[", "{a}", "s'q", "**", "[[]1]"]
 DECOYS = ["d1", "axb", "qq", "a", "xb", "ab", "1]"]
@@ -90,3 +95,58 @@ def test_folders_of_a_pattern_give_columns(tmp_path: Path) -> None:
     assert everything(pattern) == [1.0, 2.0]
     column = open_column(pattern, "x", where=lambda t: t.year == 2024)
     assert column.order_statistics(1, 9).tolist() == [2.0]
+
+
+ODD_FILE = {
+    "x": [1.0, 2.0, 3.0],
+    "year": [2024, 2024, 2023],
+    "day": [datetime.date(2024, 5, 1)] * 3,
+    "a-b": pa.array([b"1", b"\xff\xfe", b"1"], pa.binary()).view(pa.string()),
+}
+TIMES = {
+    "milliseconds": pa.array([1, 2**62, 3], pa.timestamp("ms")),
+    "seconds": pa.array([1, 2**50, 3], pa.timestamp("s", "UTC")),
+    "a list": pa.array([[1], [2**62], [3]], pa.list_(pa.timestamp("ms"))),
+    "a structure": pa.array([{"a": 2**62}] * 3, pa.struct([("a", pa.timestamp("ms"))])),
+}
+ASKED: dict[str, tuple[dict[str, Any], bool]] = {
+    "rows": ({"column": None, "kind": "rows"}, False),
+    "a condition": ({"column": "x", "where": "year = 2024"}, False),
+    "a value": ({"column": "x * year > 4", "kind": "truth"}, False),
+    "a text": ({"column": "x", "where": "\"a-b\" = '1'"}, True),
+    "a text of a table": ({"column": "x", "where": "t.\"a-b\" = '1'"}, True),
+    "a text by its name": ({"column": "a-b", "kind": "categories"}, True),
+    "a function": ({"column": "x", "where": lambda t: t["a-b"] == "1"}, True),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_only_columns_that_are_used_are_read_with_care(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that are no texts stop no query, and a file is read by the engine where it can be."""
+    pa.parquet.write_table(pa.table(ODD_FILE), tmp_path / "odd.parquet")
+    cared: list[object] = []
+    honest = arrow_tables.scanned
+    monkeypatch.setattr(
+        arrow_tables, "scanned", lambda *given: (cared.append(given), honest(*given))[1]
+    )
+    given, with_care = ASKED[name]
+    column = open_column(tmp_path / "odd.parquet", **given)
+    assert column.count() in (2, 3)
+    assert bool(cared) == with_care
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_no_time_of_a_column_that_is_not_used_stops_a_query(name: str, tmp_path: Path) -> None:
+    """DuckDB reads the statistics of every column of a file, and fails at those of far times."""
+    pa.parquet.write_table(pa.table({"x": [1.0, 2.0, 3.0], "y": TIMES[name]}), tmp_path / "t.pq")
+    assert open_column(tmp_path / "t.pq", "x", where="x < 3").count() == 2
+
+
+def test_several_questions_use_the_columns_of_all(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table(ODD_FILE), tmp_path / "odd.parquet")
+    given: Any = {"epsilon": 1.0, "noise": Silence(), "delta": 1e-6}
+    questions = ["count(*)", "avg(x)", "count(*) FILTER (WHERE \"a-b\" = '1')"]
+    found = table(tmp_path / "odd.parquet", questions, by="day:month", groups=["2024-05"], **given)
+    assert [each["2024-05"].value for each in found.answers.values()][::2] == [3, 2]

@@ -20,8 +20,8 @@ ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
+from prudent.release.columns import asking, table_rows  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
-from prudent.release.columns import table_rows  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.queries import TableColumn  # noqa: E402
@@ -96,14 +96,14 @@ def test_an_empty_table_has_no_values() -> None:
 @pytest.mark.usefixtures("narrowing")
 def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = table_queries._answer
+    ask = asking.fetched
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(len(next(iter(found.values()))) if isinstance(found, dict) else 1)
         return found
 
-    monkeypatch.setattr(table_queries, "_answer", watched)
+    monkeypatch.setattr(asking, "fetched", watched)
     values = np.random.default_rng(0).normal(size=100_000).round(4)
     column = open_column(pa.table({"x": values}), "x")
     found = column.order_statistics(50_000, 50_100)
@@ -115,14 +115,14 @@ def test_only_a_window_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_ties_come_as_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    ask = table_queries._answer
+    ask = asking.fetched
 
     def watched(expression: Any) -> Any:
         found = ask(expression)
         taken.append(len(next(iter(found.values()))) if isinstance(found, dict) else 1)
         return found
 
-    monkeypatch.setattr(table_queries, "_answer", watched)
+    monkeypatch.setattr(asking, "fetched", watched)
     column = open_column(pa.table({"x": np.repeat([1.0, 2.0], 50_000)}), "x")
     assert column.order_statistics(40_000, 60_000).sum() == 10_001 + 2 * 10_000
     assert max(taken) == 2

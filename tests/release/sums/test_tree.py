@@ -24,10 +24,10 @@ MANY = [Fraction(k, 32) for k in range(1, 32)]
 
 
 def test_a_record_changes_one_count_of_each_level() -> None:
-    lattice = Lattice(0, 5, 5 + 4_000)
-    fewer = Points(lattice, np.array([5, 70, 4_000]), np.array([1, 2, 3]))
-    for step in (5, 71, 4_000, 4_005):
-        steps, places = np.unique([5, 70, 4_000, step], return_inverse=True)
+    lattice = Lattice(0, 5, 5 + 1_000)
+    fewer = Points(lattice, np.array([5, 70, 1_000]), np.array([1, 2, 3]))
+    for step in (5, 71, 1_000, 1_005):
+        steps, places = np.unique([5, 70, 1_000, step], return_inverse=True)
         counts = np.bincount(places, weights=[1, 2, 3, 1]).astype(np.int64)
         more = Points(lattice, steps, counts)
         for one, other in zip(tree._counts(fewer), tree._counts(more), strict=True):
@@ -55,7 +55,7 @@ def test_the_noise_pays_for_all_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("p", [0.5, 0.03])
 def test_weights_of_the_noise_are_as_proved(p: float) -> None:
     """V is the sum of the squared weights, none of which exceeds 1 in size."""
-    leaves = [0, 15, 16, 1_000, 2_047, 4_000, LEAVES - 1]
+    leaves = [0, 15, 31, 32, 500, 511, 1_000, LEAVES - 1]
 
     def weights(place: int) -> FloatArray:
         noise = np.zeros(sum(SIZES))

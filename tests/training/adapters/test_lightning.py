@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.tuner.tuning import Tuner
 
-from prudent import ArgumentError, Ledger
+from prudent import ArgumentError, HeldOut, Ledger, Watch
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
 from prudent.training import Key, Plan, Sum
@@ -278,3 +278,55 @@ def test_what_does_not_fit_into_a_ledger_is_not_trained(tmp_path: Path) -> None:
             trainer(tmp_path).fit(module, batches)
         assert ledger.history() == []
     torch.testing.assert_close(module.state_dict(), before, rtol=0, atol=0)
+
+
+class Watching(Classifier):
+    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+        inputs, targets = batch
+        losses = functional.cross_entropy(self(inputs), targets, reduction="none")
+        self.watch(losses)
+        return losses.sum() / max(1, len(losses))
+
+
+def test_released_results_stop_training_and_choose_the_model(tmp_path: Path) -> None:
+    made, batches = private(
+        module=Watching(),
+        epsilon=20.0,
+        epochs=9,
+        watch=Watch(loss_every=6, bound=1.0, noise_multiplier=2.0),
+        held_out=HeldOut(every=6, noise_multiplier=2.0),
+        held_out_set=points(),
+    )
+    kept = ModelCheckpoint(
+        tmp_path, monitor="held_out_accuracy", mode="max", filename="{held_out_accuracy:.3f}"
+    )
+    stopping = EarlyStopping("held_out_accuracy", mode="max", patience=1)
+    run = trainer(tmp_path, callbacks=[stopping, kept], enable_checkpointing=True, max_epochs=9)
+    run.fit(made, batches)
+    taken = run.optimizers[0].steps
+    assert taken % 6 == 0
+    assert 6 < taken < 54
+    assert float(kept.best_model_score) == pytest.approx(float(stopping.best_score))
+    shown = run.callback_metrics
+    assert float(shown["held_out_accuracy_noise"]) == pytest.approx(1 / RECORDS)
+    assert float(shown["train_loss_noise"]) == pytest.approx(2.0 / BATCH)
+    assert Path(kept.best_model_path).exists()
+
+
+class Pretending(Watching):
+    def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
+        loss = super().training_step(batch, number)
+        self.log("held_out_accuracy", loss)
+        return loss
+
+
+def test_a_private_value_is_not_released_by_its_name(tmp_path: Path) -> None:
+    made, batches = private(
+        module=Pretending(),
+        held_out=HeldOut(every=6, noise_multiplier=9.0),
+        held_out_set=points(),
+    )
+    run = trainer(tmp_path, callbacks=[EarlyStopping("held_out_accuracy", mode="max")])
+    with pytest.raises(ArgumentError, match="held_out_accuracy"):
+        run.fit(made, batches)
+    assert run.optimizers[0].steps == 0

@@ -281,7 +281,7 @@ def test_nan_record_counts_as_zero() -> None:
     inputs[3] = torch.nan
     take(model, optimizer, inputs, targets)
     kept = torch.arange(len(targets)) != 3
-    same._outstanding.append(Drawn(torch.nonzero(kept)[:, 0], None))
+    same._outstanding[0] = Drawn(torch.nonzero(kept)[:, 0], None)
     take(twin, other, inputs[kept], targets[kept])
     assert_close(model, twin)
     assert len(data) == RECORDS

@@ -22,6 +22,7 @@ from prudent.accounting.losses.convolution import (
     chords_of,
     convolved,
     knots,
+    mirrored_chords,
     total_log_moments,
 )
 from prudent.accounting.losses.loss_tables import Array, LossTable, evaluation_bound
@@ -513,9 +514,12 @@ def tabulated_pair(
     which less than `tail` lies are treated as infinite.
     """
     removing, added = (
-        knots([worst], tail, adding=adding, spacing=spacing) for adding in _DIRECTIONS
+        np.append(0.0, knots([worst], tail, adding=adding, spacing=spacing))
+        for adding in _DIRECTIONS
     )
-    forward = chords_of(worst, removing, added, adding=False, upper=upper).table
-    backward = chords_of(worst, added, removing, adding=True, upper=upper).table
+    seen = removing, worst.profile(removing)
+    unseen = added, worst.profile(added, adding=True)
+    forward = mirrored_chords(seen, unseen, worst.infinite_mass(), upper=upper)
+    backward = mirrored_chords(unseen, seen, worst.infinite_mass(adding=True), upper=upper)
     largest = worst.largest_loss(), worst.largest_loss(adding=True)
-    return TabulatedPair((forward,), (backward,), largest)
+    return TabulatedPair((forward.table,), (backward.table,), largest)

@@ -40,11 +40,13 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from prudent.accounting._numeric import log_sum
 from prudent.accounting.losses.loss_tables import (
     UNIT,
     Array,
     Chords,
     LossTable,
+    Profile,
     evaluation_error,
     joined,
     lowered,
@@ -123,11 +125,7 @@ class LatticeDistribution:
 def log_moments(losses: Array, masses: Array, rates: Array) -> Array:
     """The logarithm of Σ masses exp(rate losses) for each rate; -∞ if all masses are zero."""
     with np.errstate(divide="ignore"):
-        exponents = rates[:, None] * losses[None, :] + np.log(masses)[None, :]
-    peak = exponents.max(axis=1)
-    safe = np.where(np.isfinite(peak), peak, 0.0)
-    with np.errstate(divide="ignore"):
-        return np.asarray(safe + np.log(np.exp(exponents - safe[:, None]).sum(axis=1)))
+        return log_sum(rates[:, None] * losses[None, :] + np.log(masses)[None, :])
 
 
 def total_log_moments(terms: Sequence[LatticeDistribution], rates: Array) -> Array:
@@ -313,13 +311,19 @@ def _integer_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.co
 
 def chords_of(worst: Dominating, right: Array, left: Array, *, adding: bool, upper: bool) -> Chords:
     """The losses of one direction at -`left` (decreasing), 0 and `right` (increasing)."""
-    losses = np.concatenate([-left[::-1], [0.0], right])
-    zero = len(left)
-    above = worst.profile(losses[zero:], adding=adding)
+    here, there = np.append(0.0, right), np.append(0.0, left)
+    above = here, worst.profile(here, adding=adding)
+    mirrored = there, worst.profile(there, adding=not adding)
+    return mirrored_chords(above, mirrored, worst.infinite_mass(adding=adding), upper=upper)
+
+
+def mirrored_chords(right: Profile, left: Profile, limit: float, *, upper: bool) -> Chords:
+    """As `chords_of`, from the profiles of this direction and of the opposite one."""
+    losses = np.append(-left[0][:0:-1], right[0])
+    zero = len(left[0]) - 1
     # Left of zero a profile is 1 - e^ε plus e^ε times that of the opposite direction at -ε.
-    mirrored = worst.profile(left, adding=not adding)[::-1] * np.exp(losses[:zero])
-    excess = np.append(mirrored, np.minimum.accumulate(above))
-    return bounded(excess, zero, losses, worst.infinite_mass(adding=adding), upper=upper)
+    excess = np.append(left[1][:0:-1] * np.exp(losses[:zero]), np.minimum.accumulate(right[1]))
+    return bounded(excess, zero, losses, limit, upper=upper)
 
 
 def bounded(excess: Array, zero: int, losses: Array, limit: float, *, upper: bool) -> Chords:

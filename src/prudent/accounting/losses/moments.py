@@ -153,8 +153,6 @@ def largest_loss(pair: Pair, rate: float, *, adding: bool = False) -> float:
 
 def log_base_moments(pair: Pair, powers: Array) -> Array:
     """Logarithm of E_absent[(present/absent)^k] at powers k >= 2, in closed form."""
-    from scipy import special
-
     if isinstance(pair, LaplacePair):
         test = (powers - 1) * laplace_rdp(powers, pair.scale)
         return np.asarray(test + _gaussian_log_moments(powers, pair.sigma))
@@ -173,7 +171,7 @@ def log_base_moments(pair: Pair, powers: Array) -> Array:
     direct = np.expm1(np.minimum(exponents, 1.0)) @ mixture.absent[used] - unused
     with np.errstate(divide="ignore", invalid="ignore"):
         near = np.log1p(direct)
-    far = special.logsumexp(exponents + np.log(mixture.absent[used]), axis=1)
+    far = _numeric.log_sum(exponents + np.log(mixture.absent[used]))
     return np.where(np.max(exponents, axis=1) < 1, near, far)
 
 
@@ -205,13 +203,12 @@ def log_sampled_moments(log_base: Array, orders: Array, rate: float) -> Array:
         excess = np.where(log_base < 1, np.log(np.expm1(np.minimum(log_base, 1.0))), log_base)
         excess = np.where(log_base < 1, excess, log_base + np.log1p(-np.exp(-log_base)))
     logs = np.empty(orders.shape)
+    factorials = special.gammaln(np.arange(len(log_base) + 2) + 1.0)
     for index, order in enumerate(orders):  # one at a time, to avoid a large matrix
         k = powers[: int(order) - 1]
-        choose = (
-            special.gammaln(order + 1) - special.gammaln(k + 1) - special.gammaln(order - k + 1)
-        )
+        choose = factorials[int(order)] - factorials[2 : len(k) + 2] - factorials[len(k) - 1 :: -1]
         terms = choose + (order - k) * math.log1p(-rate) + k * math.log(rate) + excess[: len(k)]
-        logs[index] = np.logaddexp(0.0, special.logsumexp(terms))
+        logs[index] = np.logaddexp(0.0, _numeric.log_sum(terms))
     return logs
 
 
@@ -253,8 +250,6 @@ def _nodes(pair: Pair, powers: Array) -> tuple[Array, Array] | None:
 
 def _log_expectations(log_masses: Array, losses: Array, powers: Array, rate: float) -> Array:
     """Logarithms of Σ mass (1 - q + q e^loss)^t, one for each power t."""
-    from scipy import special
-
     log_ratio = log_sampled_ratio(losses, rate)
     u = rate * np.expm1(np.minimum(losses, 700.0))
     masses = np.exp(log_masses)
@@ -265,7 +260,7 @@ def _log_expectations(log_masses: Array, losses: Array, powers: Array, rate: flo
             logs[index] = np.log1p(masses @ _excess(exponents, u, float(power)))
         else:
             # The masses underflow where they contribute most to the moment, so sum logarithms.
-            logs[index] = special.logsumexp(exponents + log_masses)
+            logs[index] = _numeric.log_sum(exponents + log_masses)
     return logs
 
 

@@ -20,6 +20,8 @@ from typing_extensions import override
 from prudent.accounting.losses.loss_tables import Array, LossTable
 
 _SQRT_HALF = math.sqrt(0.5)
+_CERTAIN = 1e200  # a loss that stands for an infinite one
+_TOGETHER = 2**16  # values of a profile that are computed at a time
 MOST_COMPONENTS = 256  # with more components, neighbouring ones are spread onto a grid of losses
 
 
@@ -100,11 +102,7 @@ class MixturePair(Pair):
 
     @override
     def profile(self, epsilon: Array) -> Array:
-        total = np.zeros_like(epsilon)
-        for loss, mass, sigma in zip(self.losses, self.present, self.sigma, strict=True):
-            if mass > 0:  # a label that cannot occur without the record has infinite loss
-                total += mass * (gaussian_profile(epsilon - loss, sigma) if loss < np.inf else 1.0)
-        return total
+        return _worst_mixture([self], epsilon)
 
     @override
     def swapped(self) -> "MixturePair":
@@ -360,23 +358,50 @@ class Dominating:
         With `damped`, an ε beyond which e^-ε times the profile is within `tail` of zero. That
         product is the excess of the opposite direction's profile at -ε over its least value.
         """
-        limit = tail if damped else self.limit(adding=adding) + tail
-        low, high = 0.0, 2.0**40
-        grid = np.append(0.0, np.geomspace(2.0**-30, high, 71))
-        for _ in range(3):
-            values = self.profile(grid, adding=adding)
-            inside = (values * np.exp(-grid) if damped else values) > limit
-            last = int(np.max(np.nonzero(inside)[0], initial=0))
-            low, high = float(grid[last]), float(grid[min(last + 1, len(grid) - 1)])
-            grid = np.linspace(low, high, 16)
-        return high
+        return _reach(self, tail, adding, damped)
+
+
+@lru_cache(maxsize=32)
+def _reach(worst: Dominating, tail: float, adding: bool, damped: bool) -> float:
+    limit = tail if damped else worst.limit(adding=adding) + tail
+    low, high = 0.0, 2.0**40
+    grid = np.append(0.0, np.geomspace(2.0**-30, high, 71))
+    for _ in range(3):
+        values = worst.profile(grid, adding=adding)
+        inside = (values * np.exp(-grid) if damped else values) > limit
+        last = int(np.max(np.nonzero(inside)[0], initial=0))
+        low, high = float(grid[last]), float(grid[min(last + 1, len(grid) - 1)])
+        grid = np.linspace(low, high, 16)
+    return high
 
 
 def _worst(pairs: Sequence[Pair], epsilon: Array) -> Array:
-    worst = pairs[0].profile(epsilon)
-    for pair in pairs[1:]:
-        np.maximum(worst, pair.profile(epsilon), out=worst)
-    return worst
+    mixtures = [pair for pair in pairs if isinstance(pair, MixturePair)]
+    profiles = [pair.profile(epsilon) for pair in pairs if not isinstance(pair, MixturePair)]
+    if mixtures:
+        profiles.append(_worst_mixture(mixtures, epsilon))
+    return np.asarray(np.maximum.reduce(profiles))
+
+
+def _worst_mixture(pairs: Sequence[MixturePair], epsilon: Array) -> Array:
+    """The largest profile of several mixtures, with many components of the same σ at a time."""
+    masses, sigmas = (
+        np.concatenate([getattr(pair, name) for pair in pairs]) for name in ("present", "sigma")
+    )
+    # A label that cannot occur without the record has infinite loss.
+    losses = np.minimum(np.concatenate([pair.losses for pair in pairs]), _CERTAIN)
+    owners = np.repeat(np.arange(len(pairs)), [len(pair.present) for pair in pairs])
+    at = np.ravel(epsilon)
+    totals = np.zeros((len(pairs), len(at)))
+    together = max(1, _TOGETHER // max(1, len(at)))
+    for sigma in np.unique(sigmas[masses > 0]):
+        of_sigma = np.flatnonzero((sigmas == sigma) & (masses > 0))
+        for start in range(0, len(of_sigma), together):
+            some = of_sigma[start : start + together]
+            weights = np.zeros((len(pairs), len(some)))
+            weights[owners[some], np.arange(len(some))] = masses[some]
+            totals += weights @ gaussian_profile(at - losses[some, None], float(sigma))
+    return np.asarray(totals.max(axis=0)).reshape(np.shape(epsilon))
 
 
 def _profile_of_removing(epsilon: Array, rate: float, pairs: Sequence[Pair]) -> Array:

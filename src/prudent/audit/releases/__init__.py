@@ -14,51 +14,22 @@ from prudent.audit.releases import additive, composed, selected, tables, tested
 from prudent.audit.releases.case import Case
 from prudent.audit.result import AuditResult
 
+_NAMES = {
+    tested: "ptr ptr-accident median quantile iqr trimmed-mean trimmed-sum mode mode-of-numbers",
+    additive: "count sum mean variance deviation proportion count-distinct histogram certificate "
+    "partitions many-quantiles",
+    tables: "top-k join ratio weighted-mean covariance correlation",
+    selected: "exponential exponential-quantile median-selected quantiles halved-quantiles "
+    "iqr-selected maximum minimum private-interval sum-private-bounds mean-private-bounds "
+    "variance-private-bounds describe",
+    composed: "certified-classifier regression best-of-many federated-round",
+}
+
 CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
     {
-        "ptr": tested.ptr,
-        "ptr-accident": tested.ptr_accident,
-        "median": tested.median,
-        "quantile": tested.quantile,
-        "iqr": tested.iqr,
-        "trimmed-mean": tested.trimmed_mean,
-        "trimmed-sum": tested.trimmed_sum,
-        "mode": tested.mode,
-        "mode-of-numbers": tested.mode_of_numbers,
-        "count": additive.count,
-        "sum": additive.sum,
-        "mean": additive.mean,
-        "variance": additive.variance,
-        "deviation": additive.deviation,
-        "proportion": additive.proportion,
-        "count-distinct": additive.count_distinct,
-        "histogram": additive.histogram,
-        "top-k": tables.top_k,
-        "join": tables.join,
-        "ratio": tables.ratio,
-        "weighted-mean": tables.weighted_mean,
-        "covariance": tables.covariance,
-        "correlation": tables.correlation,
-        "certificate": additive.certificate,
-        "certified-classifier": composed.certified_classifier,
-        "partitions": additive.partitions,
-        "exponential": selected.exponential,
-        "exponential-quantile": selected.exponential_quantile,
-        "median-selected": selected.median,
-        "quantiles": selected.quantiles,
-        "halved-quantiles": selected.halved_quantiles,
-        "many-quantiles": additive.many_quantiles,
-        "iqr-selected": selected.iqr,
-        "maximum": selected.maximum,
-        "minimum": selected.minimum,
-        "private-interval": selected.private_interval,
-        "sum-private-bounds": selected.sum,
-        "mean-private-bounds": selected.mean,
-        "variance-private-bounds": selected.variance,
-        "describe": selected.describe,
-        "regression": composed.regression,
-        "best-of-many": composed.best_of_many,
-        "federated-round": composed.federated_round,
+        name: getattr(module, name.replace("-", "_"))
+        for module, names in _NAMES.items()
+        for name in names.split()
     }
 )
 """A worst-case pair for each release, given the ε and δ of the claim."""

@@ -7,7 +7,6 @@ extremes of a range of length ε: the pair is the worst there is. The nearer t i
 answer above y: the share of ε that an audit can see grows with the number of runs.
 """
 
-import builtins
 import functools
 import itertools
 import math
@@ -64,15 +63,10 @@ def exponential_quantile(epsilon: float, delta: float) -> Case:
     return _quantile("exponential-quantile", Fraction(9, 10), epsilon, interval_share=0.0)
 
 
-def median(epsilon: float, delta: float) -> Case:
+def median_selected(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
     case = _quantile("median-selected", Fraction(1, 2), epsilon)
-
-    def call(data: Any, noise: Noise) -> Any:
-        return statistics.median(
-            np.array(data, np.int64), bounds=(0, _TOP), epsilon=epsilon, noise=noise
-        )
-
+    call = _called(statistics.median, bounds=(0, _TOP), epsilon=epsilon)
     return attrs.evolve(case, call=call, exact=None, notes=(_INTERVALS,))
 
 
@@ -103,10 +97,8 @@ def quantiles(epsilon: float, delta: float) -> Case:
         delta=0.0,
         pair=pair,
         prepare=prepare,
-        call=lambda data, noise: statistics.quantiles(
-            np.array(data), ps=ps, bounds=_BYTE, epsilon=epsilon, noise=noise
-        ),
-        score=lambda output: float(builtins.sum(losses[range(3), output])),
+        call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
+        score=lambda output: float(sum(losses[range(3), output])),
         notes=(_INTERVALS,),
     )
 
@@ -155,15 +147,13 @@ def halved_quantiles(epsilon: float, delta: float) -> Case:
         delta=0.0,
         pair=pair,
         prepare=prepare,
-        call=lambda data, noise: statistics.quantiles(
-            np.array(data), ps=ps, bounds=_BYTE, epsilon=epsilon, noise=noise
-        ),
+        call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: loss(output, more) - loss(output, fewer),
         notes=(_INTERVALS,),
     )
 
 
-def iqr(epsilon: float, delta: float) -> Case:
+def iqr_selected(epsilon: float, delta: float) -> Case:
     """The interquartile range without a proposal: the pair of the largest ε among simple ones."""
 
     def mechanism() -> ExponentialRange:
@@ -191,9 +181,7 @@ def iqr(epsilon: float, delta: float) -> Case:
         delta=0.0,
         pair=pair,
         prepare=prepare,
-        call=lambda data, noise: statistics.iqr(
-            np.array(data), bounds=_BYTE, epsilon=epsilon, noise=noise
-        ),
+        call=_called(statistics.iqr, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(losses[output]),
         exact=exact_epsilon(laws, 0.0),
         notes=(_INTERVALS,),
@@ -210,7 +198,7 @@ def minimum(epsilon: float, delta: float) -> Case:
     return _extreme("minimum", epsilon)
 
 
-def sum(epsilon: float, delta: float) -> Case:
+def sum_private_bounds(epsilon: float, delta: float) -> Case:
     """The sum of values clipped to a private interval around zero."""
     return _public(
         "sum-private-bounds",
@@ -219,7 +207,7 @@ def sum(epsilon: float, delta: float) -> Case:
     )
 
 
-def mean(epsilon: float, delta: float) -> Case:
+def mean_private_bounds(epsilon: float, delta: float) -> Case:
     """The mean of values clipped to a private interval."""
     return _public(
         "mean-private-bounds",
@@ -228,7 +216,7 @@ def mean(epsilon: float, delta: float) -> Case:
     )
 
 
-def variance(epsilon: float, delta: float) -> Case:
+def variance_private_bounds(epsilon: float, delta: float) -> Case:
     """The variance of values clipped to a private interval."""
     return _public(
         "variance-private-bounds",
@@ -246,6 +234,11 @@ def describe(epsilon: float, delta: float) -> Case:
         return median, *_moments(described.mean)
 
     return _public("describe", release, epsilon)
+
+
+def _called(statistic: Callable[..., Any], **options: Any) -> Callable[[Any, Noise], Any]:
+    """The public function on whole numbers, as a case calls it."""
+    return lambda data, noise: statistic(np.array(data, np.int64), noise=noise, **options)
 
 
 class _Remembering(ExponentialQuantile):
@@ -430,7 +423,7 @@ def _law(mechanism: ExponentialQuantile, data: Sequence[float], cuts: Sequence[i
     masses = np.diff(measure.below(edges).astype(object))
     place = np.searchsorted(starts, edges[:-1], side="right") - 1
     parts = [int(mass) * weights[at] for mass, at in zip(masses, place.tolist(), strict=True)]
-    total = builtins.sum(parts)
+    total = sum(parts)
     masses = np.zeros(len(cuts) + 1)
     for edge, part in zip(edges[:-1].tolist(), parts, strict=True):
         masses[int(np.searchsorted(cuts, edge, side="right"))] += float(Fraction(part, total))
@@ -453,7 +446,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
         outside = candidates.outside(*ArrayColumn(np.array(data, np.int64)).half_octaves())
         levels, weights = choice.weights(outside, candidates)
         if len(levels) > 1:  # the record is inside or outside
-            return np.array([weight / builtins.sum(weights) for weight in weights])
+            return np.array([weight / sum(weights) for weight in weights])
         place = half_octaves(np.array([value]))[0]
         holds = (candidates.first <= place) & (place <= candidates.last)
         held = int(candidates.masses[holds].sum()) / int(candidates.masses.sum())

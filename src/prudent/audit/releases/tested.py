@@ -17,13 +17,7 @@ import numpy as np
 
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.domination import branch_pair
-from prudent.audit.releases.case import (
-    GAUSSIAN,
-    Case,
-    Run,
-    discrete_laplace,
-    exact_epsilon,
-)
+from prudent.audit.releases.case import GAUSSIAN, Case, Run, discrete_laplace, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, Noise

@@ -72,8 +72,6 @@ def black_box(
     epsilon: float | None = None,
     runs: int = 1000,
     confidence: float = CONFIDENCE,
-    execution: Execution | None = None,
-    progress: Callable[[int], object] | None = None,
     **optimizer_options: Any,
 ) -> AuditResult:
     """Try to refute the price of a plan with the final model's loss on a canary.
@@ -91,8 +89,6 @@ def black_box(
         epsilon: ε of the claim; None: `plan.epsilon(delta)`.
         runs: The number of runs, with and without the canary together.
         confidence: 1 minus the false-alarm rate.
-        execution: Where the runs take place.
-        progress: Called with the number of runs done, after each.
         **optimizer_options: Passed to `torch.optim.SGD`, such as `lr`.
     """
     check_plan(plan)
@@ -100,16 +96,9 @@ def black_box(
     scores = np.empty(runs)
     for present in (False, True):
         places = np.flatnonzero(coins == present)
-        found = final_scores(
-            plan,
-            target,
-            present=present,
-            runs=len(places),
-            execution=execution,
-            progress=progress,
-            **optimizer_options,
+        scores[places] = final_scores(
+            plan, target, present=present, runs=len(places), **optimizer_options
         )
-        scores[places] = found
     claimed = plan.epsilon(delta) if epsilon is None else epsilon
     return judge_scores(plan, scores, coins, delta=delta, claimed=claimed, confidence=confidence)
 

@@ -70,14 +70,7 @@ class Against(_validate.Choice):
 
 @attrs.frozen
 class OneRunBound:
-    """A way to turn right guesses into a lower bound on ε.
-
-    Attributes:
-        plan: The plan, to whose family of curves the bound of a curve refers.
-        against: What is to be refuted.
-        delta: δ of the claim.
-        confidence: 1 minus the false-alarm rate.
-    """
+    """A way to turn right guesses into a lower bound on ε; of a curve, in the plan's family."""
 
     plan: Plan
     against: Against
@@ -171,7 +164,8 @@ def promising_guesses(bound: OneRunBound, canaries: int) -> int:
     drawn = coins[:, None] & (random.random(shape) < plan.turn_rate)
     parts = random.integers(plan.bands, size=(canaries, 1))
     drawn &= np.arange(plan.steps) % plan.bands == parts
-    noise = signal.lfilter([1.0], coefficients(plan.bands), random.standard_normal(shape), axis=1)
+    column = coefficients(plan.bands, plan.steps)
+    noise = signal.lfilter([1.0], column, random.standard_normal(shape), axis=1)
     along = rule.clip * (drawn + rule.noise_multiplier * noise)
     sizes = np.sort(np.abs(_odds(plan, along)))[::-1]
     expected = np.cumsum(1 / (1 + np.exp(-sizes)))

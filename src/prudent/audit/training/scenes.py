@@ -84,19 +84,12 @@ def output_as_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @attrs.frozen(eq=False)
 class Scene:
-    """Records with and without a canary.
+    """Records with and without a canary."""
 
-    Attributes:
-        name: Which scene.
-        others: The gradients of the other records, shape (records, 2).
-        canary: The gradient of the canary.
-        direction: The direction in which the canary moves the sum.
-    """
-
-    name: str
-    others: Tensor
-    canary: Tensor
-    direction: Tensor
+    name: str  # which scene
+    others: Tensor  # the gradients of the other records, shape (records, 2)
+    canary: Tensor  # the gradient of the canary
+    direction: Tensor  # the direction in which the canary moves the sum
 
     def records(self, *, present: bool) -> Tensor:
         """The data set, the canary first if it is present."""
@@ -122,17 +115,11 @@ class Scene:
 
 @attrs.frozen
 class Expected:
-    """What a step computes before its noise.
+    """What a step computes before its noise."""
 
-    Attributes:
-        margin: The margin of the test.
-        total: The clipped sum along the direction of the scene.
-        trimmed: The trimmed sum along it.
-    """
-
-    margin: int
-    total: float
-    trimmed: float
+    margin: int  # the margin of the test
+    total: float  # the clipped sum along the direction of the scene
+    trimmed: float  # the trimmed sum along it
 
 
 def dirac(rule: Aggregation) -> Scene:
@@ -208,7 +195,6 @@ def observe(
         values = (along, outcome.passed, outcome.noisy_margin, outcome.trim)
         seen.append(torch.stack([torch.as_tensor(v, dtype=torch.float64) for v in values]))
         if (number + 1) % plan.steps == 0:  # the next step is the first of another run
-            run.step.state.history = None
             run.step.state.trim.fill_(plan.aggregation.trim.start(run.step.expected_batch))
     table = torch.stack(seen).view(runs, plan.steps, 4).numpy()
     return Releases(table[..., 0], table[..., 1] > 0, table[..., 2], table[..., 3])
@@ -278,21 +264,13 @@ def _prepared(
 
 @attrs.frozen
 class StepBranch:
-    """One branch of a step: how likely it is, and what the canary changes in it.
+    """One branch of a step: how likely it is, and what the canary changes in it."""
 
-    Attributes:
-        absent: Logarithm of its probability without the canary.
-        drawn: The same with the canary in the batch.
-        mean: The mean of the released sum without the canary.
-        shift: What the canary adds to it.
-        noise: Standard deviation of the noise on it; 0 if nothing is released.
-    """
-
-    absent: float
-    drawn: float
-    mean: float
-    shift: float
-    noise: float
+    absent: float  # logarithm of its probability without the canary
+    drawn: float  # the same with the canary in the batch
+    mean: float  # the mean of the released sum without the canary
+    shift: float  # what the canary adds to it
+    noise: float  # standard deviation of the noise on it; 0 if nothing is released
 
     @property
     def multiplier(self) -> float:
@@ -350,7 +328,7 @@ class Likelihood:
         """
         failed, passed = self._branches(int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed
-        column, steps = np.array(coefficients(self.plan.bands)), self.plan.steps
+        column, steps = np.array(coefficients(self.plan.bands, self.plan.steps)), self.plan.steps
         white = signal.lfilter(column, [1.0], (seen.along - only.mean) / only.noise, axis=1)
         found = signal.lfilter(column, [1.0], white[:, ::-1], axis=1)[:, ::-1]
         left = np.minimum(steps - np.arange(steps), len(column))

@@ -53,12 +53,7 @@ Score = Callable[[Releases], FloatArray]
 
 @attrs.frozen
 class Claim:
-    """What is to be refuted, and how surely.
-
-    Attributes:
-        delta: δ of the claim.
-        confidence: 1 minus the false-alarm rate.
-    """
+    """What is to be refuted, and how surely."""
 
     delta: float
     confidence: float
@@ -66,15 +61,10 @@ class Claim:
 
 @attrs.frozen
 class ScoreReading:
-    """Thresholds on a score, and the bound that counts what is beyond them.
+    """Thresholds on a score, and the bound that counts what is beyond them."""
 
-    Attributes:
-        thresholds: When the attacker guesses.
-        alarms: Whether the bound is that of alarms; else that of guesses.
-    """
-
-    thresholds: Thresholds
-    alarms: bool = False
+    thresholds: Thresholds  # when the attacker guesses
+    alarms: bool = False  # whether the bound is that of alarms; else that of guesses
 
     def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
         """The largest ε that runs with these scores refute."""
@@ -317,9 +307,9 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
     rule, trim = plan.aggregation, _trim(plan)
     # With the canary the batch is as large as expected, where trims by batch size would change.
     others = max(1, trim, round(_batch(plan) / plan.sampling_rate) - 1)
-    # With bands, all runs of a scene share one draw of the parts, by which records with gradients
-    # would tell the runs with the canary from those without.
-    scenes = [opposed(rule, others)] if runs and plan.bands == 1 else []
+    if plan.bands > 1:  # all runs in a row would share one draw of the parts, and the noise
+        runs = 0
+    scenes = [opposed(rule, others)] if runs else []
     if isinstance(rule, ProposeTestRelease) and trim and plan.sampling_rate == 1:
         scenes.append(displaced(rule, trim))
     attacks = []
@@ -343,24 +333,16 @@ def _readings(plan: Plan, scene: Scene, runs: int, *, in_lanes: bool = False) ->
         # Records with a gradient are drawn too, which their likelihood does not allow for.
         is_likelihood=scene.name == "dirac" or plan.sampling_rate == 1,
     )
-    spread = attrs.evolve(
-        likelihood,
-        name=f"{scene.name} canary, spread over steps",
-        score=spread_over_steps,
-        is_likelihood=False,
-    )
-    failures = attrs.evolve(
-        likelihood,
-        name=f"{scene.name} canary, failed tests",
-        score=failed_tests,
-        is_likelihood=False,
-    )
-    attacks = [likelihood]
+    others: dict[str, Score] = {}
     if plan.steps > 1:
-        attacks.append(spread)
+        others["spread over steps"] = spread_over_steps
     if isinstance(plan.aggregation, ProposeTestRelease):
-        attacks.append(failures)
-    return attacks
+        others["failed tests"] = failed_tests
+    named = ((f"{scene.name} canary, {name}", score) for name, score in others.items())
+    return [
+        likelihood,
+        *(attrs.evolve(likelihood, name=n, score=s, is_likelihood=False) for n, s in named),
+    ]
 
 
 def failed_tests(seen: Releases) -> FloatArray:

@@ -283,10 +283,9 @@ def roots(rows: Real) -> Real:
     return found
 
 
-def resnet18_map(embedding: ResNet18Embedding | None = None) -> Whitened:
+def resnet18_map() -> Whitened:
     """The map `resnet18`, whose statistics come with the package."""
     place = resources.files("prudent.certify.features") / "resnet18-landmarks.npz"
     with resources.as_file(place) as path, np.load(path, allow_pickle=False) as archive:
         centre, matrix = (archive[name].astype(np.float64) for name in ("centre", "matrix"))
-        network = embedding or ResNet18Embedding()
-        return Whitened(centre, matrix, f"{sha256(path)}", network)
+        return Whitened(centre, matrix, sha256(path), ResNet18Embedding())

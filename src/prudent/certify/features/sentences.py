@@ -259,7 +259,7 @@ def read(path: str | os.PathLike[str]) -> Intervals:
         return Intervals("minilm", digest, centre, direction, header["provenance"])
 
 
-def minilm_map(embedding: MiniLMEmbedding | None = None) -> Intervals:
+def minilm_map() -> Intervals:
     """The partition `minilm`, whose direction comes with the package."""
     with resources.as_file(resources.files("prudent.certify.features") / "minilm.npz") as path:
-        return attrs.evolve(read(path), embedding=embedding or MiniLMEmbedding())
+        return attrs.evolve(read(path), embedding=MiniLMEmbedding())

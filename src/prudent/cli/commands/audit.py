@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -124,12 +124,7 @@ def _command(name: str) -> Callable[..., None]:
         from prudent.audit import release
 
         found = release(
-            name,
-            epsilon=epsilon,
-            delta=delta,
-            runs=runs,
-            confidence=confidence,
-            seed=seed,
+            name, epsilon=epsilon, delta=delta, runs=runs, confidence=confidence, seed=seed
         )
         tell(found, plot=plot, as_json=as_json)
 
@@ -153,7 +148,7 @@ AgainstName = Literal["point", "curve"]
 _DIGITS = 200  # records of a black-box audit
 _CANARIES = 10_000
 _LANES = 100_000
-_RUNS = {"white-box": 1000, "black-box": 500}
+_RUNS, _BLACK_BOX_RUNS = 1000, 500
 
 
 @app.command()
@@ -197,6 +192,13 @@ def train(
         ),
     ] = "point",
     lr: Annotated[float, options.number("Learning rate of black-box runs.")] = 0.2,
+    records_per_person: Annotated[
+        int | None,
+        options.whole_number(
+            "Audit training with a privacy unit, in a white box: the canary is a person with so "
+            "many records, and the claim is about people."
+        ),
+    ] = None,
     confidence: Confidence = 0.95,
     plot: Plot = None,
     as_json: options.Json = False,
@@ -214,15 +216,39 @@ def train(
     $ prudent audit train --noise-multiplier 1 --test gaussian:2 \
         --reveals margin --delta 0.01 --runs 2000
 
+    $ prudent audit train --noise-multiplier 1 --records-per-person 4
+
     $ prudent audit train --method one-run --noise-multiplier 1 --against curve
 
     $ prudent audit train --method black-box --steps 10 --epsilon 10
     """
     if method == "one-run" and plot is not None:
         raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
-    batch = float(_DIGITS) if method == "black-box" else 64.0
-    plan = _plan(
-        sampling_rate, steps, noise_multiplier, test, propose, failure, reveals, batch, bands
+    if method != "white-box" and records_per_person is not None:
+        raise ArgumentError(
+            "records_per_person", "left out unless the method is white-box", got=records_per_person
+        )
+    from prudent.training import Plan, ProposeTestRelease, Sum
+
+    options.check_sizes(
+        sampling_rate=sampling_rate, steps=steps, noise_multiplier=noise_multiplier, propose=propose
+    )
+    # No guarantee depends on the clip.
+    scale: Any = {
+        "clip": 1.0,
+        "noise_multiplier": 1.0 if noise_multiplier is None else noise_multiplier,
+    }
+    kind = options.parse_test(test)
+    plan = Plan(
+        sampling_rate=sampling_rate,
+        steps=steps,
+        aggregation=Sum(**scale)
+        if kind is None
+        else ProposeTestRelease(
+            **scale, propose=propose, test=kind, failure=failure, reveals=reveals
+        ),
+        expected_batch=float(_DIGITS) if method == "black-box" else 64.0,
+        bands=bands,
     )
     if noise_multiplier is None:
         if epsilon is None:
@@ -230,105 +256,38 @@ def train(
                 "noise_multiplier", "a number, or --epsilon to solve for it", shown="neither"
             )
         plan = plan.calibrate(epsilon=epsilon, delta=delta)
-    found = _AUDITS[method](_Claim(plan, epsilon, delta, confidence, runs, against, lr))
+    claim: Any = {"epsilon": epsilon, "delta": delta, "confidence": confidence}
+    own: Any = {
+        "one-run": {"against": against},
+        "black-box": {"lr": lr},
+        "white-box": {"records_per_person": records_per_person},
+    }[method]
+    found = _AUDITS[method](plan, runs, **claim, **own)
     tell(found, plot=plot, as_json=as_json)
 
 
-class _Claim(NamedTuple):
-    """A plan, what is claimed of it, and how to try to refute it."""
-
-    plan: "Plan"
-    epsilon: float | None
-    delta: float
-    confidence: float
-    runs: int | None
-    against: AgainstName
-    lr: float
-
-
-def _plan(
-    sampling_rate: float,
-    steps: int,
-    noise_multiplier: float | None,
-    test: str,
-    propose: float,
-    failure: float,
-    reveals: str,
-    batch: float,
-    bands: int,
-) -> "Plan":
-    """The plan to audit, with a clip of 1, which no guarantee depends on."""
-    from prudent.training import Plan, ProposeTestRelease, Sum
-
-    options.check_sizes(
-        sampling_rate=sampling_rate, steps=steps, noise_multiplier=noise_multiplier, propose=propose
-    )
-    noise = 1.0 if noise_multiplier is None else noise_multiplier
-    kind = options.parse_test(test)
-    rule = (
-        Sum(clip=1.0, noise_multiplier=noise)
-        if kind is None
-        else ProposeTestRelease(
-            clip=1.0,
-            noise_multiplier=noise,
-            propose=propose,
-            test=kind,
-            failure=failure,
-            reveals=reveals,
-        )
-    )
-    return Plan(
-        sampling_rate=sampling_rate,
-        steps=steps,
-        aggregation=rule,
-        expected_batch=batch,
-        bands=bands,
-    )
-
-
-def _white_box(claim: "_Claim") -> "AuditResult":
+def _white_box(plan: "Plan", runs: int | None, *, delta: float, **claim: Any) -> "AuditResult":
     from prudent.audit.training.white_box import most_telling_trim, white_box
     from prudent.training import Sum
 
-    plain = isinstance(claim.plan.aggregation, Sum)
-    count = _LANES if plain else _RUNS["white-box"]
-    count = count if claim.runs is None else claim.runs
-    return white_box(
-        most_telling_trim(claim.plan, claim.delta),
-        delta=claim.delta,
-        epsilon=claim.epsilon,
-        runs=0 if plain else count,
-        lanes=count if plain else 0,
-        confidence=claim.confidence,
-    )
+    plain = isinstance(plan.aggregation, Sum)
+    count = (_LANES if plain else _RUNS) if runs is None else runs
+    counted: Any = {"runs": 0, "lanes": count} if plain else {"runs": count, "lanes": 0}
+    return white_box(most_telling_trim(plan, delta), delta=delta, **counted, **claim)
 
 
-def _one_run(claim: "_Claim") -> "AuditResult":
+def _one_run(plan: "Plan", runs: int | None, **claim: Any) -> "AuditResult":
     from prudent.audit.training.one_run import one_run
 
-    return one_run(
-        claim.plan,
-        delta=claim.delta,
-        epsilon=claim.epsilon,
-        canaries=_CANARIES if claim.runs is None else claim.runs,
-        against=claim.against,
-        confidence=claim.confidence,
-    )
+    return one_run(plan, canaries=_CANARIES if runs is None else runs, **claim)
 
 
-def _black_box(claim: "_Claim") -> "AuditResult":
+def _black_box(plan: "Plan", runs: int | None, **claim: Any) -> "AuditResult":
     from prudent.audit.training.black_box import black_box, check_plan
 
-    check_plan(claim.plan)
-    return black_box(
-        claim.plan,
-        needs.load_plugin("audit", "digits")(_DIGITS, epochs=10),
-        delta=claim.delta,
-        epsilon=claim.epsilon,
-        runs=_RUNS["black-box"] if claim.runs is None else claim.runs,
-        confidence=claim.confidence,
-        lr=claim.lr,
-    )
+    check_plan(plan)
+    target = needs.load_plugin("audit", "digits")(_DIGITS, epochs=10)
+    return black_box(plan, target, runs=_BLACK_BOX_RUNS if runs is None else runs, **claim)
 
 
 _AUDITS = {"white-box": _white_box, "one-run": _one_run, "black-box": _black_box}

@@ -27,10 +27,7 @@ _SAFE_ABOVE = ("noise-multiplier", "test-scale", "propose")  # others are safe w
 
 def epsilon(
     delta: options.Delta,
-    noise_multiplier: Annotated[
-        float | None,
-        options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
-    ] = None,
+    noise_multiplier: options.OwnNoiseMultiplier = None,
     test: Annotated[
         str | None,
         options.value(
@@ -157,10 +154,7 @@ def calibrate(
     ],
     epsilon: Annotated[float, options.number("Target ε.")],
     delta: options.Delta,
-    noise_multiplier: Annotated[
-        float | None,
-        options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
-    ] = None,
+    noise_multiplier: options.OwnNoiseMultiplier = None,
     test: Annotated[
         str | None,
         options.value(

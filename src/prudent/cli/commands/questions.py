@@ -6,14 +6,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from prudent.cli import options
-from prudent.cli.answering import (
-    Request,
-    ask_and_print,
-    groups_of,
-    listed,
-    receipt_file,
-    rule_of,
-)
+from prudent.cli.answering import Request, ask_and_print, groups_of, listed, receipt_file, rule_of
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
 _NAMES = (
@@ -64,12 +57,7 @@ def sql(
     from prudent.release.questions import sql as answering
 
     manner = Request(
-        epsilon=epsilon,
-        unit=unit,
-        ledger=ledger,
-        dataset=dataset,
-        dry_run=dry_run,
-        as_json=as_json,
+        epsilon=epsilon, unit=unit, ledger=ledger, dataset=dataset, dry_run=dry_run, as_json=as_json
     )
     given = {
         "delta": delta,

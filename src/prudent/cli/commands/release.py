@@ -1,5 +1,6 @@
 """`prudent release`: private numbers of a column, in a file, a database or a warehouse."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,46 +114,6 @@ def iqr(request: Request, propose: Propose = None, certify: Certify = None) -> N
     answer(request, "iqr", propose=propose, certify=certify)
 
 
-@_command
-def count(request: Request) -> None:
-    r"""Release the number of rows; of records that have a value, with --column.
-
-    [b]Examples[/b]
-
-    $ prudent release count trips.parquet --epsilon 0.1
-
-    $ prudent release count trips.parquet --epsilon 0.1 \
-        --by started:month --groups 2024-01..2024-12
-    """
-    answer(request, "count")
-
-
-@_command
-def count_distinct(request: Request) -> None:
-    r"""Release how many different values a column has.
-
-    With --unit, --per-unit says how many values of one person count.
-
-    [b]Example[/b]
-
-    $ prudent release count-distinct trips.parquet --column station \
-        --epsilon 0.5 --unit rider --per-unit 3
-    """
-    answer(request, "count_distinct")
-
-
-@_command
-def proportion(request: Request) -> None:
-    r"""Release the share of records for which a condition is true.
-
-    [b]Example[/b]
-
-    $ prudent release proportion trips.parquet --column 'minutes > 60' \
-        --epsilon 0.1
-    """
-    answer(request, "proportion")
-
-
 Other = Annotated[str, options.value("NAME", "The second column.")]
 OtherBounds = Annotated[
     Any,
@@ -162,16 +123,88 @@ OtherBounds = Annotated[
 ]
 
 
-@_command
-def ratio(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
-    r"""Release the sum of --column divided by the sum of --other.
+_PLAIN = {
+    "count": (
+        "Release the number of rows; of records that have a value, with --column.",
+        "trips.parquet --epsilon 0.1",
+        "trips.parquet --epsilon 0.1 \\\n    --by started:month --groups 2024-01..2024-12",
+    ),
+    "count-distinct": (
+        "Release how many different values a column has.\n\n"
+        "With --unit, --per-unit says how many values of one person count.",
+        "trips.parquet --column station \\\n    --epsilon 0.5 --unit rider --per-unit 3",
+    ),
+    "proportion": (
+        "Release the share of records for which a condition is true.",
+        "trips.parquet --column 'minutes > 60' \\\n    --epsilon 0.1",
+    ),
+    "sum": (
+        "Release the sum of a column, clipped to --bounds or to private quantiles.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "mean": (
+        "Release the mean of a column, clipped to --bounds or to private quantiles.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "variance": (
+        "Release the variance of a column, clipped to --bounds or to private quantiles.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "deviation": (
+        "Release the standard deviation of a column, clipped as for a variance.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "minimum": (
+        "Release a value that few records lie below; the answer says how many.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "maximum": (
+        "Release a value that few records lie above; the answer says how many.",
+        "trips.parquet --column fare --epsilon 0.5",
+    ),
+    "describe": (
+        "Release count, mean, deviation, quartiles and tails, at one price.\n\n"
+        "Without --column, of every column of the table.",
+        "trips.parquet --column fare --epsilon 1",
+    ),
+}
+"""What a statistic without options of its own is, and examples."""
 
-    [b]Example[/b]
+_OF_TWO = {
+    "ratio": "Release the sum of --column divided by the sum of --other.",
+    "covariance": "Release the covariance of --column and --other.",
+    "correlation": "Release the correlation of --column and --other, between -1 and 1.",
+}
+"""What a statistic of two columns is."""
 
-    $ prudent release ratio trips.parquet --column fare --other miles \
-        --epsilon 1
-    """
-    answer(request, "ratio", other=other, other_bounds=other_bounds)
+
+def _add(name: str, ask: Callable[..., None], what: str, *examples: str) -> None:
+    title = "Examples" if len(examples) > 1 else "Example"
+    shown = "\n\n".join(f"$ prudent release {name} {each}" for each in examples)
+    ask.__name__, ask.__doc__ = name, f"{what}\n\n[b]{title}[/b]\n\n{shown}"
+    _command(ask)
+
+
+def _plain(statistic: str) -> Callable[..., None]:
+    return lambda request: answer(request, statistic)
+
+
+def _of_two(statistic: str) -> Callable[..., None]:
+    def ask(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
+        answer(request, statistic, other=other, other_bounds=other_bounds)
+
+    return ask
+
+
+for _name, (_what, *_examples) in _PLAIN.items():
+    _add(_name, _plain(_name.replace("-", "_")), _what, *_examples)
+for _name, _what in _OF_TWO.items():
+    _add(
+        _name,
+        _of_two(_name),
+        _what,
+        "trips.parquet --column fare --other miles \\\n    --epsilon 1",
+    )
 
 
 @_command
@@ -190,109 +223,6 @@ def weighted_mean(
         --weights miles --epsilon 1
     """
     answer(request, "weighted_mean", weights=weights, largest_weight=largest_weight)
-
-
-@_command
-def covariance(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
-    r"""Release the covariance of --column and --other.
-
-    [b]Example[/b]
-
-    $ prudent release covariance trips.parquet --column fare --other miles \
-        --epsilon 1
-    """
-    answer(request, "covariance", other=other, other_bounds=other_bounds)
-
-
-@_command
-def correlation(request: Request, other: Other, other_bounds: OtherBounds = None) -> None:
-    r"""Release the correlation of --column and --other, between -1 and 1.
-
-    [b]Example[/b]
-
-    $ prudent release correlation trips.parquet --column fare --other miles \
-        --epsilon 1
-    """
-    answer(request, "correlation", other=other, other_bounds=other_bounds)
-
-
-@_command
-def sum_(request: Request) -> None:
-    r"""Release the sum of a column, clipped to --bounds or to private quantiles.
-
-    [b]Example[/b]
-
-    $ prudent release sum trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "sum")
-
-
-@_command
-def mean(request: Request) -> None:
-    r"""Release the mean of a column, clipped to --bounds or to private quantiles.
-
-    [b]Example[/b]
-
-    $ prudent release mean trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "mean")
-
-
-@_command
-def variance(request: Request) -> None:
-    r"""Release the variance of a column, clipped to --bounds or to private quantiles.
-
-    [b]Example[/b]
-
-    $ prudent release variance trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "variance")
-
-
-@_command
-def deviation(request: Request) -> None:
-    r"""Release the standard deviation of a column, clipped as for a variance.
-
-    [b]Example[/b]
-
-    $ prudent release deviation trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "deviation")
-
-
-@_command
-def minimum(request: Request) -> None:
-    r"""Release a value that few records lie below; the answer says how many.
-
-    [b]Example[/b]
-
-    $ prudent release minimum trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "minimum")
-
-
-@_command
-def maximum(request: Request) -> None:
-    r"""Release a value that few records lie above; the answer says how many.
-
-    [b]Example[/b]
-
-    $ prudent release maximum trips.parquet --column fare --epsilon 0.5
-    """
-    answer(request, "maximum")
-
-
-@_command
-def describe(request: Request) -> None:
-    r"""Release count, mean, deviation, quartiles and tails, at one price.
-
-    Without --column, of every column of the table.
-
-    [b]Example[/b]
-
-    $ prudent release describe trips.parquet --column fare --epsilon 1
-    """
-    answer(request, "describe")
 
 
 @_command

@@ -6,7 +6,7 @@ import typer
 
 from prudent.cli import completion, options
 from prudent.cli.completion import among
-from prudent.cli.display import echo, echo_json
+from prudent.cli.display import echo, echo_json, show_table
 
 if TYPE_CHECKING:
     from prudent.release.suggestion import Suggestion
@@ -145,17 +145,15 @@ def _plain(suggestion: "Suggestion") -> dict[str, Any]:
 
 
 def _print_table(suggestions: list["Suggestion"]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("ε", "mechanism", "error", "refused", "propose")
-    for suggestion in suggestions:
-        for name, expected in suggestion.expected.items():
-            table.add_row(
-                f"{suggestion.epsilon:g}",
-                name,
-                "-" if expected.error is None else f"{expected.error:.4g}",
-                f"{expected.refused:.0%}",
-                f"{expected.options['propose']:.4g}" if "propose" in expected.options else "",
-            )
-    Console().print(table)
+    rows = [
+        (
+            f"{suggestion.epsilon:g}",
+            name,
+            "-" if expected.error is None else f"{expected.error:.4g}",
+            f"{expected.refused:.0%}",
+            f"{expected.options['propose']:.4g}" if "propose" in expected.options else "",
+        )
+        for suggestion in suggestions
+        for name, expected in suggestion.expected.items()
+    ]
+    show_table(("ε", "mechanism", "error", "refused", "propose"), rows, words=5)

@@ -31,8 +31,9 @@ def verify(
     """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
 
     The price is proved again by ball arithmetic, in code that shares nothing with the accountant.
-    It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, and with 2 if
-    the file is none, or a claim that matters could not be checked.
+    It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, with 2 if the
+    file is none, or a claim that matters could not be checked, and with 3 if the check itself
+    failed.
 
     [b]Example[/b]
 
@@ -40,7 +41,7 @@ def verify(
     """
     from prudent import _files
     from prudent._formats import DamagedFileError, NewerFormatError
-    from prudent.cli.errors import Fault, tell
+    from prudent.cli.errors import Fault, UncheckedError, tell
     from prudent.verification.checks import verify as check
 
     try:
@@ -48,6 +49,11 @@ def verify(
     except (DamagedFileError, NewerFormatError) as error:
         tell(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
+    except (ValueError, ImportError):  # of an option, or of what is not installed
+        raise
+    except Exception as error:
+        text = "Could not check the receipt, by a bug of this program: nothing is said about it."
+        raise UncheckedError(text) from error
     if as_json:
         echo_json(found.plain())
     else:

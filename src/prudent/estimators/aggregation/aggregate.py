@@ -28,10 +28,8 @@ import attrs
 
 from prudent import _validate
 from prudent.budget.charging import LedgerLike
-from prudent.estimators.aggregation.asked import MOST_PARTS, AggregateRequest
-from prudent.estimators.aggregation.medians import Medians
+from prudent.estimators.aggregation.answers import MOST_PARTS, AggregateRequest, Medians, Votes
 from prudent.estimators.aggregation.parts import open_records
-from prudent.estimators.aggregation.votes import Votes
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.seeds import Seeds, generators_kept, seed_generators
 from prudent.release.charging import charge

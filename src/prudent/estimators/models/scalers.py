@@ -80,11 +80,7 @@ class StandardScaler(_LinearScaler):
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
-        return {
-            "columns": choices(0.4, 2 * features),
-            "count": sums(0.005),
-            "moments": sums(0.595),
-        }
+        return {"columns": choices(0.4, 2 * features), "count": sums(0.005), "moments": sums(0.595)}
 
     @override
     def _learn(self, engine: SumEngine) -> None:

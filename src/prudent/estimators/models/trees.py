@@ -25,7 +25,7 @@ from prudent import _validate
 from prudent.estimators.base import PrivateEstimator
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import one_hot, standardise
-from prudent.estimators.models.probabilities import PrivateClassifier, softmax
+from prudent.estimators.models.classifiers import PrivateClassifier, softmax
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.release.lattice import FloatArray
 

@@ -10,7 +10,7 @@ import typer
 from prudent.cli import completion, needs, options, progress
 from prudent.cli.commands import certify_run
 from prudent.cli.completion import among
-from prudent.cli.display import as_text, echo, echo_json, note, remark
+from prudent.cli.display import as_text, echo, echo_json, note, remark, show_table
 
 if TYPE_CHECKING:
     from prudent.certify.report import CertifyResult
@@ -161,9 +161,7 @@ def _parts(dataset: str) -> "tuple[Part, Part]":
 
     if dataset in experiment.RAW:
         return experiment.read(dataset)
-    found = load(dataset)
-    train = found.train_features.numpy(), found.train_labels.numpy()
-    return train, (found.test_features.numpy(), found.test_labels.numpy())
+    return load(dataset).arrays
 
 
 def _classes(dataset: str) -> int:
@@ -187,20 +185,15 @@ def _classes(dataset: str) -> int:
 
 def _show(result: "CertifyResult", out: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    title = f"ε = {result.epsilon:g}, δ = 0: accuracy on test records"
-    table = Table(title=title)
-    for name in ("bad records", "certified", "after the worst attack"):
-        table.add_column(name, justify="right")
-    for k, certified in result.certified.items():
-        table.add_row(
-            f"{k:,}",
-            f"{certified:.2%}",
-            f"{result.attacked[k]:.2%}" if k in result.attacked else "not tried",
-        )
+    left = {k: f"{value:.2%}" for k, value in result.attacked.items()}
+    show_table(
+        ("bad records", "certified", "after the worst attack"),
+        [(f"{k:,}", f"{v:.2%}", left.get(k, "not tried")) for k, v in result.certified.items()],
+        title=f"ε = {result.epsilon:g}, δ = 0: accuracy on test records",
+        words=0,
+    )
     console = Console()
-    console.print(table)
     console.print(f"Half of the predictions withstand {result.median_radius:,.0f} records or more.")
     if result.largest > _UNBALANCED:
         balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())

@@ -10,7 +10,7 @@ import typer
 
 from prudent._rounding import exact, rounded_up
 from prudent.cli import completion, needs, options
-from prudent.cli.display import as_text, echo_json, manner, note
+from prudent.cli.display import as_text, echo_json, manner, note, show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,22 +145,19 @@ def show_median(answer: "Released", console: "Console") -> None:
 
 def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> None:
     """Print the training runs, and what the rate of passed tests means."""
-    from rich.table import Table
-
     from prudent.accounting import ZERO_OUT
 
-    table = Table(title=title)
-    for name in ("method", "accuracy", "ε", "noise multiplier", "test passed"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             row["title"],
             f"{row['accuracy']:.2%}",
             rounded_up(row["epsilon"]),
             f"{row['noise_multiplier']:.3f}",
             f"{row['pass_rate']:.0%}" if row["key"].startswith("ptr") else "no test",
         )
-    console.print(table)
+        for row in rows
+    ]
+    show_table(("method", "accuracy", "ε", "noise multiplier", "test passed"), cells, title=title)
     console.print(f"Neighbours differ by {ZERO_OUT}.")
     if not manner().quiet:
         console.print(_PASSED)

@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from prudent._progress import part, track
 from prudent._rounding import rounded_up
 from prudent.cli import needs, options
-from prudent.cli.display import echo, echo_json, neutral, note, show_files
+from prudent.cli.display import echo, echo_json, neutral, note, show_files, show_table
 from prudent.lab.commands import paper_tables
 from prudent.lab.commands.paper_tables import TABLES, ResultsOption
 
@@ -147,7 +148,7 @@ def everything(
     from prudent.lab.paper.figures import plots
     from prudent.lab.paper.figures.panels import figure
     from prudent.lab.paper.report import grids, tables
-    from prudent.lab.paper.report.cells import plain_table
+    from prudent.lab.paper.report.cells import datasets, plain_table
 
     found = _read_given(results, seeds)
     out.mkdir(parents=True, exist_ok=True)
@@ -156,8 +157,9 @@ def everything(
         drawn.append(figure(number))
         plots.save(drawn[-1], out)
     for number in track(TABLES, "tables"):
-        parts = map(tables.as_markdown, grids.table_grids(found, number))
-        (out / f"table{number}.md").write_text("\n\n".join(parts) + "\n", "utf-8")
+        parts = [grids.table_grid(found, number, name) for name in datasets(number)]
+        text = "\n\n".join(map(tables.as_markdown, parts))
+        (out / f"table{number}.md").write_text(text + "\n", "utf-8")
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
         (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
     with part("report"):
@@ -271,9 +273,9 @@ def convergence(
 
     $ prudent paper convergence --workers 100 --noise 0.5 --out figures
     """
-    from prudent.lab.paper.theory.convergence import Descent, distances
+    from prudent.lab.paper.theory.convergence import distances
 
-    setting = Descent(
+    rows = distances(
         workers=workers,
         strong_convexity=strong_convexity,
         smoothness=smoothness,
@@ -283,25 +285,23 @@ def convergence(
         noise=noise,
         learning_rate=learning_rate,
     )
-    rows = distances(setting)
     if out is not None:
         from prudent.lab.paper.figures import plots
 
         for path in plots.save_distances(rows, out):
             (note if as_json else echo)(neutral(path))
     if as_json:
-        echo_json([row.plain() for row in rows])
+        echo_json([attrs.asdict(row) for row in rows])
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("bad", "corrected bound", "as printed (false)"):
-        shown.add_column(name, justify="right")
-    for row in rows:
-        printed = "–" if row.printed is None else f"{row.printed:.4g}"
-        shown.add_row(f"{row.bad} of {workers}", f"{row.corrected:.4g}", printed)
-    Console(highlight=False).print(shown)
+    cells = [
+        (
+            f"{row.bad} of {workers}",
+            f"{row.corrected:.4g}",
+            "–" if row.printed is None else f"{row.printed:.4g}",
+        )
+        for row in rows
+    ]
+    show_table(("bad", "corrected bound", "as printed (false)"), cells, words=0, lines=False)
 
 
 def _infinite(price: "Price") -> str:
@@ -310,14 +310,6 @@ def _infinite(price: "Price") -> str:
 
 
 def _print_prices(prices: "Sequence[Price]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("analysis")
-    table.add_column("ε", justify="right")
-    table.add_column("", style="dim")
-    for price in prices:
-        shown = "–" if price.epsilon is None else rounded_up(price.epsilon)
-        table.add_row(price.analysis, shown, price.note)
-    Console(highlight=False).print(table)
+    shown = (("–" if p.epsilon is None else rounded_up(p.epsilon)) for p in prices)
+    rows = [(p.analysis, epsilon, p.note) for p, epsilon in zip(prices, shown, strict=True)]
+    show_table(("analysis", "ε", ""), rows, lines=False)

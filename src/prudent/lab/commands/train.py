@@ -1,6 +1,12 @@
-"""`prudent train`: any experiment of the library, from flags or from a file."""
+"""`prudent train`: any experiment of the library, from flags or from a file.
+
+A flag is derived from the declaration of each setting.
+"""
 
 import contextlib
+import inspect
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +15,9 @@ import typer
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, needs, options
-from prudent.cli.display import as_text, echo_json, shows_progress
+from prudent.cli.display import as_text, echo_json, show_table, shows_progress
 from prudent.cli.progress import only_elapsed
-from prudent.lab.commands.experiment_flags import experiment_of, given, seed_is_drawn, with_flags
+from prudent.lab.settings import Experiment, setting_fields
 
 if TYPE_CHECKING:
     from prudent.lab.experiment import ExperimentResult
@@ -19,6 +25,146 @@ if TYPE_CHECKING:
 
 
 NEEDS = {"train": (needs.TRAIN,)}
+
+_PANELS = {
+    "experiment": "Records",
+    "rule": "What is released of a batch",
+    "privacy": "Price and sampling",
+    "optimizer": "Optimizer",
+    "watching": "Watching",
+}
+_METAVARS = {"test": "KIND:SCALE", "reveals": "WHAT", "fallback": "WHAT"}
+_METAVARS |= {"corrupt": "KIND:RATIO[:NAME=VALUE]"}
+_OFFERED = {
+    "dataset": (*completion.DATASETS, "npz:"),
+    "method": completion.METHODS,
+    "test": completion.TESTS[:-1],
+    "corrupt": completion.CORRUPTIONS,
+}
+_CHOICES = {
+    "method": ("ptr", "trimmed", "dpsgd", "sgd"),
+    "reveals": ("margin", "branch", "monotone-branch"),
+    "fallback": ("sum", "trimmed", "skip"),
+    "accountant": ("pld", "rdp"),
+    "per_unit": ("mean", "sum"),
+}
+_PERSON = "records_per_person"
+
+
+def flag_names() -> set[str]:
+    """The names of all flags that are derived from settings."""
+    return {field.name for _, field in setting_fields()}
+
+
+def with_flags(
+    command: Callable[..., None],
+    *,
+    without: Collection[str] = (),
+    help: Mapping[str, str] | None = None,
+) -> None:
+    """Put a flag for each setting in place of the `**flags` of a command.
+
+    Args:
+        command: Its own parameters come first, those of where and how to run last.
+        without: Settings that get no flag.
+        help: What to say of a setting instead of its own help.
+    """
+    *own, _ = inspect.signature(command).parameters.values()
+    merged = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    merged += [flag for flag in _flags(help or {}) if flag.name not in without]
+    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in merged}
+
+
+def _flags(help: Mapping[str, str]) -> Iterator[inspect.Parameter]:
+    """A flag for each setting of an experiment; what is not given is left to the experiment."""
+    for part, field in setting_fields():
+        shown = field.metadata["shown"]
+        told = field.metadata["help"] + ("" if shown is None else f" \\[{shown}]")
+        yield _flag(field.name, field.metadata["kind"], help.get(field.name, told), _PANELS[part])
+
+
+def _flag(name: str, kind: Any, told: str, panel: str) -> inspect.Parameter:
+    option: Any = {float: options.number, int: options.whole_number}.get(kind)
+    declared = (
+        typer.Option(
+            help=told,
+            metavar=_METAVARS.get(name, "NAME"),
+            autocompletion=completion.among(*_OFFERED[name]) if name in _OFFERED else None,
+            rich_help_panel=panel,
+        )
+        if option is None
+        else option(told, panel)
+    )
+    annotation: Any = Annotated[kind | None, declared]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def given(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among the flags of a command, as far as they were given."""
+    names = flag_names()
+    return {name: value for name, value in flags.items() if name in names and value is not None}
+
+
+def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> Experiment:
+    """The experiment with the settings that were chosen, by flags or in a file.
+
+    Args:
+        chosen: Settings as texts and numbers, by the names of their flags.
+        recipe: What the other settings are taken from.
+    """
+    known = flag_names()
+    if unknown := sorted(set(chosen) - known):
+        raise ArgumentError(
+            "settings", f"with keys among {', '.join(sorted(known))}", shown=", ".join(unknown)
+        )
+    values = dict(chosen)
+    if seed_is_drawn(chosen):
+        values["seed"] = secrets.randbits(63)
+    if "test" in values:
+        values["test"] = _test(str(values["test"]))
+    if values.get("method") == "sgd":
+        for name in ("epsilon", "noise_multiplier"):
+            if name in values:
+                raise ArgumentError(
+                    name, "to be left out with sgd, which is not private", got=values[name]
+                )
+    if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
+        values.setdefault("epsilon", None)
+    for name, choices in _CHOICES.items():
+        if name in values and values[name] not in choices:
+            raise ArgumentError(name, f"one of {', '.join(choices)}", got=values[name])
+    for name in ("dataset", "corrupt", "unit"):
+        if name in values and not isinstance(values[name], str):
+            raise ArgumentError(name, "a text", got=values[name])
+    records = None if "unit" in values else values.pop(_PERSON, None)
+    if records is not None or "relation" in values:
+        derived = "zero-out" if values.get("public_size") is None else "add-remove"
+        name = values.get("relation", derived)
+        values["relation"] = options.relation(name, 1 if records is None else records)
+    if "accountant" in values:
+        values["accountant"] = options.accountant_named(values["accountant"])
+    return Experiment.of(**values) if recipe is None else recipe.settings(**values)
+
+
+def _test(text: str) -> Any:
+    """The test that a text names; a rule that has one cannot be without."""
+    test = options.parse_test(text)
+    if test is None:
+        raise ArgumentError(
+            "test",
+            f"{options.TESTS}",
+            got="none",
+            hint="To train without a test, choose another --method.",
+        )
+    return test
+
+
+def seed_is_drawn(chosen: Mapping[str, Any]) -> bool:
+    """Whether the seed is drawn: the user's own data may be secret, so the noise must be, too."""
+    return "seed" not in chosen and str(chosen.get("dataset")).startswith("npz:")
 
 
 def train(
@@ -55,6 +201,8 @@ def train(
     solved for. An archive npz:PATH holds train_features, train_labels,
     test_features, test_labels and the number of classes; with --unit also
     the owner of each training record, and ε then protects people.
+    --held-out and --watch-every release how well the run does, with noise
+    that the price includes; --patience stops by it.
 
     [b]Examples[/b]
 
@@ -129,18 +277,13 @@ def _recipe(name: object) -> "Recipe | None":
 
 
 def _show_recipes(*, as_json: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from prudent.lab.recipes import RECIPES
 
     if as_json:
         echo_json({name: [recipe.summary, recipe.anchor] for name, recipe in RECIPES.items()})
         return
-    table = Table("recipe", "what it does", "compare")
-    for name, recipe in RECIPES.items():
-        table.add_row(name, recipe.summary, recipe.anchor)
-    Console().print(table)
+    rows = [(name, recipe.summary, recipe.anchor) for name, recipe in RECIPES.items()]
+    show_table(("recipe", "what it does", "compare"), rows, words=3)
 
 
 def device_named(name: str) -> str:
@@ -183,9 +326,19 @@ def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) 
             console.print(
                 f"seed          {seed}: the noise is predictable, whoever knows it can subtract it"
             )
+    for name, value in plain["released"].items():
+        if (noise := plain["released"].get(f"{name}_noise")) is not None:
+            console.print(f"released      {name} {value:.4g} ± {noise:.2g}, the last one")
     rate = plain["pass_rate"]
     tested = "" if rate is None else f", test passed in {rate:.0%}"
     console.print(f"steps         {plain['steps']:,}{tested}")
+    history = result.fitted.history
+    if history and history[-1].step < plain["steps"]:
+        kept = result.fitted.best_step
+        console.print(
+            f"stopped       after {history[-1].step:,}, with the model of step {kept:,}; "
+            "the guarantee is for all steps"
+        )
     if out is not None:
         console.print(
             as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt, receipt.json")

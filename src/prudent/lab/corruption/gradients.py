@@ -25,17 +25,20 @@ here.
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 import torch
+from attrs.validators import optional
 from torch import Tensor
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.lab.corruption.records import VALUES, corrupted_mask, seeded_generator, valid_ratio
+from prudent.lab.corruption.records import VALUES, corrupted_mask, seeded_generator
 
 Gradients = Mapping[str, Tensor]
+_POSITIVE = _validate.by(_validate.positive)
+_POSITIVE_OR_NONE: Any = optional(_POSITIVE)
 
 
 class BatchRows(Protocol):
@@ -92,12 +95,8 @@ class GradientCorruption(ABC):
         seed: determines which records a `hook` makes bad.
     """
 
-    ratio: float
-    seed: int = attrs.field(default=0, kw_only=True)
-
-    def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
-        _validate.count(seed=self.seed)
+    ratio: float = attrs.field(validator=_validate.by(_validate.between, 0, 0.5))
+    seed: int = attrs.field(default=0, kw_only=True, validator=_validate.by(_validate.count))
 
     @property
     @abstractmethod
@@ -203,12 +202,7 @@ class GradientNoise(GradientCorruption):
         variance: variance of the noise on one coordinate.
     """
 
-    variance: float = 100.0
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        _validate.positive(variance=self.variance)
-
+    variance: float = attrs.field(default=100.0, validator=_POSITIVE)
     per_record: ClassVar[bool] = True  # the noise does not depend on any record
 
     @override
@@ -264,14 +258,8 @@ class ColludingDirection(GradientCorruption):
         direction_seed: the seed of the direction, uniform on the sphere.
     """
 
-    norm: float | None = None
-    direction_seed: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if self.norm is not None:
-            _validate.positive(norm=self.norm)
-        _validate.count(direction_seed=self.direction_seed)
+    norm: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    direction_seed: int = attrs.field(default=0, validator=_validate.by(_validate.count))
 
     @property
     def per_record(self) -> bool:
@@ -312,13 +300,7 @@ class InnerProductManipulation(GradientCorruption):
             the honest gradients of the batch.
     """
 
-    scale: float | None = 0.5
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        if self.scale is not None:
-            _validate.positive(scale=self.scale)
-
+    scale: float | None = attrs.field(default=0.5, validator=_POSITIVE_OR_NONE)
     per_record: ClassVar[bool] = False  # the mean is that of the honest records
 
     @override
@@ -341,12 +323,7 @@ class ALittleIsEnough(GradientCorruption):
         deviations: number of standard deviations from the mean, z in that paper.
     """
 
-    deviations: float = 1.0
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        _validate.positive(deviations=self.deviations)
-
+    deviations: float = attrs.field(default=1.0, validator=_POSITIVE)
     per_record: ClassVar[bool] = False  # mean and deviation are those of the honest records
 
     @override

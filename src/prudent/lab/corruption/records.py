@@ -143,23 +143,19 @@ def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor
     return labels.index_copy(0, bad, torch.where((old >= 0) & (old < classes), other, old))
 
 
+_POSITIVE = _validate.by(_validate.positive)
+_COUNT = _validate.by(_validate.count, 1)
+
+
 @attrs.frozen
-class _Fault:
+class _Fault(ABC):
     """What happens to bad records.
 
     Attributes:
         ratio: the share of bad records, in [0, 0.5].
     """
 
-    ratio: float
-
-    def __attrs_post_init__(self) -> None:
-        valid_ratio(self.ratio)
-
-
-@attrs.frozen
-class RandomLabelFlip(_Fault):
-    """Gives each bad record another class, drawn uniformly from all other classes."""
+    ratio: float = attrs.field(validator=_validate.by(_validate.between, 0, 0.5))
 
     def apply(
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
@@ -167,6 +163,23 @@ class RandomLabelFlip(_Fault):
         """See `DataCorruption.apply`."""
         check_labels(features, labels, classes)
         bad = corrupted_records(len(labels), self.ratio, seed)
+        return self._spoilt(features, labels, bad, classes, seed)
+
+    @abstractmethod
+    def _spoilt(
+        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
+        """All records, with those of these ids corrupted."""
+
+
+@attrs.frozen
+class RandomLabelFlip(_Fault):
+    """Gives each bad record another class, drawn uniformly from all other classes."""
+
+    @override
+    def _spoilt(
+        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
         if not len(bad):
             return features, labels
         if classes < 2:
@@ -186,12 +199,11 @@ class RandomLabelFlip(_Fault):
 class TargetedLabelFlip(_Fault):
     """Changes the class c of each bad record to C − 1 − c."""
 
-    def apply(
-        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    @override
+    def _spoilt(
+        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """See `DataCorruption.apply`."""
-        check_labels(features, labels, classes)
-        bad = corrupted_records(len(labels), self.ratio, seed).to(labels.device)
+        bad = bad.to(labels.device)
         return features, _changed(labels, bad, classes - 1 - labels[bad], classes)
 
 
@@ -206,22 +218,13 @@ class FeatureNoise(_Fault):
         variance: variance of the noise on one feature.
     """
 
-    variance: float = 100.0
+    variance: float = attrs.field(default=100.0, validator=_POSITIVE)
 
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        _validate.positive(variance=self.variance)
-
-    def apply(
-        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    @override
+    def _spoilt(
+        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """See `DataCorruption.apply`."""
-        check_labels(features, labels, classes)
-        if not features.is_floating_point():
-            features = features.float()
-        bad = corrupted_records(len(features), self.ratio, seed)
-        if not len(bad):
-            return features, labels
+        features = features if features.is_floating_point() else features.float()
         noise = torch.randn(
             len(bad), *features.shape[1:], generator=seeded_generator(seed, VALUES)
         ).mul_(self.variance**0.5)
@@ -229,14 +232,14 @@ class FeatureNoise(_Fault):
 
 
 @attrs.frozen
-class _Poison(_Fault, ABC):
+class _Poison(_Fault):
     """Inputs and labels that an attacker chooses for the bad records."""
 
-    def apply(
-        self, features: Tensor, labels: Tensor, *, classes: int, seed: int
+    @override
+    def _spoilt(
+        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """See `DataCorruption.apply`."""
-        chosen = _Chosen.of(features, labels, classes, self.ratio, seed)
+        chosen = _Chosen.of(features, labels, bad, classes)
         if not len(chosen.ids):
             return features, labels
         return chosen.replaced(*self._bad(chosen, classes, seed))
@@ -257,11 +260,7 @@ class ClassMeanPoison(_Poison):
         strength: how far beyond the class mean, in differences of class means.
     """
 
-    strength: float = 3.0
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        _validate.non_negative(strength=self.strength)
+    strength: float = attrs.field(default=3.0, validator=_validate.by(_validate.non_negative))
 
     @override
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -284,13 +283,8 @@ class GradientMatchingPoison(_Poison):
         rounds: steps of ascent.
     """
 
-    prototypes: int = 200
-    rounds: int = 60
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        _validate.count(1, prototypes=self.prototypes)
-        _validate.count(1, rounds=self.rounds)
+    prototypes: int = attrs.field(default=200, validator=_COUNT)
+    rounds: int = attrs.field(default=60, validator=_COUNT)
 
     @override
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -313,13 +307,8 @@ class Backdoor(_Poison):
         size: side of the square trigger, in the last corner of the image.
     """
 
-    target: int = 0
-    size: int = 4
-
-    def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
-        _validate.count(target=self.target)
-        _validate.count(1, size=self.size)
+    target: int = attrs.field(default=0, validator=_validate.by(_validate.count))
+    size: int = attrs.field(default=4, validator=_COUNT)
 
     @override
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -350,13 +339,8 @@ class _Chosen:
     high: float
 
     @classmethod
-    def of(
-        cls, features: Tensor, labels: Tensor, classes: int, ratio: float, seed: int
-    ) -> "_Chosen":
-        check_labels(features, labels, classes)
-        if not features.is_floating_point():
-            features = features.float()
-        ids = corrupted_records(len(labels), ratio, seed)
+    def of(cls, features: Tensor, labels: Tensor, ids: Tensor, classes: int) -> "_Chosen":
+        features = features if features.is_floating_point() else features.float()
         own = labels[ids.to(labels.device)].cpu()
         ids = ids[(own >= 0) & (own < classes)]
         held = features[ids.to(features.device)].cpu().float()

@@ -27,36 +27,20 @@ _TURNS = 8
 
 @attrs.frozen
 class NetworkRecipe:
-    """How the network is trained.
-
-    Attributes:
-        steps: Steps of training.
-        batch: Images of a step.
-        channels: Channels of the convolutions.
-        width: Number of features.
-        jitter: Size of the random warp of each image.
-        rate: Largest learning rate.
-        decay: Weight decay.
-        drop: Fraction of activations left out in training.
-        smoothing: Label smoothing.
-        half: Whether a GPU computes activations in bfloat16.
-        sample: Letters that the covariance is taken of, times eight.
-        shrink: Weight of the mean variance in the covariance.
-        seed: Seed of everything random.
-    """
+    """How the network is trained."""
 
     steps: int = 5000
     batch: int = 512
     channels: tuple[int, ...] = (32, 64, 64, 128, 128)
     width: int = 256
-    jitter: float = 1.0
-    rate: float = 4e-3
+    jitter: float = 1.0  # size of the random warp of each image
+    rate: float = 4e-3  # the largest learning rate
     decay: float = 5e-2
-    drop: float = 0.2
-    smoothing: float = 0.0
-    half: bool = False
-    sample: int = 6000
-    shrink: float = 0.02
+    drop: float = 0.2  # fraction of activations left out in training
+    smoothing: float = 0.0  # of labels
+    half: bool = False  # whether a GPU computes activations in bfloat16
+    sample: int = 6000  # letters that the covariance is taken of, times eight
+    shrink: float = 0.02  # weight of the mean variance in the covariance
     seed: int = 1
 
 

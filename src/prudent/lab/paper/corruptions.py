@@ -17,19 +17,12 @@ _OWN = re.compile(r"(?P<place>[^:]+):(?P<name>[A-Za-z_]\w*):(?P<ratio>[^:]+)")
 
 
 class Written(NamedTuple):
-    """A corruption as it is written.
+    """A corruption as it is written."""
 
-    Attributes:
-        kind: Its name, or the place and name of the function that makes it.
-        ratio: The fraction of bad records; None for no corruption.
-        settings: Its settings as text; empty for the defaults.
-        own: Whether it is a user's own.
-    """
-
-    kind: str
-    ratio: float | None
-    settings: str
-    own: bool
+    kind: str  # its name, or the place and name of the function that makes it
+    ratio: float | None  # the fraction of bad records; None for no corruption
+    settings: str  # its settings as text; empty for the defaults
+    own: bool  # whether it is a user's own
 
 
 def written(text: str) -> Written:

@@ -82,17 +82,11 @@ COLUMNS = tuple(field.name for field in attrs.fields(Reading))
 
 @attrs.frozen
 class Estimate:
-    """Mean and deviation of an accuracy over seeds.
+    """Mean and deviation of an accuracy over seeds."""
 
-    Attributes:
-        mean: Mean accuracy in percent.
-        deviation: Sample standard deviation over seeds; None for a single seed.
-        seeds: Number of seeds.
-    """
-
-    mean: float
-    deviation: float | None
-    seeds: int
+    mean: float  # mean accuracy in percent
+    deviation: float | None  # sample standard deviation over seeds; None for a single seed
+    seeds: int  # number of seeds
 
     @classmethod
     def over(cls, values: Iterable[float]) -> "Estimate":
@@ -134,11 +128,9 @@ class Results:
         """The accuracy of a method at an ε; None if it was not run."""
         return self._cells.get((dataset, corrupt, column, epsilon, accountant))
 
-    def success(
-        self, dataset: str, corrupt: str, column: str, epsilon: float, accountant: str = "pld"
-    ) -> Estimate | None:
+    def success(self, dataset: str, corrupt: str, column: str, epsilon: float) -> Estimate | None:
         """The success of a backdoor at an ε; None if it was not run, or is no backdoor."""
-        return self._successes.get((dataset, corrupt, column, epsilon, accountant))
+        return self._successes.get((dataset, corrupt, column, epsilon, "pld"))
 
     def columns(self, dataset: str) -> list[str]:
         """The columns that fill cells of a data set, in alphabetical order."""
@@ -160,14 +152,8 @@ def _estimates(values: Iterable[tuple[Reading, float | None]]) -> dict[CellKey, 
     for reading, value in values:
         # A calibrated run fills only the cell of its target ε, for which its noise was solved.
         if value is not None and reading.target in (None, reading.epsilon):
-            key = (
-                reading.dataset,
-                reading.corrupt,
-                reading.column,
-                reading.epsilon,
-                reading.accountant,
-            )
-            found[key].append(value)
+            place = reading.dataset, reading.corrupt, reading.column
+            found[*place, reading.epsilon, reading.accountant].append(value)
     return {key: Estimate.over(sample) for key, sample in found.items()}
 
 
@@ -198,10 +184,7 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
         raise ValueError(
             f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
         )
-    with (
-        _formats.reading(path, "a results file"),
-        path.open(newline="", encoding="utf-8") as file,
-    ):
+    with _formats.reading(path, "a results file"), path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = set(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]

@@ -10,9 +10,9 @@ what it returns; `RECIPES` holds them by name.
 from types import MappingProxyType
 
 from prudent._validate import ArgumentError
+from prudent.lab.experiment import Recipe
 from prudent.lab.recipes.colour import RANDOM_IMAGES
 from prudent.lab.recipes.digits import DIGITS
-from prudent.lab.recipes.recipe import Recipe
 
 __all__ = ["RECIPES", "Recipe", "recipe_named"]
 

@@ -21,11 +21,10 @@ from prudent._data_files import cached_array
 from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import Setup
+from prudent.lab.experiment import Recipe, Setup
 from prudent.lab.recipes.features import of_unit_length
 from prudent.lab.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent.lab.recipes.random_images import draw
-from prudent.lab.recipes.recipe import Recipe
 from prudent.lab.settings import Experiment, Method
 
 _VERSION = 1  # of the random images and the pretraining; part of the names of cached files
@@ -44,18 +43,12 @@ class ColourFeatures:
     """A public map from images (n, 3, 32, 32) in [0, 1] to vectors of length 1.
 
     An image with a pixel that is not finite is mapped to zero, so its gradient is zero.
-
-    Attributes:
-        encoder: The pretrained network, in evaluation mode.
-        cells: Where its outputs are averaged.
-        mean: Mean of the averages over random images.
-        whitening: Matrix by which centred averages are multiplied.
     """
 
-    encoder: Encoder
-    cells: Cells
-    mean: Tensor
-    whitening: Tensor
+    encoder: Encoder  # the pretrained network, in evaluation mode
+    cells: Cells  # where its outputs are averaged
+    mean: Tensor  # mean of the averages over random images
+    whitening: Tensor  # matrix by which centred averages are multiplied
 
     def __call__(self, images: Tensor) -> Tensor:
         """The features of images, on the device of the encoder."""
@@ -198,12 +191,7 @@ def prepare(data: Dataset, device: torch.device) -> Dataset:
     """The data set with its images replaced by features, on the device."""
     if tuple(data.train_features.shape[1:]) != (3, SIDE, SIDE):
         raise ArgumentError("dataset", f"of colour images of {SIDE} × {SIDE} pixels", got=data.name)
-    features = colour_features(NETWORK, device)
-    return attrs.evolve(
-        data,
-        train_features=features(data.train_features),
-        test_features=features(data.test_features),
-    )
+    return data.mapped(colour_features(NETWORK, device))
 
 
 def _recipe(epsilon: float, anchor: str, lr: float) -> Recipe:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import Prepare, Setup
+from prudent.lab.experiment import Prepare, Recipe, Setup
 from prudent.lab.recipes.features import (
     ReleasedWhitening,
     glyph_rows,
@@ -24,7 +24,6 @@ from prudent.lab.recipes.features import (
     shifts,
     stacked,
 )
-from prudent.lab.recipes.recipe import Recipe
 from prudent.lab.settings import Experiment, Method
 
 Rows = Callable[[Tensor], Tensor]

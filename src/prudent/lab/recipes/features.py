@@ -138,16 +138,11 @@ class ReleasedWhitening:
         at most n (8,192 + n/8,192) 2⁻⁵³ in Frobenius norm, since the lengths of the terms add up to
         at most n. Rows have length 1 − 10⁻⁶, so for up to a million rows ‖x‖² and the rounding of
         both sums together stay below 1.
-
-    Attributes:
-        noise_multiplier: Standard deviation of the noise.
-        power: 1/2 whitens; less does so in part.
-        floor: λ as a multiple of the largest eigenvalue of the noise, roughly.
     """
 
-    noise_multiplier: float
-    power: float = 0.5
-    floor: float = 0.3
+    noise_multiplier: float  # standard deviation of the noise
+    power: float = 0.5  # 1/2 whitens; less does so in part
+    floor: float = 0.3  # λ as a multiple of the largest eigenvalue of the noise, roughly
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "noise_multiplier", "floor")
@@ -161,11 +156,7 @@ class ReleasedWhitening:
     def apply(self, data: Dataset, key: Key) -> Dataset:
         """The data set with features (n, d), or (n, copies, d), mapped and of length 1."""
         matrix = self.matrix(self.released(data.train_features, key))
-        return attrs.evolve(
-            data,
-            train_features=mapped(data.train_features, matrix),
-            test_features=mapped(data.test_features, matrix),
-        )
+        return data.mapped(lambda features: mapped(features, matrix))
 
     def released(self, features: Tensor, key: Key) -> Tensor:
         """The noisy second moment, (d, d); drawn at a position of the keystream of its own."""

@@ -29,6 +29,17 @@ _WIDTHS = (32, 32, 32, 24, 24)  # channels of the generator's layers, from 4 × 
 _SHARING = 16  # images per set of random weights
 
 
+def _uniform(
+    generator: torch.Generator, *shape: int, low: float = 0.0, high: float = 1.0
+) -> Tensor:
+    drawn = torch.rand(shape, generator=generator, device=generator.device)
+    return drawn * (high - low) + low
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device)
+
+
 def coloured_noise(count: int, side: int, generator: torch.Generator) -> Tensor:
     """Gaussian fields whose amplitude falls as a random power of the frequency.
 
@@ -51,18 +62,17 @@ def dead_leaves(count: int, side: int, generator: torch.Generator) -> Tensor:
     textures = image - 0.5
 
     def draws(low: float, high: float) -> Tensor:
-        drawn = torch.rand((_LEAVES, count, 1, 1), generator=generator, device=device)
-        return drawn * (high - low) + low
+        return _uniform(generator, _LEAVES, count, 1, 1, low=low, high=high)
 
     radius = _radii(draws(0, 1), generator)
     y, x, angle = draws(-1.1, 1.1), draws(-1.1, 1.1), draws(0, math.pi)
     stretch, shape, softness = draws(0.35, 1), draws(0, 1), draws(0.5, 2)
     contrast, phase, waves = draws(0, 1), draws(0, 2 * math.pi), draws(2, 14)
-    hues = torch.rand((_LEAVES, count, 3, 1, 1), generator=generator, device=device) - 0.5
-    palette = torch.rand((1, count, 3, 1, 1), generator=generator, device=device) - 0.5
-    saturation = torch.rand((1, count, 1, 1, 1), generator=generator, device=device)
+    hues = _uniform(generator, _LEAVES, count, 3, 1, 1) - 0.5
+    palette = _uniform(generator, 1, count, 3, 1, 1) - 0.5
+    saturation = _uniform(generator, 1, count, 1, 1, 1)
     colours = draws(0, 1).unsqueeze(2) + (0.7 * hues + 0.5 * palette) * saturation
-    ramps = torch.randn((_LEAVES, count, 3, 1, 1), generator=generator, device=device) * 0.15
+    ramps = _normal(generator, _LEAVES, count, 3, 1, 1) * 0.15
     striped = draws(0, 1) < 0.25
     axis = torch.linspace(-1, 1, side, device=device)
     rows, columns = axis.view(1, side, 1), axis.view(1, 1, side)
@@ -85,10 +95,10 @@ def _radii(uniform: Tensor, generator: torch.Generator) -> Tensor:
 
     In half of the images large leaves come first: otherwise little is seen of the small ones.
     """
-    count, device = uniform.shape[1], uniform.device
-    smallest = 0.06 * (torch.rand((count, 1, 1), generator=generator, device=device) * 1.9).exp()
+    count = uniform.shape[1]
+    smallest = 0.06 * (_uniform(generator, count, 1, 1) * 1.9).exp()
     radius = (uniform / smallest**2 + (1 - uniform) / 1.2**2).rsqrt()
-    sorts = torch.rand((count, 1, 1), generator=generator, device=device) < 0.5
+    sorts = _uniform(generator, count, 1, 1) < 0.5
     return torch.where(sorts, radius.sort(dim=0, descending=True).values, radius)
 
 
@@ -107,15 +117,11 @@ def untrained_generator(count: int, side: int, generator: torch.Generator) -> Te
     "style"), as StyleGAN's do (Karras et al., 2019), and in the noise. Filters are oriented waves
     and activations saturate, which draws contours; independent weights and ReLU draw clouds.
     """
-    device = generator.device
     nets = -(-count // _SHARING)
     images = nets * _SHARING
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, device=device)
-
-    def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return torch.rand(shape, generator=generator, device=device) * (high - low) + low
+        return _normal(generator, *shape)
 
     size, inputs = 4, _WIDTHS[0]
     values = normal(images, inputs, size, size)
@@ -134,14 +140,17 @@ def untrained_generator(count: int, side: int, generator: torch.Generator) -> Te
         values = values.view(_SHARING, nets, width, size, size).transpose(0, 1).flatten(0, 1)
         values = values + normal(images, 1, size, size) * 0.25 * normal(images, width, 1, 1)
         values = values / (values.square().mean((2, 3), keepdim=True) + 1e-6).sqrt()
-        gain, bias = uniform(0.5, 5, images, width, 1, 1), normal(images, width, 1, 1)
+        gain, bias = (
+            _uniform(generator, images, width, 1, 1, low=0.5, high=5),
+            normal(images, width, 1, 1),
+        )
         values = (values * gain + bias).tanh()
         inputs = width
     if size < side:
         values = functional.interpolate(values, (side, side), mode="bilinear")
     to_colour = normal(images, 3, inputs)
     # Few channels dominate an image; all of them together would look alike everywhere.
-    to_colour = to_colour * uniform(-4, 0.5, images, 1, inputs).exp()
+    to_colour = to_colour * _uniform(generator, images, 1, inputs, low=-4, high=0.5).exp()
     colours = torch.einsum("bcij,bkc->bkij", values, to_colour)
     centred = colours - colours.mean((2, 3), keepdim=True)
     scaled = centred / (centred.square().mean((1, 2, 3), keepdim=True) + 1e-6).sqrt()
@@ -150,14 +159,10 @@ def untrained_generator(count: int, side: int, generator: torch.Generator) -> Te
 
 def _waves(count: int, generator: torch.Generator) -> Tensor:
     """Filters (count, 5, 5): a Gaussian window times a wave of random direction and phase."""
-    device = generator.device
-
-    def uniform(low: float, high: float) -> Tensor:
-        drawn = torch.rand((count, 1, 1), generator=generator, device=device)
-        return drawn * (high - low) + low
-
-    axis = torch.arange(-2.0, 3.0, device=device)
-    angle, phase, frequency = uniform(0, 2 * math.pi), uniform(0, 2 * math.pi), uniform(0, 1.8)
+    axis = torch.arange(-2.0, 3.0, device=generator.device)
+    angle, phase, frequency = (
+        _uniform(generator, count, 1, 1, high=high) for high in (2 * math.pi, 2 * math.pi, 1.8)
+    )
     rows, columns = axis.view(1, 5, 1), axis.view(1, 1, 5)
     wave = (frequency * (rows * angle.sin() + columns * angle.cos()) + phase).cos()
     filters = wave * (-(rows.square() + columns.square()) / 4).exp()
@@ -169,8 +174,7 @@ def _fields(count: int, side: int, generator: torch.Generator) -> Tensor:
     device = generator.device
 
     def uniform(low: float, high: float) -> Tensor:
-        drawn = torch.rand((count, 1, 1, 1), generator=generator, device=device)
-        return drawn * (high - low) + low
+        return _uniform(generator, count, 1, 1, 1, low=low, high=high)
 
     ticks = torch.fft.fftfreq(side, device=device) * side
     rows, columns = ticks.view(1, 1, side, 1), ticks[: side // 2 + 1].abs().view(1, 1, 1, -1)
@@ -179,26 +183,26 @@ def _fields(count: int, side: int, generator: torch.Generator) -> Tensor:
     across = (columns * angle.cos() - rows * angle.sin()) * stretch
     amplitude = (along.square() + across.square()).clamp_min(1e-6).pow(-uniform(0.4, 1.9) / 2)
     amplitude[..., 0, 0] = 0
-    white = torch.randn((count, 3, side, side), generator=generator, device=device)
+    white = _normal(generator, count, 3, side, side)
     field: Tensor = torch.fft.irfft2(torch.fft.rfft2(white) * amplitude, s=(side, side))
     return field / (field.square().mean((2, 3), keepdim=True) + 1e-8).sqrt()
 
 
 def _mixed(fields: Tensor, generator: torch.Generator) -> Tensor:
     """The channels mixed by random matrices with a strong common part."""
-    count, device = len(fields), generator.device
-    mix = 0.35 * torch.randn((count, 3, 3), generator=generator, device=device)
-    grey = 0.6 + 0.8 * torch.rand((count, 1), generator=generator, device=device)
+    count = len(fields)
+    mix = 0.35 * _normal(generator, count, 3, 3)
+    grey = 0.6 + 0.8 * _uniform(generator, count, 1)
     mix[:, :, 0] += grey
     return torch.einsum("bkc,bcij->bkij", mix, fields)
 
 
 def _squashed(fields: Tensor, generator: torch.Generator) -> Tensor:
     """The fields with random contrast and brightness, mapped into [0, 1]."""
-    count, device = len(fields), generator.device
-    contrast = 0.4 + 1.2 * torch.rand((count, 1, 1, 1), generator=generator, device=device)
-    bright = 0.7 * torch.randn((count, 1, 1, 1), generator=generator, device=device)
-    tint = 0.4 * torch.randn((count, 3, 1, 1), generator=generator, device=device)
+    count = len(fields)
+    contrast = 0.4 + 1.2 * _uniform(generator, count, 1, 1, 1)
+    bright = 0.7 * _normal(generator, count, 1, 1, 1)
+    tint = 0.4 * _normal(generator, count, 3, 1, 1)
     return torch.sigmoid(fields * contrast + bright + tint)
 
 

@@ -40,7 +40,7 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
 
 
 def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
-    """Whether a column that will be used has a type whose stored values can make DuckDB fail.
+    """Whether a column has a type whose stored values can make DuckDB fail: texts if they are used.
 
     Raises:
         SourceError: if two files differ in their columns or types: converting one type into
@@ -55,8 +55,15 @@ def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
                 f"Expected files with the same columns and types, got {what} in {file!r} than in "
                 f"{files[0]!r}."
             )
-    # DuckDB reads the statistics of every column, and fails at those of times inside lists.
-    return any(_stored(each) != each or pa.types.is_nested(each) for each in first.values())
+    if any(_stored(each) != each for each in first.values()):
+        return True
+    # DuckDB reads the statistics of every column, and fails at those of times.
+    every = _used(files[0], None).values()
+    return any(pa.types.is_nested(each) or _is_coarse(each) for each in every)
+
+
+def _is_coarse(dtype: pa.DataType) -> bool:
+    return pa.types.is_timestamp(dtype) and dtype.unit in _MICROSECONDS
 
 
 def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
@@ -89,7 +96,7 @@ def _stored(dtype: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pa.types.is_string(dtype) or pa.types.is_string_view(dtype):
         return pa.binary()
-    if pa.types.is_timestamp(dtype) and dtype.unit in _MICROSECONDS:
+    if _is_coarse(dtype):
         return pa.int64()
     if pa.types.is_duration(dtype):  # a Parquet file stores integers, and DuckDB reads them as such
         return pa.int64()

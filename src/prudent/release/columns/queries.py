@@ -37,13 +37,23 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
+from prudent.release.columns.asking import (
+    Asked,
+    Given,
+    Share,
+    answer,
+    joint,
+    keys_of,
+    number,
+    whole,
+)
 from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
+    call,
     double,
     encoding,
-    fetched,
     image,
     legible,
     limb_bits,
@@ -51,6 +61,7 @@ from prudent.release.columns.dialects import (
     typed,
 )
 from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.columns.turns import ask
 from prudent.release.columns.units import members_of
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
@@ -77,77 +88,119 @@ def how_many_different(rows: ir.Table) -> ir.Expr:
     return rows.value.nunique()
 
 
-def how_many_below(rows: ir.Table, *, edges: FloatArray) -> ir.Expr:
+@joint
+def how_many_below(rows: ir.Table, **edges: Given) -> ir.Expr:
     """How many records lie below the first of a few values, and between each and the next."""
-    rows = rows.filter(rows.value < double(max(edges)))  # an index on the column can serve this
+    *_, last = ascending = list(edges.values())
+    rows = rows.filter(rows.value < number(last))  # an index on the column can serve this
 
     def place(first: int, last: int) -> ir.Value:  # a binary search: few comparisons for each row
         if first == last:
             return ibis.literal(first, "int64")
         middle = (first + last) // 2
-        below = rows.value < double(edges[middle])
+        below = rows.value < number(ascending[middle])
         return ibis.ifelse(below, place(first, middle), place(middle + 1, last))
 
-    places = rows.select(place=place(0, len(edges) - 1)).group_by("place")
+    keys = keys_of(rows)
+    places = rows.select(*keys, edge=place(0, len(edges) - 1)).group_by([*keys, "edge"])
     return places.aggregate(records=lambda t: t.count())
 
 
-def near_ranks(rows: ir.Table, *, low: float, high: float, first: int, last: int) -> ir.Expr:
+@joint
+def near_ranks(rows: ir.Table, *, low: Given, high: Given, first: Given, last: Given) -> ir.Expr:
     """The values of a few ranks, each once, with its number of records, out of a bracket."""
-    inside = rows.filter(rows.value >= double(low), rows.value <= double(high))
-    groups = inside.group_by("value").aggregate(records=lambda t: t.count())
-    upto = groups.records.sum().over(ibis.window(order_by=groups.value, rows=(None, 0)))
-    ranked = groups.mutate(upto=upto.cast("int64"))
-    return ranked.filter(ranked.upto >= first, ranked.upto - ranked.records < last)
+    keys = keys_of(rows)
+    inside = rows.filter(rows.value >= number(low), rows.value <= number(high))
+    own = ["first", "last"] if keys else []  # the same in all rows of a column
+    groups = inside.group_by([*keys, *own, "value"]).aggregate(records=lambda t: t.count())
+    order = ibis.window(group_by=keys, order_by=groups.value, rows=(None, 0))
+    ranked = groups.mutate(upto=groups.records.sum().over(order).cast("int64"))
+    if keys:
+        first, last = ranked["first"], ranked["last"]
+    before = ranked.upto - ranked.records
+    found = ranked.filter(ranked.upto >= number(first), before < number(last))
+    return found.select(*keys, "value", "records", "upto")
 
 
-def sums_between(rows: ir.Table, *, low: float, high: float, lattice: Lattice) -> ir.Expr:
+@joint
+def sums_between(
+    rows: ir.Table, *, low: Given, high: Given, farthest: int, **lattice: Given
+) -> ir.Expr:
     """The sum of all values between two, moved to the lattice, and how many there are."""
-    rows = rows.filter(rows.value < double(high))
-    rows = rows.select("value", step=steps_of(rows.value, lattice))
-    between = rows.value > double(low)
-    parts = limbs_of(rows.step, max(-lattice.low, lattice.high), limb_bits(rows))
-    return rows.aggregate(
-        at_most_low=rows.count(where=rows.value <= double(low)),
-        inside=rows.count(where=between),
-        **{f"part_{place}": part.sum(where=between) for place, part in enumerate(parts)},
+    rows = rows.filter(rows.value < number(high))
+    keys = keys_of(rows)
+    rows = rows.select(
+        *keys,
+        step=steps_of(rows.value, **lattice),
+        between=rows.value > number(low),
+    )
+    parts = limbs_of(rows.step, farthest, limb_bits(rows))
+    return aggregated(
+        rows,
+        at_most_low=(~rows.between).sum(),
+        inside=rows.between.sum(),
+        **{f"part_{place}": part.sum(where=rows.between) for place, part in enumerate(parts)},
     )
 
 
+@joint
 def clipped_sums(
-    rows: ir.Table, *, lattice: Lattice, first: int, last: int, ends: tuple[float, float]
+    rows: ir.Table, *, low: Given, high: Given, factor: Given, tiny: Given, farthest: int
 ) -> ir.Expr:
-    """The sum of all values, clipped and moved to the lattice, and how many are beyond the ends."""
-    rows = rows.select("value", step=steps_of(rows.value, lattice, first, last))
-    parts = limbs_of(rows.step, max(-first, last), limb_bits(rows))
+    """The sum of the values between two ends, on a lattice, and how many are below and inside."""
+    rows = _inside(rows, low, high, factor, tiny)
+    parts = limbs_of(rows.step, farthest, limb_bits(rows))
     sums = {f"part_{place}": part.sum() for place, part in enumerate(parts)}
-    return rows.aggregate(**_counts_around(rows, ends), **sums)
+    return aggregated(rows, **_counts_around(rows), **sums)
 
 
+@joint
 def clipped_squares(
-    rows: ir.Table, *, lattice: Lattice, first: int, last: int, ends: tuple[float, float]
+    rows: ir.Table,
+    *,
+    low: Given,
+    high: Given,
+    factor: Given,
+    tiny: Given,
+    middle: Given,
+    farthest: int,
 ) -> ir.Expr:
     """The same with the sum of squares, both of distances from the middle step."""
-    middle = (first + last) // 2
-    step = steps_of(rows.value, lattice, first, last) - ibis.literal(middle, "int64")
-    rows = rows.select("value", step=step)
-    parts = limbs_of(rows.step, last - middle, limb_bits(rows, factors=2))
+    rows = _inside(rows, low, high, factor, tiny, middle)
+    parts = limbs_of(rows.step, farthest, limb_bits(rows, factors=2))
     sums = {f"part_{place}": part.sum() for place, part in enumerate(parts)}
     for place, one in enumerate(parts):
         for other in range(place, len(parts)):
             sums[f"product_{place}_{other}"] = (one * parts[other]).sum()
-    return rows.aggregate(**_counts_around(rows, ends), **sums)
+    return aggregated(rows, **_counts_around(rows), **sums)
 
 
-def _counts_around(rows: ir.Table, ends: tuple[float, float]) -> dict[str, ir.Value]:
-    """How many records there are, below the lower end, and at most at the upper one."""
-    low, high = map(double, ends)
-    return {
-        "records": rows.count(),
-        # faster than counts of filtered rows
-        "below": (rows.value < low).sum(),
-        "upto": (rows.value <= high).sum(),
-    }
+def _inside(
+    rows: ir.Table, low: Given, high: Given, factor: Given, tiny: Given, middle: Given = 0.0
+) -> ir.Table:
+    """The steps of the values between two ends, NULL of others, and which values are below.
+
+    Those beyond an end are at its step: one condition for each row is faster than three.
+    """
+    step = _rounded(rows.value, factor, tiny)
+    if not (isinstance(middle, float) and middle == 0):
+        step = step - whole(middle)
+    return rows.select(
+        *keys_of(rows),
+        step=ibis.cases((rows.value.between(number(low), number(high)), step)),
+        below=rows.value < number(low),
+    )
+
+
+def _counts_around(rows: ir.Table) -> dict[str, ir.Value]:
+    # A sum of truth values is faster than a count of filtered rows.
+    return {"records": rows.count(), "inside": rows.step.count(), "below": rows.below.sum()}
+
+
+def aggregated(rows: ir.Table, **sums: ir.Value) -> ir.Table:
+    """Sums over all rows, of each column that asks."""
+    keys = keys_of(rows)
+    return rows.group_by(keys).aggregate(**sums) if keys else rows.aggregate(**sums)
 
 
 def limbs_of(whole: ir.Value, farthest: int, bits: int) -> list[ir.Value]:
@@ -168,22 +221,27 @@ def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Expr:
     return groups.filter(groups.records >= at_least)
 
 
-def fullest_points(rows: ir.Table, *, lattice: Lattice, within: int) -> ir.Expr:
+@joint
+def fullest_points(rows: ir.Table, *, within: int, **lattice: Given) -> ir.Expr:
     """The points of the lattice that hold nearly as many records as the fullest."""
-    steps = rows.select(step=steps_of(rows.value, lattice))
-    groups = steps.group_by("step").aggregate(records=lambda t: t.count())
-    fullest = groups.mutate(most=groups.records.max().over(ibis.window()))
+    keys = keys_of(rows)
+    steps = rows.select(*keys, step=steps_of(rows.value, **lattice))
+    groups = steps.group_by([*keys, "step"]).aggregate(records=lambda t: t.count())
+    most = groups.records.max().over(ibis.window(group_by=keys))
+    fullest = groups.mutate(most=most)
     near = fullest.filter(fullest.records > fullest.most - within)
-    return near.select("step", "records")
+    return near.select(*keys, "step", "records")
 
 
+@joint
 def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
-    whole = (logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)).floor()
-    size = ibis.cases((rows.value.abs() < double(math.inf), whole))  # infinity is no integer
-    found = rows.select(below=rows.value < double(0.0), size=size)
-    return found.group_by(["below", "size"]).aggregate(records=lambda t: t.count())
+    size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
+    size = call("floor", size, returns=dt.float64)  # infinity stays what it is
+    keys = keys_of(rows)
+    found = rows.select(*keys, raised=rows.value.sign() * size)
+    return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 
 def two_largest_groups(rows: ir.Table) -> ir.Expr:
@@ -222,25 +280,44 @@ def _by_size(rows: ir.Table) -> ir.Table:
 
 
 def steps_of(
-    value: ir.Value, lattice: Lattice, first: int | None = None, last: int | None = None
+    value: ir.Value,
+    *,
+    least: Given,
+    largest: Given,
+    first: Given,
+    last: Given,
+    factor: Given,
+    tiny: Given,
 ) -> ir.Value:
-    """Round a value to the lattice, in steps between two: bit for bit as `Lattice.steps` does."""
-    first = lattice.low if first is None else first
-    last = lattice.high if last is None else last
-    least, largest = double(lattice.value(first)), double(lattice.value(last))
-    scaled = value * double(math.ldexp(1.0, -lattice.exponent))
-    cases = [
-        (
-            value.between(least, largest),
-            (scaled + double(0.5)).floor(),
-        ),  # most, so that it is first
-        (value > largest, ibis.literal(last, "int64")),
-    ]
-    if lattice.exponent > 0 and first <= 0 <= last and backend_name(value) == "postgres":
-        # It raises an error when a product underflows; values this small are in step 0.
-        tiny = value.abs() < double(math.ldexp(1.0, max(lattice.exponent - 60, -1070)))
-        cases.insert(0, (tiny, ibis.literal(0, "int64")))
-    return ibis.cases(*cases, else_=ibis.literal(first, "int64"))
+    """Round a value to a lattice, given by `numbers_of`: bit for bit as `Lattice.steps` does."""
+    inside = value.between(number(least), number(largest))  # most, so that it is first
+    return ibis.cases(
+        (inside, _rounded(value, factor, tiny)),
+        (value > number(largest), whole(last)),
+        else_=whole(first),
+    )
+
+
+def _rounded(value: ir.Value, factor: Given, tiny: Given) -> ir.Value:
+    """The nearest step of a value inside of the lattice."""
+    step = (value * number(factor) + double(0.5)).floor()
+    if backend_name(value) != "postgres" or (isinstance(tiny, float) and tiny == 0):
+        return step
+    # It raises an error when a product underflows.
+    return ibis.ifelse(value.abs() < number(tiny), ibis.literal(0, "int64"), step)
+
+
+def numbers_of(lattice: Lattice) -> dict[str, float]:
+    """The numbers of a lattice that a question takes."""
+    ends = {"first": float(lattice.low), "last": float(lattice.high)}
+    values = {"least": lattice.value(lattice.low), "largest": lattice.value(lattice.high)}
+    return ends | values | _scaling(lattice)
+
+
+def _scaling(lattice: Lattice) -> dict[str, float]:
+    """What a value is multiplied with, and the size below which that might underflow."""
+    tiny = math.ldexp(1.0, max(lattice.exponent - 60, -1070)) if lattice.exponent > 0 else 0.0
+    return {"factor": math.ldexp(1.0, -lattice.exponent), "tiny": tiny}
 
 
 SAMPLE = 2**18
@@ -266,7 +343,7 @@ class TableColumn:
         *,
         scale: Scale = NUMBER,
         contribution: Contribution | None = None,
-        kept: Callable[[], ir.Table] | None = None,
+        share: Share | None = None,
         size: Callable[[], int] | None = None,
         owner: object = None,
     ) -> None:
@@ -278,8 +355,8 @@ class TableColumn:
             dtype: The type in which values are displayed; None means their type in `rows`.
             scale: The unit of the numbers, if they are numbers.
             contribution: What one unit contributes; None means that every row is a unit.
-            kept: Returns the same table as the engine keeps it (`units.StagedTable.kept`); None
-                if it is not kept.
+            share: Which rows of a table that has other columns as well, or that the engine keeps;
+                None if it is this table.
             size: Returns the number of values, where one query counts those of all groups; None
                 if it is asked for.
             owner: An object to keep alive as long as this column, such as the open source.
@@ -288,7 +365,7 @@ class TableColumn:
         self._type = rows.value.type() if dtype is None else dtype
         self._scale = scale
         self._contribution = Contribution() if contribution is None else contribution
-        self._kept = kept
+        self._share = Share(rows) if share is None else share
         self._size = size
         self._owner = owner
         # Two, because a trimmed mean reads the ends of both its windows again.
@@ -300,6 +377,11 @@ class TableColumn:
     def rows(self) -> ir.Table:
         """The table, with a column `value` that has a value in every row."""
         return self._rows
+
+    @property
+    def share(self) -> Share:
+        """Which rows of a table that others may share."""
+        return self._share
 
     @property
     def dtype(self) -> dt.DataType:
@@ -346,9 +428,10 @@ class TableColumn:
             return np.array([self._below[edge] for edge in edges.tolist()], np.int64)
         found: list[int] = []
         for start in range(0, len(edges), _AT_ONCE):
-            some = edges[start : start + _AT_ONCE]
-            answer = self._ask(how_many_below, edges=some)
-            records = dict(zip(answer["place"], answer["records"], strict=True))
+            some = edges[start : start + _AT_ONCE].tolist()
+            given = {f"edge_{place}": edge for place, edge in enumerate(some)}
+            counts = self._ask(how_many_below, **given)
+            records = dict(zip(counts["edge"], counts["records"], strict=True))
             found.extend(itertools.accumulate(records.get(place, 0) for place in range(len(some))))
         return np.array(found, np.int64)
 
@@ -360,8 +443,10 @@ class TableColumn:
             low = self.order_statistics(first, first)[0]
             high = self.order_statistics(last, last)[0]
         low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        row = self._ask(sums_between, low=low, high=high, lattice=lattice)
-        found = {name: value or 0 for name, (value,) in row.items()}
+        farthest = max(-lattice.low, lattice.high)
+        ends = {"low": float(low), "high": float(high)}
+        row = self._ask(sums_between, **ends, farthest=farthest, **numbers_of(lattice))
+        found = only(row)
         if first > last:
             return 0
         at_low = found["at_most_low"] - first + 1
@@ -389,32 +474,36 @@ class TableColumn:
         if known is not None and known[0] == asked and question in (clipped_sums, known[1]):
             return known[2]
         first, last = ends_in_steps(lattice, low, high)
-        row = self._ask(question, lattice=lattice, first=first, last=last, ends=(low, high))
-        found = {name: value or 0 for name, (value,) in row.items()}
-        self._count = count = found["records"]
-        self._below = {low: found["below"], math.nextafter(high, math.inf): found["upto"]}
-        if question is clipped_sums:
-            sums = count, joined(found, "part", limb_bits(self._rows)), 0
-        else:
-            bits, middle = limb_bits(self._rows, factors=2), (first + last) // 2
-            total = joined(found, "part", bits)
-            squares = joined(found, "product", bits, squares=True)
-            # of distances from the middle, moved to steps
-            squares = about(-middle, count=count, total=total, squares=squares)
-            sums = count, total + count * middle, squares
+        squared = question is clipped_squares
+        middle = (first + last) // 2 if squared else 0
+        given = {"middle": float(middle)} if squared else {}
+        farthest = max(middle - first, last - middle, 1)
+        given |= {"low": float(low), "high": float(high)} | _scaling(lattice)
+        found = only(self._ask(question, farthest=farthest, **given))
+        count, below = found["records"], found["below"]
+        beyond = {first: below, last: count - below - found["inside"]}  # at the ends
+        self._count = count
+        self._below = {low: below, math.nextafter(high, math.inf): below + found["inside"]}
+        bits = limb_bits(self._rows, factors=2 if squared else 1)
+        total, squares = joined(found, "part", bits), joined(found, "product", bits, squares=True)
+        total += sum(records * (step - middle) for step, records in beyond.items())
+        squares += sum(records * (step - middle) ** 2 for step, records in beyond.items())
+        # of distances from the middle, moved to steps
+        squares = about(-middle, count=count, total=total, squares=squares)
+        sums = count, total + count * middle, squares
         self._last_clipped = asked, question, sums
         return sums
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        found = _arrays(self._ask(fullest_points, lattice=lattice, within=within), by="step")
+        points = self._ask(fullest_points, within=within, **numbers_of(lattice))
+        found = _arrays(points, by="step")
         return found["step"].astype(np.int64), found["records"].astype(np.int64)
 
     def half_octaves(self) -> tuple[IntArray, IntArray]:
         """See `Column`."""
         found = self._ask(sizes_of_half_octaves)
-        sizes = np.array([math.inf if size is None else size for size in found["size"]], float)
-        raised = np.where(np.array(found["below"], bool), -sizes, sizes)
+        raised = np.array(found["raised"], np.float64)
         records = np.array(found["records"], np.int64)
         self._count = int(records.sum())
         places, where = np.unique(lowered(raised), return_inverse=True)
@@ -458,11 +547,8 @@ class TableColumn:
         return image(found, self._type, encoding(self._rows))
 
     def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
-        """Run a query and return the engine's answer."""
-        return _answer(question(self._source(), **given))
-
-    def _source(self) -> ir.Table:
-        return self._rows if self._kept is None else withheld(self._kept)
+        """Run a query, perhaps together with other columns, and return the engine's answer."""
+        return ask([Asked(self, question, given)], answer)[0]
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
@@ -484,19 +570,27 @@ class TableColumn:
 
     def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
         """The values of ranks first..last among those in [low, high], as far as they exist."""
-        answer = self._ask(near_ranks, low=low, high=high, first=first, last=last)
-        found = _arrays(answer, by="upto")  # in the query Spark would compute it twice
+        ranks = {"first": float(first), "last": float(last)}
+        values = self._ask(near_ranks, low=float(low), high=float(high), **ranks)
+        found = _arrays(values, by="upto")  # in the query Spark would compute it twice
         ends, records = found["upto"].astype(np.int64), found["records"].astype(np.int64)
         repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
         return np.repeat(found["value"].astype(np.float64), repeats)
 
 
-def sample_quantiles(rows: ir.Table, *, share: float) -> ir.Expr:
+@joint
+def sample_quantiles(rows: ir.Table, *, share: Given) -> ir.Expr:
     """Evenly spaced quantiles of a random sample, which suggest where ranks are."""
-    sample = rows.filter(ibis.random() < share).select("value")
-    part = ibis.ntile(QUANTILES).over(ibis.window(order_by=sample.value))
-    parts = sample.mutate(part=part).group_by("part")
-    return parts.aggregate(value=lambda t: t.value.max()).select("value")
+    keys = keys_of(rows)
+    sample = rows.filter(ibis.random() < number(share)).select(*keys, "value")
+    part = ibis.ntile(QUANTILES).over(ibis.window(group_by=keys, order_by=sample.value))
+    parts = sample.mutate(part=part).group_by([*keys, "part"])
+    return parts.aggregate(value=lambda t: t.value.max()).select(*keys, "value")
+
+
+def only(found: dict[str, list[Any]]) -> dict[str, int]:
+    """The one row of an answer, with 0 for NULL; a column without records may have no row."""
+    return {name: (values or [0])[0] or 0 for name, values in found.items()}
 
 
 def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[Any]]:
@@ -522,9 +616,3 @@ def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False
             twice = squares and len(set(places)) > 1
             total += int(value) << (sum(map(int, places)) * bits + twice)
     return total
-
-
-def _answer(expression: ir.Expr) -> Any:
-    """Fetch the engine's answer; its error messages are withheld, since they may quote records."""
-    found = withheld(fetched, expression)
-    return next(iter(found.values()))[0] if isinstance(expression, ir.Scalar) else found

@@ -270,7 +270,7 @@ def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
     # Missing names are reported by the caller, which can say which argument they were given for.
-    return names if columns is None or set(columns) - set(names) else list(dict.fromkeys(columns))
+    return names if not columns or set(columns) - set(names) else list(dict.fromkeys(columns))
 
 
 def _untyped(frame: Any, names: list[Any]) -> list[Any]:

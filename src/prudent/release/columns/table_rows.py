@@ -3,7 +3,7 @@
 import functools
 import re
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -12,6 +12,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
+from prudent.release.columns.asking import Share
 from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
 from prudent.release.columns.dialects import (
     PublicValue,
@@ -30,7 +31,11 @@ from prudent.release.columns.kinds.sets import SetColumn
 from prudent.release.columns.queries import TableColumn, sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
-from prudent.release.columns.row_values.expressions import parse_condition, parse_value
+from prudent.release.columns.row_values.expressions import (
+    names_in,
+    parse_condition,
+    parse_value,
+)
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable, open_source
@@ -147,10 +152,9 @@ class Opened:
             listed = ibis.or_(*map(self._of, members.values()))
         return attrs.evolve(self, rows=self.rows.filter(listed))
 
-    def _of(self, member: tuple[ir.Value, ...], rows: ir.Table | None = None) -> ir.BooleanValue:
-        rows = self.rows if rows is None else rows
-        names = members_of(rows)
-        return ibis.and_(*(rows[name] == one for name, one in zip(names, member, strict=True)))
+    def _of(self, member: tuple[ir.Value, ...]) -> ir.BooleanValue:
+        names = members_of(self.rows)
+        return ibis.and_(*(self.rows[name] == one for name, one in zip(names, member, strict=True)))
 
     def staged(self) -> StagedTable | None:
         """The contributed values, computed once; None if every row is a value of its own."""
@@ -165,8 +169,8 @@ class Opened:
     def column(self) -> Column:
         """The column of all contributed values."""
         staged = self.staged()
-        whole: Column = self._over(staged, self.rows if staged is None else staged.rows, None)
-        return whole
+        column: Column = self._over(staged, ())
+        return column
 
     def columns(self, members: Members) -> dict[Hashable, Column]:
         """One column for each group; all of them share what was computed once."""
@@ -178,15 +182,11 @@ class Opened:
         self, staged: StagedTable | None, members: Members, sizes: Callable[[], Sizes]
     ) -> dict[Hashable, Column]:
         """See `columns`; `staged` and `sizes` are what these methods returned."""
-        rows = self.rows if staged is None else staged.rows
 
         def size(group: Hashable) -> Callable[[], int]:
             return lambda: sizes().get(self._stored(group), 0)
 
-        return {
-            group: self._over(staged, rows.filter(self._of(member, rows)), member, size(group))
-            for group, member in members.items()
-        }
+        return {group: self._over(staged, member, size(group)) for group, member in members.items()}
 
     def sizes(self, staged: StagedTable | None, *, at_least: int = 1) -> Sizes:
         """The number of records of every group that has a name, by how it is stored; one query.
@@ -221,27 +221,26 @@ class Opened:
     def _over(
         self,
         staged: StagedTable | None,
-        rows: ir.Table,
-        member: tuple[ir.Value, ...] | None,
+        member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
-        def kept() -> ir.Table:
-            assert staged is not None
-            whole = staged.kept()
-            return whole if member is None else whole.filter(self._of(member, whole))
-
+        share = Share(self.rows, member=member)
+        if staged is not None:
+            share = Share(staged.rows, staged.kept, member)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,
             "contribution": self.contribution,
-            "kept": None if staged is None else kept,
+            "share": share,
             "size": size,
             "owner": self.owner,
         }
         if others:
-            return PairColumn(rows, dtype=self.value_type, other=others[0], **options)
+            return PairColumn(
+                share.of(share.whole), dtype=self.value_type, other=others[0], **options
+            )
         kind = SetColumn if self.contribution.sets and staged is not None else TableColumn
-        return kind(rows, self.value_type, **options)
+        return kind(share.of(share.whole), self.value_type, **options)
 
 
 def open_rows(asked: Asked) -> Opened:
@@ -287,13 +286,11 @@ def open_rows(asked: Asked) -> Opened:
 
 def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
-    used = [name for _, name in asked.names]
-    known = asked.where is None and bool(used) and all(map(_NAME.fullmatch, used))
     opened = open_source(
         asked.source,
         connect=asked.connect,
         table=asked.table,
-        columns=used if known else None,
+        columns=columns_used([name for _, name in asked.names], asked.where),
         unit=asked.unit,
     )
     if opened is not asked.source:
@@ -306,6 +303,21 @@ def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
         where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
         rows = rows.filter(of_one_row(where, rows))
     return opened, rows
+
+
+def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> list[str] | None:
+    """The columns that names, values, periods and a condition may use; None if that is not known.
+
+    Columns that are not used need not be read with care.
+    """
+    if where is not None and not isinstance(where, str):
+        return None
+    found: list[str] = []
+    for text in [*names, *([] if where is None else [where])]:
+        period = periods.split(text)
+        found += [text] if _NAME.fullmatch(text) else names_in(text)
+        found += [] if period is None else [period[0]]
+    return list(dict.fromkeys(found))
 
 
 def _named(rows: ir.Table, text: str, argument: str) -> Any:

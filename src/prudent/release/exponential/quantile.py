@@ -15,6 +15,12 @@ with a record added beyond the target, values on its three sides change by βp, 
 the range is the largest of α, β and Δ(α + β), and the slower of the two decays is fastest for
 α = β. Taking the minimum with K keeps the sign of a change and does not lengthen it.
 
+**Few records.** Beyond the 99 % quantile lie n/100 records. If c n/100 is small, all values beyond
+the data are as likely as it, and they have far more mass. So for p beyond 0.95, or below 0.05, the
+value aims at T(n), which is pn moved to at least 3.5/c records from both ends of the data, or to the
+middle of fewer. A record more moves T by between 0 and 1, and L and U by 0 or 1: d changes by at
+most 1 either way, so c = ε/2, where 2Δ would be hardly less. The interval is still that of pn.
+
 **Accuracy.** Some value has distance 0. So d(v) >= t has a probability of at most
 (total mass / mass of that value) exp(-ct), whatever the data. K is the t at which this is 1e-9.
 
@@ -122,6 +128,13 @@ class NearTarget:
         below = self.first + int(np.searchsorted(self.indices, low, side="left"))
         return min(self._from_target(upto), -self._from_target(below))
 
+    def away_from_ends(self, p: Fraction, room: int) -> "NearTarget":
+        """The same records, with a target that has so many of them on either side, or half."""
+        records = self.target // p.numerator
+        least = min(room * self.unit, records * self.unit // 2)
+        moved = min(max(self.target, least), records * self.unit - least)
+        return attrs.evolve(self, target=moved)
+
     def _from_target(self, count: int) -> int:
         return count * self.unit - self.target
 
@@ -136,6 +149,8 @@ _RATIO = 16, 15  # of the masses of an interval and the next narrower one
 _FAR = 1e-9  # probability of an answer that is so far off that all such values weigh the same
 _USELESS = 1e9  # width of an interval, relative to the value, from which on it says nothing
 _MOST_RECORDS = 2**20  # on each side of the target that are read
+_EXTREME = Fraction(1, 20)  # fraction of the records beyond a quantile that keeps off the ends
+_ROOM = 3.5  # how far, in units of 1/c
 
 
 @attrs.frozen
@@ -241,6 +256,10 @@ class ExponentialQuantile:
 
         On data without large gaps the error is far smaller: see `typical_rank_error`.
         """
+        return self._room + self._value_error(beta)
+
+    def _value_error(self, beta: float) -> int:
+        """A bound on the distance from what the value aims at."""
         _validate.between(0, 1, ends="()", beta=beta)
         lightest = math.log(self.measure.total / self.measure.lightest)
         return math.ceil((lightest - math.log(beta)) / float(self._value_rate))
@@ -275,16 +294,26 @@ class ExponentialQuantile:
     @cached_property
     def cap(self) -> int:
         """K: the distance, in records, from which on all values weigh the same."""
-        return self.rank_error(_FAR)
+        return self._value_error(_FAR)
 
     @cached_property
     def reach(self) -> int:
         """The number of records on each side of the target that are read."""
-        return max(self.cap, self._margin + self._interval_cap if self.interval_share else 0) + 1
+        interval = self._margin + self._interval_cap if self.interval_share else 0
+        return max(self._room + self.cap, interval) + 1
 
     @cached_property
     def _value_rate(self) -> Fraction:
-        return rate(self.value_epsilon, self.spread)
+        return rate(self.value_epsilon, Fraction(2) if self._extreme else self.spread)
+
+    @property
+    def _extreme(self) -> bool:
+        return min(self.p, 1 - self.p) < _EXTREME
+
+    @cached_property
+    def _room(self) -> int:
+        """The number of records by which the value keeps off the ends of the data."""
+        return math.ceil(_ROOM / float(self._value_rate)) if self._extreme else 0
 
     @cached_property
     def _interval_rate(self) -> Fraction:
@@ -338,7 +367,8 @@ class ExponentialQuantile:
 
     def value_weights(self, window: NearTarget) -> tuple[list[int], list[int]]:
         """Where each piece of equal distance starts, and its weight. Private."""
-        starts, distances = window.pieces(self.measure.low)
+        aimed = window.away_from_ends(self.p, self._room)
+        starts, distances = aimed.pieces(self.measure.low)
         return starts, Decay(self._value_rate, self.cap, window.unit).weights(distances)
 
     def interval_weights(

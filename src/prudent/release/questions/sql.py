@@ -122,11 +122,7 @@ def sql(
         dry_run=dry_run,
     )
     found = answered(parsed.asks, request)
-    if isinstance(found, Preview):
-        from prudent.release.explanation import with_queries
-
-        return with_queries(found, [ask.part(request) for ask in parsed.asks], request)
-    return parsed.arranged(found)
+    return found if isinstance(found, Preview) else parsed.arranged(found)
 
 
 def keys_of(query: str) -> list[str]:

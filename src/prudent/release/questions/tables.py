@@ -237,7 +237,9 @@ def answered(asks: Sequence[Ask], request: Request) -> Table | Preview:
     parts = [ask.part(request) for ask in asks]
     preview, found = release_all(parts, request)
     if request.dry_run:
-        return preview
+        from prudent.release.explanation import with_queries  # it needs ibis
+
+        return with_queries(preview, parts, request)
     return Table(
         answers=dict(zip(titles, found, strict=True)),
         columns={ask.title: (ask.column, ask.statistic) for ask in asks},

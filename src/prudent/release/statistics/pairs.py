@@ -17,6 +17,7 @@ from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.kinds.pairs import PairColumn
+from prudent.release.columns.turns import together
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Branch, Released
@@ -280,10 +281,14 @@ class Ratio(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         above, below = priced.mechanism
-        spread = RatioSpread(
-            self.sums.answer(above, records, noise),
-            self.sums.answer(below, cast(PairColumn, records).second, noise),
+        second = cast(PairColumn, records).second
+        totals = together(
+            [
+                lambda: self.sums.answer(above, records, noise),
+                lambda: self.sums.answer(below, second, noise),
+            ]
         )
+        spread = RatioSpread(*totals)
         about = f"{spread.above.about} divided by {spread.below.about}"
         return Released(
             spread.value,
@@ -334,8 +339,12 @@ class Pairs(Statistic):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
         pairs = cast(PairColumn, records)
-        ends = parts.first.ends(pairs, noise)
-        others = parts.second.ends(pairs.second, noise)
+        ends, others = together(
+            [
+                lambda: parts.first.ends(pairs, noise),
+                lambda: parts.second.ends(pairs.second, noise),
+            ]
+        )
         if self.which == "weighted":
             others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))

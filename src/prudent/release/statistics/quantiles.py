@@ -80,8 +80,8 @@ Many quantiles are among its points, which are too coarse in one that is far too
 _ONE_BY_ONE = 3
 """The most quantiles that are chosen one by one."""
 
-_HALVED = 15
-"""The most quantiles that are chosen by halving, in four levels; more follow from a tree."""
+_HALVED = 7
+"""The most quantiles that are chosen by halving, in three levels; more follow from a tree."""
 
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""
@@ -513,7 +513,7 @@ class Choosing:
         points = Points.read(records, ends, chosen.points)
         found = chosen.release(points, noise, between)
         known = found if public else tuple(_inside(one, points.measure) for one in found)
-        return tuple(_wider(one, points, between) for one in known)
+        return tuple(_wider(_between(one, ends), points, between) for one in known)
 
 
 def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
@@ -523,6 +523,11 @@ def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
     lattice = scale.lattice()
     first, last = lattice.steps(list(ends)).tolist()
     return LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
+
+
+def _between(found: Selected, ends: tuple[float, float]) -> Selected:
+    """The answer, moved to the nearest end if the point nearest to it was beyond."""
+    return attrs.evolve(found, value=min(max(found.value, ends[0]), ends[1]))
 
 
 def _wider(found: Selected, points: Points, between: bool) -> Selected:

@@ -22,9 +22,11 @@ from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private import Preparation, make_ready, prepare
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
+from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonLoader
+from prudent.training.watch import RELEASED, HeldOut, Watch
 
 Module = TypeVar("Module", bound=LightningModule)
 
@@ -42,6 +44,11 @@ def make_private(
     aggregation: Aggregation | None = None,
     bands: int | None = None,
     plan: Plan | None = None,
+    watch: Watch | None = None,
+    held_out: HeldOut | None = None,
+    held_out_set: Any = None,
+    held_out_loss: Loss | None = None,
+    held_out_unit: Any = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
@@ -73,6 +80,13 @@ def make_private(
         aggregation: As for `prudent.make_private`.
         bands: As for `prudent.make_private`.
         plan: As for `prudent.make_private`.
+        watch: As for `prudent.make_private`: call `self.watch(losses)` in `training_step`. The
+            noisy mean is logged as "train_loss", so log nothing else under this name.
+        held_out: As for `prudent.make_private`. What is released is logged as "held_out_accuracy"
+            or "held_out_loss"; callbacks and schedulers may monitor it, at no further cost.
+        held_out_set: As for `prudent.make_private`.
+        held_out_loss: As for `prudent.make_private`.
+        held_out_unit: As for `prudent.make_private`.
         loss_reduction: As for `prudent.make_private`.
         max_physical_batch: As for `prudent.make_private`.
         example: As for `prudent.make_private`.
@@ -107,6 +121,11 @@ def make_private(
         aggregation=aggregation,
         bands=bands,
         plan=plan,
+        watch=watch,
+        held_out=held_out,
+        held_out_set=held_out_set,
+        held_out_loss=held_out_loss,
+        held_out_unit=held_out_unit,
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
@@ -120,6 +139,7 @@ def make_private(
         module,
         configure_optimizers=lambda self: run.configured(configure()),
         configure_callbacks=lambda self: _with(callbacks(), _PrivacyCallback(run)),
+        watch=lambda self, losses: run.watch(losses),
     )
     return module, preparation.loader
 
@@ -140,6 +160,11 @@ class _Run:
     model: nn.Module
     delta: float | None
     optimizer: PrivateOptimizer | None = None
+
+    def watch(self, losses: torch.Tensor) -> None:
+        """Hand over the losses of a batch; see `PrivateOptimizer.watch`."""
+        if self.optimizer is not None:
+            self.optimizer.watch(losses)
 
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""
@@ -222,7 +247,8 @@ class _PrivacyCallback(Callback):
                 "a result of validation on public records",
                 shown=f"{name!r} in {what}, which training has logged",
                 why="it is neither released nor charged, and whatever follows it publishes it",
-                hint="Log it in validation_step, on public records, and monitor that.",
+                hint="Log it in validation_step, on public records, or release it: see "
+                "prudent.HeldOut and prudent.Watch.",
             )
 
     @override
@@ -259,6 +285,12 @@ class _PrivacyCallback(Callback):
                 raise ArgumentError(name, allowed, shown=str(value))
 
     @override
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        optimizer = self._run.optimizer
+        for name, value in ({} if optimizer is None else optimizer.released).items():
+            pl_module.log(name, value, on_step=True, on_epoch=False)
+
+    @override
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizer, delta = self._run.optimizer, self._run.delta
         if optimizer is not None and delta is not None:
@@ -266,10 +298,21 @@ class _PrivacyCallback(Callback):
 
 
 def _logged_in_training(trainer: Trainer) -> set[str]:
-    """The names under which callbacks find what training has logged, ε apart."""
+    """The names under which callbacks find what training has logged, except what was released."""
     results = trainer.fit_loop.epoch_loop._results
-    names = {result.meta.name for result in results.values()} - {"epsilon"}
+    names = {
+        result.meta.name
+        for result in results.values()
+        if (result.meta.fx, result.meta.name) not in _RELEASED
+    }
     return {name + ending for name in names for ending in ("", "_step", "_epoch")}
+
+
+_RELEASED = {
+    ("on_train_epoch_end", "epsilon"),
+    *(("on_train_batch_end", name + end) for name in RELEASED for end in ("", "_noise")),
+}
+"""What `_PrivacyCallback` logs: by which hook, and under which name."""
 
 
 def _monitored(trainer: Trainer, logged: set[str]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import attrs
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from prudent import _validate
 from prudent._validate import ArgumentError
@@ -17,11 +17,14 @@ from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.checking.mending import mend, refuse_untrainable
+from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.gradients.caller_loss import Reduction
+from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
+from prudent.training.watch import HeldOut, Watch
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -39,6 +42,11 @@ def make_private(
     aggregation: Aggregation | None = None,
     bands: int | None = None,
     plan: Plan | None = None,
+    watch: Watch | None = None,
+    held_out: HeldOut | None = None,
+    held_out_set: Any = None,
+    held_out_loss: Loss | None = None,
+    held_out_unit: Any = None,
     loss_reduction: str = "mean",
     max_physical_batch: int | None = None,
     example: Any = None,
@@ -77,6 +85,15 @@ def make_private(
             Clipped sums with noise, as in DP-SGD, unless given.
         bands: Noise that cancels over so many steps, as in `Plan`; 1 unless given.
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
+        watch: The training loss as a release, as in a plan, if there is none: pass the losses of
+            each batch to `optimizer.watch(losses)` before the step, one for each row, and find
+            their noisy mean in `optimizer.released` after it.
+        held_out: The accuracy or loss on held-out records as a release, as in a plan, if there is
+            none; it is in `optimizer.released` after the steps in which it is released.
+        held_out_set: The private records of which it is released, as for `fit`: pairs of the
+            model's inputs and targets, read by the loader's `collate_fn`.
+        held_out_loss: Maps outputs and targets to one loss per record, for `metric="loss"`.
+        held_out_unit: As for `fit`.
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its records.
         max_physical_batch: Largest number of records whose activations are in memory. A larger
             batch is run in parts, which takes three to four times as long; the loop stays the same.
@@ -117,6 +134,8 @@ def make_private(
     | mean with ignored labels (`ignore_index`) | divided by the number of all labels |
     | record that cannot be read, or whose form differs from most | as if it had not been drawn |
     | parameter that the loss reaches other than through the model's outputs | refused |
+    | batch of the loader without a step on it before the next | refused |
+    | step that releases the loss, without `optimizer.watch` | refused |
     | step after the plan's last | refused |
     | record whose gradient is not finite | counts as zero |
 
@@ -135,6 +154,11 @@ def make_private(
         aggregation=aggregation,
         bands=bands,
         plan=plan,
+        watch=watch,
+        held_out=held_out,
+        held_out_set=held_out_set,
+        held_out_loss=held_out_loss,
+        held_out_unit=held_out_unit,
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
@@ -155,6 +179,7 @@ class Preparation:
         reduction: How the loss combines the records of a batch.
         physical_batch: Largest number of records whose activations are in memory.
         key: The key of the noise and the draws.
+        held_out: The held-out records, if the plan releases something of them.
     """
 
     charge: RunCharge
@@ -162,6 +187,7 @@ class Preparation:
     reduction: Reduction
     physical_batch: int | None
     key: Key
+    held_out: HeldOutRecords | None
 
     def optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
         """The private optimizer; call it once, because a second one would repeat its noise."""
@@ -173,6 +199,7 @@ class Preparation:
             reduction=self.reduction,
             physical_batch=self.physical_batch,
             key=self.key,
+            held_out=self.held_out,
         )
 
 
@@ -194,6 +221,11 @@ def prepare(
     aggregation: Aggregation | None,
     bands: int | None,
     plan: Plan | None,
+    watch: Watch | None,
+    held_out: HeldOut | None,
+    held_out_set: Any,
+    held_out_loss: Loss | None,
+    held_out_unit: Any,
     loss_reduction: str,
     max_physical_batch: int | None,
     example: Any,
@@ -213,7 +245,7 @@ def prepare(
         if people is not None:
             assert loader.batch_size is not None
             batches = -(-count // loader.batch_size)
-        given = epsilon, delta, epochs, clip, aggregation, bands
+        given = epsilon, delta, epochs, clip, aggregation, bands, watch, held_out
         plan = _calibrated(loader.batch_size, count, batches, *given)
     else:
         _refuse_with_plan(
@@ -223,16 +255,10 @@ def prepare(
             clip=clip,
             aggregation=aggregation,
             bands=bands,
+            watch=watch,
+            held_out=held_out,
         )
         batches = max(1, round(1 / plan.sampling_rate))
-    if plan.watch is not None:
-        raise ArgumentError(
-            "plan",
-            "without a watch",
-            shown="one that releases the loss",
-            why="the loss is computed in your loop, where it cannot be bounded by record",
-            hint="Use prudent.fit or PrivateTrainer to watch the loss.",
-        )
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
     protected = "record" if unit is None else unit.protected
@@ -255,6 +281,16 @@ def prepare(
         Reduction(loss_reduction),
         max_physical_batch,
         key,
+        HeldOutRecords.of(
+            plan,
+            held_out_set,
+            held_out_loss,
+            unit=None if unit is None else unit.of_held_out(held_out_set, held_out_unit),
+            trained=people,
+            collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
+            example=example,
+            batch=max_physical_batch,
+        ),
     )
 
 
@@ -268,6 +304,8 @@ def _calibrated(
     clip: float | None,
     aggregation: Aggregation | None,
     bands: int | None,
+    watch: Watch | None,
+    held_out: HeldOut | None,
 ) -> Plan:
     """The plan with the least noise for (ε, δ) over this many epochs of so many batches."""
     if epsilon is None or delta is None or epochs is None:
@@ -291,6 +329,8 @@ def _calibrated(
         expected_batch=min(batch, count),
         relation=ZERO_OUT,
         bands=1 if bands is None else bands,
+        watch=watch,
+        held_out=held_out,
     ).calibrate(epsilon=epsilon, delta=delta)
 
 

@@ -11,9 +11,10 @@ from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
+from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
-from prudent.training.gradients.engine import Parameters, Read, count_records
+from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
 from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
@@ -40,11 +41,15 @@ class PrivateOptimizer(torch.optim.Optimizer):
         reduction: How the loss combines the records of a batch.
         physical_batch: As for `OutsideLoss`.
         key: The key of the noise.
+        held_out: The held-out records, if the plan releases something of them.
 
     Attributes:
         plan: What is released; `plan.epsilon(delta)` is the price of the whole run.
         outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
             for the private fields.
+        released: What the last step has released besides the gradient, by name, each with its
+            noise: `train_loss` if the plan has a `Watch`, `held_out_accuracy` or `held_out_loss`
+            if it has a `HeldOut`. Empty in all other steps.
         original_optimizer: The wrapped optimizer.
     """
 
@@ -58,10 +63,15 @@ class PrivateOptimizer(torch.optim.Optimizer):
         reduction: Reduction = Reduction.MEAN,
         physical_batch: int | None = None,
         key: Key,
+        held_out: HeldOutRecords | None = None,
     ) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.plan = charge.plan
         self.outcome: StepOutcome | None = None
+        self.released: dict[str, float] = {}
+        self._held_out, self._key = held_out, key
+        self._watched: Tensor | None = None
+        self._shares: Tensor | None = None
         self._charge = charge
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
@@ -81,6 +91,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
             model, functools.partial(own, model), reduction, physical_batch
         )
         _capture(model, self._forward)
+        if held_out is not None:
+            held_out.rehearse(self._release)
 
     def wrap(self, optimizer: torch.optim.Optimizer) -> None:
         """Wrap another optimizer from now on; the steps taken so far still count."""
@@ -117,14 +129,55 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 answer = closure()
-        gradients = self._take()
+        gradients = self._with_losses(self._take())
         # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
         self.original_optimizer.zero_grad(set_to_none=True)
         self.outcome = self._release([Chunk(each) for each in gradients])
         self._count(self.steps)
         self._charge.note_release()
         self.original_optimizer.step()
+        self.released = self._shown()
         return answer
+
+    def watch(self, losses: Tensor) -> None:
+        """Hand over the losses of a batch, before the step in which a `Watch` releases their mean.
+
+        Args:
+            losses: One for each row of the batch, each a function of that row and its outputs, as
+                `cross_entropy(outputs, targets, reduction="none")` returns them.
+        """
+        self._watched = losses.detach().reshape(-1)
+
+    def _with_losses(self, gradients: Sequence[Gradients]) -> Sequence[Gradients]:
+        """The gradients of a batch with the losses that were handed over, if this step needs them.
+
+        Of a person it is the sum of her rows' losses times their shares.
+        """
+        watch, losses, self._watched = self.plan.watch, self._watched, None
+        if watch is None or self.steps % watch.loss_every:
+            return gradients
+        slots, shares = self._loader.slots or 1, self._shares
+        counts = [len(each.norms) for each in gradients]
+        if losses is None or len(losses) != sum(counts) * slots:
+            raise ValueError(
+                "Expected optimizer.watch(losses) with one loss for each row of the batch before "
+                "this step, in which the plan releases their mean, got none or another number."
+            )
+        if shares is not None:
+            losses = losses * shares.to(losses.device, losses.dtype)
+        parts = torch.split(by_person(losses, slots).sum(1), counts)
+        return [_Watched(each, part) for each, part in zip(gradients, parts, strict=True)]
+
+    def _shown(self) -> dict[str, float]:
+        """What this step has released besides the gradient."""
+        watch, held_out, outcome = self.plan.watch, self._held_out, self.outcome
+        shown: dict[str, float] = {}
+        if watch is not None and outcome is not None and (self.steps - 1) % watch.loss_every == 0:
+            noise = watch.deviation(self._release.expected_batch)
+            shown |= {"train_loss": float(outcome.watched), "train_loss_noise": noise}
+        if held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps):
+            shown |= held_out.release(self._release, self._key)
+        return shown
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear all gradients, including those of records that no step has used."""
@@ -200,7 +253,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model on a batch, one record at a time, in place of its own forward."""
-        trained = self.trained()
+        trained, self._watched = self.trained(), None
         self._before = {
             name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
         }
@@ -227,6 +280,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         ((passed, drawn),) = ready
         self._loader.spend(drawn)
+        self._shares = None if drawn is None else drawn.shares
         return passed.gradients()
 
     def _refuse_other_gradients(self) -> None:
@@ -308,6 +362,18 @@ def specialise(model: nn.Module, **members: Any) -> None:
 def _made(make: Callable[..., nn.Module], args: tuple[Any, ...]) -> nn.Module:
     """A copy of a specialised model, of the model's own class."""
     return make(*args)
+
+
+class _Watched(Gradients):
+    """Gradients whose losses the training loop has handed over."""
+
+    def __init__(self, gradients: Gradients, losses: Tensor) -> None:
+        self._gradients = gradients
+        self.norms, self.losses = gradients.norms, losses.to(gradients.norms.device)
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """That of the gradients."""
+        return self._gradients.weighted_sum(weights)
 
 
 class _Prepared(Engine):

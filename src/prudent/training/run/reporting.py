@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent._torch_private import pytree
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
+from prudent.receipts.receipt import Receipt
 from prudent.training.evaluation.held_out import modes_kept
 from prudent.training.gradients.engine import run_on
 from prudent.training.run.charging import RunCharge
@@ -142,10 +143,16 @@ class Reporting:
             facts: Other public facts that were released.
             predictable: Whether the noise was seeded.
         """
-        place = ReceiptFile.at(self._receipt)
+        place = self._receipt
         assert place is not None
-        released = {"parameters": digest_of_parameters(state), **facts}
-        place.write(charge.receipt("training", released, predictable=predictable))
+        place = place if isinstance(place, ReceiptFile) else ReceiptFile(place)
+
+        def make() -> Receipt:
+            ReceiptFile.at(place)  # it may have become another file meanwhile
+            released = {"parameters": digest_of_parameters(state), **facts}
+            return charge.receipt("training", released, predictable=predictable)
+
+        place.write(make)
 
 
 def digest_of_parameters(state: Mapping[str, Any]) -> str:

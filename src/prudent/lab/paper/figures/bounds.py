@@ -13,6 +13,7 @@ from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
     PldAccountant,
+    ProposeTestReleaseDpEvent,
     RdpAccountant,
     Reveals,
     Run,
@@ -40,23 +41,14 @@ _SPLITS = np.geomspace(1e-4, 0.99, 12)  # fractions of the δ that remains after
 
 @attrs.frozen
 class Setting:
-    """The paper's mechanism: a Laplace test that releases its noisy margin, sampled at each step.
+    """The paper's mechanism: a Laplace test that releases its noisy margin, in sampled steps."""
 
-    Attributes:
-        sampling_rate: Probability with which each record is in a step.
-        noise_multiplier: σ₁ for sensitivities of 1.
-        propose: τ; the robust branch has noise σ₂ = τσ₁.
-        test_scale: b, the scale of the Laplace noise on the margin.
-        failure: δ₀, the probability with which a margin of 0 passes.
-        delta: Target δ.
-    """
-
-    sampling_rate: float
-    noise_multiplier: float
-    propose: float
-    test_scale: float = 1.0
-    failure: float = 1e-8
-    delta: float = 1e-5
+    sampling_rate: float  # probability with which each record is in a step
+    noise_multiplier: float  # σ₁ for sensitivities of 1
+    propose: float  # τ; the robust branch has noise σ₂ = τσ₁
+    test_scale: float = 1.0  # b, the scale of the Laplace noise on the margin
+    failure: float = 1e-8  # δ₀, the probability with which a margin of 0 passes
+    delta: float = 1e-5  # target δ
 
     def __attrs_post_init__(self) -> None:
         _validate.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
@@ -79,9 +71,7 @@ class Setting:
 
     def white_box_curve(self, orders: Array) -> Array:
         """The Rényi bound of Theorem 4.4; NaN at orders where its conditions fail."""
-        holds = white_box_applies(
-            orders, self.sampling_rate, self.noise_multiplier, self.propose, self.test_scale
-        )
+        holds = white_box_applies(orders, *self.arguments[:-1])
         curve = np.full(orders.shape, np.nan)
         if holds.any():
             curve[holds] = self.white_box_at(orders[holds])
@@ -89,21 +79,22 @@ class Setting:
 
     def white_box_at(self, orders: ArrayLike) -> Array:
         """The Rényi bound of Theorem 4.4; raises a ConditionError where it does not hold."""
-        return np.asarray(white_box_rdp(orders, *self._arguments))
+        return np.asarray(white_box_rdp(orders, *self.arguments))
 
     def black_box_curve(self, orders: Array) -> Array:
         """Theorem 4.3 combined with the bound for any Poisson-sampled mechanism."""
-        return np.asarray(black_box_rdp(orders, *self._arguments))
+        return np.asarray(black_box_rdp(orders, *self.arguments))
 
     @property
-    def _arguments(self) -> tuple[float, float, float, float, float]:
-        return (
-            self.sampling_rate,
-            self.noise_multiplier,
-            self.propose,
-            self.test_scale,
-            self.failure,
-        )
+    def release(self) -> ProposeTestReleaseDpEvent:
+        """What one step releases of its batch."""
+        test = LaplaceTest(self.test_scale)
+        return ProposeTestReleaseDpEvent(self.noise_multiplier, self.propose, test, self.failure)
+
+    @property
+    def arguments(self) -> tuple[float, ...]:
+        """As the theorems take them: all but δ, in the order of the fields."""
+        return attrs.astuple(self)[:-1]
 
 
 def white_box_epsilon(setting: Setting, steps: Array) -> Array:
@@ -161,31 +152,20 @@ def exact_renyi_epsilon(setting: Setting, steps: Array) -> Array:
     )
 
 
-def exact_epsilon(
-    setting: Setting, steps: Array, *, test: bool = True, reveals: Reveals = Reveals.MARGIN
-) -> Array:
+def exact_epsilon(setting: Setting, steps: Array, *, test: bool = True) -> Array:
     """ε by privacy-loss distributions: exact up to discretisation, rounded up."""
-    epsilons = []
-    for count in steps:
-        run = attrs.evolve(setting.run(int(count)), reveals=reveals)
-        run = run if test else attrs.evolve(run, test=None)
-        epsilons.append(run.epsilon(setting.delta, PldAccountant))
-    return np.array(epsilons)
+    runs = (setting.run(int(count)) for count in steps)
+    runs = (run if test else attrs.evolve(run, test=None) for run in runs)
+    return np.array([run.epsilon(setting.delta, PldAccountant) for run in runs])
 
 
 @attrs.frozen
 class Price:
-    """One line of a price list.
+    """One line of a price list."""
 
-    Attributes:
-        analysis: Name of the bound.
-        epsilon: ε by this bound; None if it does not hold.
-        note: Its assumptions, or why it does not hold.
-    """
-
-    analysis: str
-    epsilon: float | None
-    note: str
+    analysis: str  # name of the bound
+    epsilon: float | None  # ε by this bound; None if it does not hold
+    note: str  # its assumptions, or why it does not hold
 
 
 def price_list(setting: Setting, steps: int) -> list[Price]:
@@ -199,13 +179,10 @@ def price_list(setting: Setting, steps: int) -> list[Price]:
     def exact(name: str, note: str, **change: object) -> Price:
         return Price(name, attrs.evolve(run, **change).epsilon(setting.delta), note)  # type: ignore[arg-type]
 
+    direct, black = direct_composed_epsilon(setting, count), black_box_epsilon(setting, count)
     return [
-        _priced(
-            "direct, strong composition", direct_composed_epsilon(setting, count), "Theorem 4.2"
-        ),
-        _priced(
-            "Rényi, black-box", black_box_epsilon(setting, count), "Theorem 4.3, any mechanism"
-        ),
+        _priced("direct, strong composition", direct, "Theorem 4.2"),
+        _priced("Rényi, black-box", black, "Theorem 4.3, any mechanism"),
         _white_box_price(setting, count),
         _priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
         *_conversions(setting, steps),

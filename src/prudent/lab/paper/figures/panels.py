@@ -9,6 +9,7 @@ bound holds, and the paper's own training setting, at which it does not hold.
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -40,8 +41,11 @@ COMPOSED = "direct, strong composition"
 LOSS = "exact (PLD)"
 NO_TEST = "no test (PLD)"
 
+_OVER_NOISE: Any = {"x": "noise multiplier σ₁", "y": "ε", "columns": 3, "logarithmic": "y"}
+_OVER_ROUNDS: Any = {"x": "rounds of composition", "y": "ε", "logarithmic": "xy", "reference": LOSS}
 _DELTA = 1e-5
 _TRAINING = Setting(256 / 60_000, noise_multiplier=1.1, propose=0.5)
+_FAILURES = {"10⁻⁸": 1e-8, "9·10⁻⁶": 9e-6, "9.9·10⁻⁶": 9.9e-6}
 _PROPOSALS = {"2/3": 2 / 3, "1/3": 1 / 3, "0.1": 0.1}
 _FRACTIONAL_ORDERS = np.concatenate([np.linspace(1.05, 12, 220), np.arange(12.5, 200.5, 0.5)])
 
@@ -65,29 +69,17 @@ class Panel:
 
 @attrs.frozen
 class Figure:
-    """A figure of the paper.
+    """A figure of the paper."""
 
-    Attributes:
-        number: Number of the figure in the paper.
-        title: What it shows.
-        x: Label and unit of the horizontal axis.
-        y: Label and unit of the vertical axis.
-        panels: Panels from left to right, then down.
-        columns: Number of panels per row.
-        logarithmic: The logarithmic axes: "y" or "xy".
-        reference: The curve to which a second row of panels relates the others, if any.
-        note: A note for the reader.
-    """
-
-    number: int
-    title: str
-    x: str
-    y: str
-    panels: tuple[Panel, ...]
-    columns: int
-    logarithmic: str
-    reference: str | None
-    note: str
+    number: int  # number of the figure in the paper
+    title: str  # what it shows
+    x: str  # label and unit of the horizontal axis
+    y: str  # label and unit of the vertical axis
+    panels: tuple[Panel, ...]  # panels from left to right, then down
+    columns: int  # number of panels per row
+    logarithmic: str  # the logarithmic axes: "y" or "xy"
+    reference: str | None  # the curve to which a second row of panels relates the others, if any
+    note: str  # A note for the reader
 
 
 def figure(number: int) -> Figure:
@@ -144,21 +136,17 @@ def _least_epsilon(worst: Dominating | None) -> float:
 
 
 def _figure_1() -> Figure:
-    failures = {"10⁻⁸": 1e-8, "9·10⁻⁶": 9e-6, "9.9·10⁻⁶": 9.9e-6}
     return Figure(
-        1,
-        "One release: ε over its noise (δ = 10⁻⁵, τ = 1/2, b = 1)",
-        "noise multiplier σ₁",
-        "ε",
-        tuple(
+        number=1,
+        title="One release: ε over its noise (δ = 10⁻⁵, τ = 1/2, b = 1)",
+        panels=tuple(
             Panel(f"δ₀ = {text}", _single_release(0.5, failure))
-            for text, failure in failures.items()
+            for text, failure in _FAILURES.items()
         ),
-        columns=3,
-        logarithmic="y",
         reference=EXACT,
         note="Theorem 4.2 with its two printed formulas corrected. Rényi: best order in (1, 200]. "
         "The exact ε hardly depends on how close δ₀ comes to δ, and is below all.",
+        **_OVER_NOISE,
     )
 
 
@@ -186,26 +174,13 @@ def _figure_2() -> Figure:
 
 def _by_order(setting: Setting) -> tuple[Curve, ...]:
     orders = np.arange(2.0, 65.0)
-    release = ProposeTestReleaseDpEvent(
-        setting.noise_multiplier,
-        setting.propose,
-        LaplaceTest(setting.test_scale),
-        setting.failure,
-    )
+    release = setting.release
     cases = (case_one(release), noisy_margin_case(release))
     exact = [renyi_divergence(case, orders, setting.sampling_rate) for case in cases]
-    plug_in = plug_in_rdp(
-        orders,
-        setting.sampling_rate,
-        setting.noise_multiplier,
-        setting.propose,
-        setting.test_scale,
-        setting.failure,
-    )
     return (
         Curve(BLACK_BOX, orders, setting.black_box_curve(orders)),
         Curve(WHITE_BOX, orders, setting.white_box_curve(orders)),
-        Curve(PLUG_IN, orders, np.asarray(plug_in)),
+        Curve(PLUG_IN, orders, np.asarray(plug_in_rdp(orders, *setting.arguments))),
         Curve(EXACT_RENYI, orders, np.maximum(*exact)),
     )
 
@@ -216,16 +191,13 @@ def _figure_3() -> Figure:
         "training: q = 256/60000, σ₁ = 1.1, τ = 1/2": _TRAINING,
     }
     return Figure(
-        3,
-        "Many sampled releases: ε over their number (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1)",
-        "rounds of composition",
-        "ε",
-        tuple(Panel(text, _by_rounds(setting)) for text, setting in settings.items()),
+        number=3,
+        title="Many sampled releases: ε over their number (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1)",
+        panels=tuple(Panel(text, _by_rounds(setting)) for text, setting in settings.items()),
         columns=2,
-        logarithmic="xy",
-        reference=LOSS,
         note="White-box is drawn only where its conditions hold; they fail for the paper's own "
         "training. Bounds by Rényi divergence use whole orders from 2 to 200.",
+        **_OVER_ROUNDS,
     )
 
 
@@ -242,49 +214,35 @@ def _by_rounds(setting: Setting) -> tuple[Curve, ...]:
 
 
 def _figure_4() -> Figure:
-    failures = {"10⁻⁸": 1e-8, "9·10⁻⁶": 9e-6, "9.9·10⁻⁶": 9.9e-6}
     return Figure(
-        4,
-        "One release: ε over its noise, for three proposals (δ = 10⁻⁵, b = 1)",
-        "noise multiplier σ₁",
-        "ε",
-        tuple(
+        number=4,
+        title="One release: ε over its noise, for three proposals (δ = 10⁻⁵, b = 1)",
+        panels=tuple(
             Panel(f"τ = {proposal}, δ₀ = {text}", _single_release(propose, failure))
             for proposal, propose in _PROPOSALS.items()
-            for text, failure in failures.items()
+            for text, failure in _FAILURES.items()
         ),
-        columns=3,
-        logarithmic="y",
         reference=None,
         note="As Figure 1. The smaller the proposal, the dearer its accident to Rényi accounting; "
         "the exact ε hardly moves.",
+        **_OVER_NOISE,
     )
 
 
 def _figure_5() -> Figure:
+    settings = {
+        f"τ = {text}, σ₁ = {4 / propose:g}": Setting(0.01, 4 / propose, propose)
+        for text, propose in _PROPOSALS.items()
+    }
     return Figure(
-        5,
-        "Many sampled releases, for three proposals (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1, q = 0.01)",
-        "rounds of composition",
-        "ε",
-        tuple(
-            Panel(
-                f"τ = {text}, σ₁ = {4 / propose:g}", _by_rounds(Setting(0.01, 4 / propose, propose))
-            )
-            for text, propose in _PROPOSALS.items()
-        ),
+        number=5,
+        title="Many sampled releases, for three proposals (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1, q = 0.01)",
+        panels=tuple(Panel(text, _by_rounds(setting)) for text, setting in settings.items()),
         columns=3,
-        logarithmic="xy",
-        reference=LOSS,
         note="σ₁ = 4/τ, the least noise at which the white-box bound holds. Almost all of ε is the "
         "price of the Laplace test.",
+        **_OVER_ROUNDS,
     )
 
 
-_FIGURES: dict[int, Callable[[], Figure]] = {
-    1: _figure_1,
-    2: _figure_2,
-    3: _figure_3,
-    4: _figure_4,
-    5: _figure_5,
-}
+_FIGURES = dict(enumerate((_figure_1, _figure_2, _figure_3, _figure_4, _figure_5), start=1))

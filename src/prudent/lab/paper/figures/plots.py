@@ -88,19 +88,15 @@ _STROKES = {
 
 def save(figure: panels.Figure, directory: Path) -> list[Path]:
     """Write figureN.csv, figureN.png and figureN.svg; return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    stem = f"figure{figure.number}"
-    table = directory / f"{stem}.csv"
+    pictures = _save(lambda: draw(figure), directory, f"figure{figure.number}")
+    table = directory / f"figure{figure.number}.csv"
     panels.write_csv(figure, table)
-    with mpl.rc_context(_SETTINGS):
-        return [table, *_write(draw(figure), directory, stem)]
+    return [table, *pictures]
 
 
 def save_comparison(prices: Sequence[Price], title: str, directory: Path) -> list[Path]:
     """Write comparison.png and comparison.svg; return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_SETTINGS):
-        return _write(draw_comparison(prices, title), directory, "comparison")
+    return _save(lambda: draw_comparison(prices, title), directory, "comparison")
 
 
 def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
@@ -257,9 +253,7 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
 
 def save_distances(rows: Sequence[Distance], directory: Path) -> list[Path]:
     """Write convergence.png and convergence.svg; return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_SETTINGS):
-        return _write(draw_distances(rows), directory, "convergence")
+    return _save(lambda: draw_distances(rows), directory, "convergence")
 
 
 def draw_distances(rows: Sequence[Distance]) -> Canvas:
@@ -279,9 +273,12 @@ def draw_distances(rows: Sequence[Distance]) -> Canvas:
     return canvas
 
 
-def _write(canvas: Canvas, directory: Path, stem: str) -> list[Path]:
+def _save(draw_canvas: Callable[[], Canvas], directory: Path, stem: str) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)
     image, drawing = directory / f"{stem}.png", directory / f"{stem}.svg"
-    canvas.savefig(image, metadata={"Software": None})
-    canvas.set_layout_engine("none")  # keeps the layout computed above
-    canvas.savefig(drawing, metadata={"Date": None})
+    with mpl.rc_context(_SETTINGS):
+        canvas = draw_canvas()
+        canvas.savefig(image, metadata={"Software": None})
+        canvas.set_layout_engine("none")  # keeps the layout computed above
+        canvas.savefig(drawing, metadata={"Date": None})
     return [image, drawing]

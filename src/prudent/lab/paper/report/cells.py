@@ -1,7 +1,7 @@
 """The cells of a table: the paper's number, ours over seeds, the tuned setting, and counts."""
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -25,17 +25,11 @@ DPSGD = "dpsgd"
 
 @attrs.frozen
 class CellChoice:
-    """Some cells of a table: those of the named corruptions, methods and ε; None means all.
+    """Some cells of a table: those of the named corruptions, methods and ε; None means all."""
 
-    Attributes:
-        corruptions: Kinds with ratios, as the table has them.
-        methods: Columns: the paper's methods and the tuned settings.
-        epsilons: Values of ε.
-    """
-
-    corruptions: Collection[str] | None = None
-    methods: Collection[str] | None = None
-    epsilons: Collection[float] | None = None
+    corruptions: Collection[str] | None = None  # kinds with ratios, as the table has them
+    methods: Collection[str] | None = None  # columns: the paper's methods and the tuned settings
+    epsilons: Collection[float] | None = None  # values of ε
 
     @classmethod
     def of(
@@ -81,17 +75,11 @@ EVERY = CellChoice()
 
 @attrs.frozen
 class PaperLine:
-    """One number of the paper beside ours.
+    """One number of the paper beside ours."""
 
-    Attributes:
-        paper: The number that the paper prints.
-        rdp: Our accuracy at the step where Rényi accounting reaches ε.
-        pld: Our accuracy at the later step where exact accounting reaches ε.
-    """
-
-    paper: Published
-    rdp: Estimate | None
-    pld: Estimate | None
+    paper: Published  # the number that the paper prints
+    rdp: Estimate | None  # our accuracy at the step where Rényi accounting reaches ε
+    pld: Estimate | None  # our accuracy at the later step where exact accounting reaches ε
 
     def by(self, accountant: str) -> Estimate | None:
         """Our accuracy by one of the two accountants."""
@@ -105,27 +93,16 @@ class PaperLine:
 
 @attrs.frozen
 class Group:
-    """The methods of a table for one data set, corruption and ε.
+    """The methods of a table for one data set, corruption and ε."""
 
-    Attributes:
-        table: Number of the table, 1 to 4.
-        dataset: Name of the data set in the settings.
-        corrupt: Kind and ratio of the corruption.
-        epsilon: ε in the paper.
-        lines: One line per method.
-        setting: Name of the tuned setting for this data set; None if none was run.
-        best: Accuracy of the tuned setting.
-        rival: Accuracy of DP-SGD with the same tuning.
-    """
-
-    table: int
-    dataset: str
-    corrupt: str
-    epsilon: float
-    lines: tuple[PaperLine, ...]
-    setting: str | None
-    best: Estimate | None
-    rival: Estimate | None
+    table: int  # number of the table, 1 to 4
+    dataset: str  # name of the data set in the settings
+    corrupt: str  # kind and ratio of the corruption
+    epsilon: float  # ε in the paper
+    lines: tuple[PaperLine, ...]  # one line per method
+    setting: str | None  # name of the tuned setting for this data set; None if none was run
+    best: Estimate | None  # accuracy of the tuned setting
+    rival: Estimate | None  # accuracy of DP-SGD with the same tuning
 
     def line(self, method: str) -> PaperLine:
         """The line of a method, which must be in the table."""
@@ -229,10 +206,7 @@ def tuned_dpsgd(results: Results, dataset: str, setting: str) -> str:
 
 
 def plain_table(
-    results: Results,
-    table: int,
-    names: Collection[str] | None = None,
-    choice: CellChoice = EVERY,
+    results: Results, table: int, names: Collection[str] | None = None, choice: CellChoice = EVERY
 ) -> list[dict[str, Any]]:
     """A table as plain objects, one per number of the paper; None means not run."""
     return [
@@ -244,11 +218,11 @@ def plain_table(
             "epsilon": group.epsilon,
             "method": line.paper.method,
             "paper": line.paper.accuracy,
-            "rdp": _plain(line.rdp),
-            "pld": _plain(line.pld),
+            "rdp": plain(line.rdp),
+            "pld": plain(line.pld),
             "best_setting": group.setting,
-            "best": _plain(group.best),
-            "dpsgd_same_tuning": _plain(group.rival),
+            "best": plain(group.best),
+            "dpsgd_same_tuning": plain(group.rival),
         }
         for group in groups(results, table, names)
         if choice.has(group)
@@ -257,23 +231,18 @@ def plain_table(
     ]
 
 
-def _plain(cell: Estimate | None) -> dict[str, Any] | None:
+def plain(cell: Estimate | None) -> dict[str, Any] | None:
+    """An estimate as a plain object."""
     return None if cell is None else attrs.asdict(cell)
 
 
 @attrs.frozen
 class Comparison:
-    """Two accuracies of one cell; None if not run.
+    """Two accuracies of one cell; None if not run."""
 
-    Attributes:
-        group: The cell.
-        ours: Our accuracy in percent.
-        other: The accuracy to compare with.
-    """
-
-    group: Group
-    ours: float | None
-    other: float | None
+    group: Group  # the cell
+    ours: float | None  # our accuracy in percent
+    other: float | None  # the accuracy to compare with
 
     @property
     def difference(self) -> float | None:
@@ -283,17 +252,11 @@ class Comparison:
 
 @attrs.frozen
 class Tally:
-    """The outcomes of a set of comparisons.
+    """The outcomes of a set of comparisons."""
 
-    Attributes:
-        won: Comparisons that our result wins.
-        lost: Comparisons that it does not win: the exceptions.
-        missing: Comparisons for which a result is missing.
-    """
-
-    won: tuple[Comparison, ...]
-    lost: tuple[Comparison, ...]
-    missing: tuple[Comparison, ...]
+    won: tuple[Comparison, ...]  # comparisons that our result wins
+    lost: tuple[Comparison, ...]  # comparisons that it does not win: the exceptions
+    missing: tuple[Comparison, ...]  # comparisons for which a result is missing
 
     @classmethod
     def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Tally":
@@ -340,38 +303,24 @@ class ReportSummary:
 def summarise(results: Results) -> ReportSummary:
     """The counts over every cell of the paper, each once."""
     every = every_group(results)
+
+    def tally(ours: Callable[[Group], Any], other: Callable[[Group], Any], *, ties: bool) -> Tally:
+        return Tally.of((Comparison(g, _mean(ours(g)), _mean(other(g))) for g in every), ties=ties)
+
+    def ran(method: str, accountant: str) -> Callable[[Group], Any]:
+        return lambda group: group.line(method).by(accountant)
+
+    def printed(group: Group) -> float:
+        return group.line("ptr").paper.accuracy
+
+    names = ("pld", "rdp")
     return ReportSummary(
-        paper={name: against_paper(every, name) for name in ("rdp", "pld")},
-        gain={name: gains(every, name) for name in ("rdp", "pld")},
-        best=Tally.of(
-            (Comparison(g, _mean(g.best), g.line("ptr").paper.accuracy) for g in every),
-            ties=True,
-        ),
-        rival=Tally.of((Comparison(g, _mean(g.best), _mean(g.rival)) for g in every), ties=False),
+        paper={name: tally(ran("ptr", name), printed, ties=True) for name in names},
+        gain={name: tally(ran("ptr", name), ran("trimmed", name), ties=False) for name in names},
+        best=tally(lambda group: group.best, printed, ties=True),
+        rival=tally(lambda group: group.best, lambda group: group.rival, ties=False),
     )
 
 
-def against_paper(every: Iterable[Group], accountant: str) -> Tally:
-    """TSGD+PTR with the paper's settings against the number printed in the paper."""
-    return Tally.of(
-        (
-            Comparison(g, _mean(g.line("ptr").by(accountant)), g.line("ptr").paper.accuracy)
-            for g in every
-        ),
-        ties=True,
-    )
-
-
-def gains(every: Iterable[Group], accountant: str) -> Tally:
-    """TSGD+PTR against TSGD+Gaussian, both run here with the paper's settings."""
-    return Tally.of(
-        (
-            Comparison(g, *(_mean(g.line(m).by(accountant)) for m in ("ptr", "trimmed")))
-            for g in every
-        ),
-        ties=False,
-    )
-
-
-def _mean(estimate: Estimate | None) -> float | None:
-    return None if estimate is None else estimate.mean
+def _mean(accuracy: Estimate | float | None) -> float | None:
+    return accuracy.mean if isinstance(accuracy, Estimate) else accuracy

@@ -13,52 +13,17 @@ SMALL_NOTE = (
 )
 NOT_REACHED = "no step within ε"
 
-_METHODS = {
-    "trimmed": "TSGD+Gaussian",
-    "dpsgd": "DP-SGD",
-    "ptr": "TSGD+PTR",
-    "ours": "TSGD+PTR, tuned",
-    "ours-dpsgd": "DP-SGD, tuned",
-    "certified-letters": "certified classifier, public letters",
-    "certified-glyphs": "certified classifier, no public data",
-}
-_DATASETS = {
-    "mnist": "MNIST",
-    "emnist": "EMNIST Letters",
-    "cifar10": "CIFAR10",
-    "cifar10-vgg16": "CIFAR10, last layer on VGG16 (substitute for VGG11)",
-    "cifar10-opacus": "CIFAR10, network of Opacus",
-    "cifar10-tanh": "CIFAR10, eight convolutions with tanh",
-    "cifar10-momentum": "CIFAR10, tutorial network, momentum 0.9",
-    "cifar10-opacus-momentum": "CIFAR10, network of Opacus, momentum 0.9",
-    "cifar10-tanh-momentum": "CIFAR10, eight convolutions with tanh, momentum 0.9",
-    "cifar10-resnet18": "CIFAR10, last layer on ResNet18",
-}
-_CORRUPTIONS = {
-    "none": "clean",
-    "label": "random labels",
-    "label-targeted": "targeted labels",
-    "feature": "feature noise",
-    "class-mean": "class means",
-    "gradient-match": "gradient matching",
-    "backdoor": "backdoor",
-    "aimed": "aimed at the counts",
-    "gradient": "gradient noise",
-    "sign-flip": "sign flip",
-    "colluding": "colluding",
-    "inner-product": "inner product",
-    "reversed": "reversed mean",
-    "loud": "reversed mean, loud",
-    "little": "a little is enough",
-    "mimic": "mimic",
-}
 _ATTACKERS = {"records": "Bad records", "gradients": "Bad gradients"}
 _PAPERS_DATA = {"mnist": "mnist", "emnist": "emnist-letters", "cifar10": "cifar10"}
 
 
+def _named(kind: str, name: str) -> str:
+    return str(settings()["names"][kind].get(name, name))
+
+
 def method(column: str) -> str:
     """The display name of a column."""
-    return _METHODS.get(column, column)
+    return _named("methods", column)
 
 
 def data_behind(dataset: str) -> str:
@@ -76,7 +41,7 @@ def substitute_note(dataset: str) -> str | None:
 
 def dataset(name: str) -> str:
     """The display name of a data set; a substitute is named first by its own name."""
-    title = _DATASETS.get(name, name)
+    title = _named("datasets", name)
     if substitute_note(name) is not None:
         return f"{data_behind(name)}, a substitute for {title}"
     return title
@@ -89,7 +54,7 @@ def short(name: str) -> str:
 
 def kind(name: str) -> str:
     """The display name of a kind of corruption."""
-    return _CORRUPTIONS.get(name, name)
+    return _named("corruptions", name)
 
 
 def attacker(name: str) -> str:

@@ -66,21 +66,13 @@ class Row:
 
 @attrs.frozen
 class Frontier:
-    """Methods by attacks of one attacker on one data set, all at the same ε.
+    """Methods by attacks of one attacker on one data set, all at the same ε."""
 
-    Attributes:
-        dataset: Name of the data set in the settings.
-        epsilon: ε of every run, by exact accounting.
-        attacker: What the attacker chooses.
-        kinds: The attacks.
-        rows: Rows by ascending ratio, then by method.
-    """
-
-    dataset: str
-    epsilon: float
-    attacker: Attacker
-    kinds: tuple[str, ...]
-    rows: tuple[Row, ...]
+    dataset: str  # name of the data set in the settings
+    epsilon: float  # ε of every run, by exact accounting
+    attacker: Attacker  # what the attacker chooses
+    kinds: tuple[str, ...]  # the attacks
+    rows: tuple[Row, ...]  # rows by ascending ratio, then by method
 
     @property
     def columns(self) -> list[str]:

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
 from typing import Any
 
-import attrs
-
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import (
     EVERY,
@@ -15,8 +13,8 @@ from prudent.lab.paper.report.cells import (
     CellChoice,
     Group,
     PaperLine,
-    datasets,
     groups,
+    plain,
     variants,
 )
 from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
@@ -28,20 +26,6 @@ UNCOVERED = "†"
 _NETWORK_TABLE = 1
 _BASE = "cifar10"
 _LEAST_SEEDS = 2  # of a variant whose whole table is shown
-
-
-def table_grids(
-    results: Results,
-    table: int,
-    *,
-    choice: CellChoice = EVERY,
-    standalone: bool = True,
-) -> list[Grid]:
-    """One grid per data set of a table; see `table_grid`."""
-    return [
-        table_grid(results, table, dataset, choice=choice, standalone=standalone)
-        for dataset in datasets(table)
-    ]
 
 
 def table_grid(
@@ -452,7 +436,7 @@ def plain_own(results: Results, mine: Settings) -> list[dict[str, Any]]:
             "corrupt": corrupt,
             "epsilon": epsilon,
             "method": method,
-            **{a: _own_plain(results, name, corrupt, epsilon, (method, a)) for a in ACCOUNTANTS},
+            **{a: plain(results.cell(name, corrupt, method, epsilon, a)) for a in ACCOUNTANTS},
         }
         for name, one in mine["datasets"].items()
         for corrupt in one["corruptions"]
@@ -470,11 +454,3 @@ def _own_cell(
         run = results.has_run(dataset, corrupt, method)
         return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
     return GridCell(display_names.estimate(estimate), detail=display_names.seeds(estimate))
-
-
-def _own_plain(
-    results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
-) -> dict[str, Any] | None:
-    method, accountant = column
-    estimate = results.cell(dataset, corrupt, method, epsilon, accountant)
-    return None if estimate is None else attrs.asdict(estimate)

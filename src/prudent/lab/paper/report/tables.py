@@ -26,19 +26,12 @@ class Tone(enum.Enum):
 
 @attrs.frozen
 class GridCell:
-    """One cell of a grid.
+    """One cell of a grid."""
 
-    Attributes:
-        text: Content of the cell.
-        tone: Emphasis.
-        detail: Additional text, shown smaller.
-        rows: Number of rows that the cell spans; the rows below have None in its place.
-    """
-
-    text: str
-    tone: Tone = Tone.PLAIN
-    detail: str = ""
-    rows: int = 1
+    text: str  # content of the cell
+    tone: Tone = Tone.PLAIN  # emphasis
+    detail: str = ""  # additional text, shown smaller
+    rows: int = 1  # number of rows that the cell spans; the rows below have None in its place
 
 
 @attrs.frozen

@@ -58,13 +58,7 @@ BACKBONES: dict[str, Callable[[], nn.Module]] = {
 
 
 class Mark(NamedTuple):
-    """A step of a run and the ε spent by then.
-
-    Attributes:
-        step: Number of steps taken.
-        epsilon: ε of these steps.
-        accountant: The accountant that computed ε.
-    """
+    """A step of a run and the ε spent by then."""
 
     step: int
     epsilon: float
@@ -141,23 +135,14 @@ def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
 
 
 class GridRecords(NamedTuple):
-    """The records of a run: what it has in common with other runs on the same ones.
+    """The records of a run: what it has in common with other runs on the same ones."""
 
-    Attributes:
-        data: As for `load`.
-        corrupt: A corruption of data, or none.
-        seed: Seed of the corruption; 0 without one.
-        centred: Whether features run from −1 to 1.
-        backbone: Name of the frozen network whose features are taken; empty for none.
-        size: Height and width of the images that the frozen network gets.
-    """
-
-    data: str
-    corrupt: str
-    seed: int
-    centred: bool
-    backbone: str
-    size: int
+    data: str  # as for `load`
+    corrupt: str  # A corruption of data, or none
+    seed: int  # seed of the corruption; 0 without one
+    centred: bool  # whether features run from −1 to 1
+    backbone: str  # name of the frozen network whose features are taken; empty for none
+    size: int  # height and width of the images that the frozen network gets
 
 
 def _records(job: Job) -> GridRecords:
@@ -194,10 +179,7 @@ def _loaded(name: str) -> Dataset:
 
 
 def _run_on_streams(
-    planned: Iterable[Planned],
-    finished: Finished,
-    device: torch.device,
-    at_once: int,
+    planned: Iterable[Planned], finished: Finished, device: torch.device, at_once: int
 ) -> None:
     featured = functools.lru_cache(maxsize=at_once)(_featured)
 
@@ -249,12 +231,7 @@ def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: i
 
 
 def _work(
-    job: Job,
-    plan: Plan,
-    marks: list[Mark],
-    data: Dataset,
-    finished: Finished,
-    device: torch.device,
+    job: Job, plan: Plan, marks: list[Mark], data: Dataset, finished: Finished, device: torch.device
 ) -> Work:
     experiment = job.experiment
     corruption = experiment.corruption

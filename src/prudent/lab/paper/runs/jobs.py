@@ -41,16 +41,7 @@ OUR_COLUMNS = ("ours", "ours-dpsgd")
 
 @attrs.frozen
 class Published:
-    """One number printed in the paper.
-
-    Attributes:
-        table: Number of the table, 1 to 4.
-        dataset: Name of the data set in the settings.
-        corrupt: Kind and ratio of the corruption.
-        epsilon: The ε that the paper claims.
-        method: ptr, trimmed or dpsgd.
-        accuracy: Accuracy in percent.
-    """
+    """One number printed in the paper."""
 
     table: int
     dataset: str
@@ -202,11 +193,7 @@ class Job:
 
 
 def table_jobs(
-    tables: Iterable[int],
-    seeds: int,
-    *,
-    datasets: Iterable[str] | None = None,
-    ours: bool = True,
+    tables: Iterable[int], seeds: int, *, datasets: Iterable[str] | None = None, ours: bool = True
 ) -> Iterator[Job]:
     """The runs that fill some tables, each once, ordered by seed.
 

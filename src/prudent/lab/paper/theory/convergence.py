@@ -8,7 +8,7 @@ noise and moves by the learning rate: `learning_rate` after a trimmed sum,
 The corrected and the printed convergence bound for several fractions of bad gradients.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
@@ -20,19 +20,12 @@ _CORRECTED = "Use the corrected theorem, which does not need it."
 
 @attrs.frozen(kw_only=True)
 class ConvergenceBound:
-    """E D² <- contraction · E D² + residual, D being the distance to the optimum.
+    """E D² <- contraction · E D² + residual, D being the distance to the optimum."""
 
-    Attributes:
-        contraction: Factor per step, below one.
-        residual: Added at each step.
-        bound: Upper bound on the limit of E D², residual / (1 - contraction).
-        largest_learning_rate: The learning rate must stay below this.
-    """
-
-    contraction: float
-    residual: float
-    bound: float
-    largest_learning_rate: float
+    contraction: float  # factor per step, below one
+    residual: float  # added at each step
+    bound: float  # upper bound on the limit of E D², residual / (1 - contraction)
+    largest_learning_rate: float  # the learning rate must stay below this
 
     @classmethod
     def of(cls, decrease: float, residual: float, largest: float) -> Self:
@@ -47,31 +40,18 @@ class ConvergenceBound:
 
 @attrs.frozen(kw_only=True)
 class CorruptedDescent:
-    """The problem that both theorems are about.
+    """The problem that both theorems are about."""
 
-    Attributes:
-        oracles: Gradients per step.
-        corrupted: Largest number of arbitrary gradients; also the number of trimmed ones.
-        strong_convexity: Strong convexity of the expected loss.
-        smoothness: Smoothness of the expected loss, at least its strong convexity.
-        gradient_bound: Largest norm of any gradient.
-        gradient_deviation: Root of the largest variance E|g - E g|² of an honest gradient.
-        dimension: Number of parameters.
-        sum_noise: Standard deviation, per coordinate, of the noise on the sum.
-        trimmed_noise: The same on the trimmed sum.
-        learning_rate: Learning rate after a trimmed sum.
-    """
-
-    oracles: int
-    corrupted: int
-    strong_convexity: float
-    smoothness: float
-    gradient_bound: float
-    gradient_deviation: float
-    dimension: int
-    sum_noise: float
-    trimmed_noise: float
-    learning_rate: float
+    oracles: int  # gradients per step
+    corrupted: int  # largest number of arbitrary gradients; also the number of trimmed ones
+    strong_convexity: float  # strong convexity of the expected loss
+    smoothness: float  # smoothness of the expected loss, at least its strong convexity
+    gradient_bound: float  # largest norm of any gradient
+    gradient_deviation: float  # root of the largest variance E|g - E g|² of an honest gradient
+    dimension: int  # number of parameters
+    sum_noise: float  # standard deviation, per coordinate, of the noise on the sum
+    trimmed_noise: float  # the same on the trimmed sum
+    learning_rate: float  # learning rate after a trimmed sum
 
     def __attrs_post_init__(self) -> None:
         oracles = _validate.count(1, oracles=self.oracles)
@@ -169,53 +149,6 @@ def _check_rate(theorem: str, rate: float, largest: float) -> None:
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 
-@attrs.frozen(kw_only=True)
-class Descent:
-    """The setting of the convergence theorems.
-
-    Attributes:
-        workers: Gradients per step.
-        strong_convexity: Strong convexity of the expected loss.
-        smoothness: Smoothness of the expected loss.
-        gradient_bound: Largest norm of any gradient.
-        gradient_deviation: Root of the largest variance of an honest gradient.
-        dimension: Number of parameters.
-        noise: Standard deviation, per coordinate, of the noise on a sum. The noise on a trimmed sum
-            is the least that the printed theorem requires, so that both can be compared.
-        learning_rate: Learning rate after a trimmed sum. None: half of the largest that the
-            corrected theorem allows.
-    """
-
-    workers: int
-    strong_convexity: float
-    smoothness: float
-    gradient_bound: float
-    gradient_deviation: float
-    dimension: int
-    noise: float
-    learning_rate: float | None = None
-
-    def with_bad(self, bad: int) -> CorruptedDescent:
-        """The problem with so many arbitrary gradients."""
-        workers = _validate.count(1, workers=self.workers)
-        alpha = _validate.positive(strong_convexity=self.strong_convexity)
-        beta = _validate.positive(smoothness=self.smoothness)
-        rate = alpha / (2 * workers * beta**2) if self.learning_rate is None else self.learning_rate
-        problem = CorruptedDescent(
-            oracles=workers,
-            corrupted=bad,
-            strong_convexity=alpha,
-            smoothness=beta,
-            gradient_bound=self.gradient_bound,
-            gradient_deviation=self.gradient_deviation,
-            dimension=self.dimension,
-            sum_noise=self.noise,
-            trimmed_noise=self.noise,
-            learning_rate=rate,
-        )
-        return attrs.evolve(problem, trimmed_noise=max(self.noise, problem.least_trimmed_noise()))
-
-
 @attrs.frozen
 class Distance:
     """Limits of the mean squared distance to the optimum.
@@ -230,18 +163,31 @@ class Distance:
     corrected: float
     printed: float | None
 
-    def plain(self) -> dict[str, float | None]:
-        """The values as a dictionary."""
-        return attrs.asdict(self)
 
+def distances(
+    *, workers: int, noise: float, learning_rate: float | None = None, **problem: Any
+) -> list[Distance]:
+    """Both bounds for several fractions of bad gradients.
 
-def distances(setting: Descent) -> list[Distance]:
-    """Both bounds for several fractions of bad gradients."""
-    counts = dict.fromkeys(int(share * setting.workers) for share in _SHARES)
-    return [
-        Distance(bad, problem.corrected().bound, _printed(problem))
-        for bad, problem in ((bad, setting.with_bad(bad)) for bad in counts)
-    ]
+    Args:
+        workers: Gradients per step.
+        noise: Standard deviation, per coordinate, of the noise on a sum. The noise on a trimmed sum
+            is the least that the printed theorem requires, so that both can be compared.
+        learning_rate: Learning rate after a trimmed sum. None: half of the largest that the
+            corrected theorem allows.
+        **problem: The other fields of `CorruptedDescent`.
+    """
+    if learning_rate is None:
+        alpha = _validate.positive(strong_convexity=problem["strong_convexity"])
+        beta = _validate.positive(smoothness=problem["smoothness"])
+        learning_rate = alpha / (2 * _validate.count(1, workers=workers) * beta**2)
+    common = {"oracles": workers, "sum_noise": noise, "learning_rate": learning_rate, **problem}
+    rows = []
+    for bad in dict.fromkeys(int(share * workers) for share in _SHARES):
+        one = CorruptedDescent(corrupted=bad, trimmed_noise=noise, **common)
+        one = attrs.evolve(one, trimmed_noise=max(noise, one.least_trimmed_noise()))
+        rows.append(Distance(bad, one.corrected().bound, _printed(one)))
+    return rows
 
 
 def _printed(problem: CorruptedDescent) -> float | None:

@@ -27,19 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from prudent import _validate
-from prudent.accounting._numeric import (
-    Array,
-    Numbers,
-    expm1_minus,
-    log1p_minus,
-    orders,
-    smallest,
-)
-from prudent.accounting.losses.conversion import (
-    gaussian_epsilon,
-    gaussian_rdp,
-    laplace_epsilon,
-)
+from prudent.accounting._numeric import Array, Numbers, expm1_minus, log1p_minus, orders, smallest
+from prudent.accounting.losses.conversion import gaussian_epsilon, gaussian_rdp, laplace_epsilon
 from prudent.accounting.losses.moments import laplace_rdp
 from prudent.lab.paper.theory import ConditionError
 

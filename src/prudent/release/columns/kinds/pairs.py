@@ -3,11 +3,19 @@
 from typing import Any
 
 import attrs
-import ibis
 import ibis.expr.types as ir
 
+from prudent.release.columns.asking import Given, joint, keys_of, whole
 from prudent.release.columns.dialects import limb_bits
-from prudent.release.columns.queries import TableColumn, joined, limbs_of, steps_of
+from prudent.release.columns.queries import (
+    TableColumn,
+    aggregated,
+    joined,
+    limbs_of,
+    numbers_of,
+    only,
+    steps_of,
+)
 from prudent.release.columns.scales import Scale
 from prudent.release.lattice import Lattice
 
@@ -43,12 +51,21 @@ class PairColumn(TableColumn):
     def __init__(self, rows: ir.Table, *, other: Scale, **options: Any) -> None:
         """Wrap a table with the columns `value` and `other`; `other` is the scale of the latter."""
         super().__init__(rows, **options)
-        self.second = _Second(self, other)
+        share = attrs.evolve(self.share, second=True)
+        self.second = TableColumn(
+            rows.select(value=rows.other),
+            scale=other,
+            contribution=self.contribution,
+            share=share,
+            owner=options.get("owner"),
+        )
 
     def sums(self, first: Lattice, second: Lattice) -> ProductSums:
         """The exact sums of the pairs, clipped to the ends of two lattices and rounded to them."""
-        row = self._ask(product_sums, first=first, second=second)
-        found = {name: int(value or 0) for name, (value,) in row.items()}
+        given = {f"{name}_one": value for name, value in numbers_of(first).items()}
+        given |= {f"{name}_two": value for name, value in numbers_of(second).items()}
+        row = self._ask(product_sums, wide=first.diameter, high=second.diameter, **given)
+        found = only(row)
 
         bits = limb_bits(self.rows, factors=2)
         return ProductSums(
@@ -61,35 +78,27 @@ class PairColumn(TableColumn):
         )
 
 
-class _Second(TableColumn):
-    """The second numbers of pairs: the same records, asked by another name."""
-
-    def __init__(self, pairs: PairColumn, scale: Scale) -> None:
-        super().__init__(_renamed(pairs.rows), scale=scale, contribution=pairs.contribution)
-        self._pairs = pairs
-
-    def _source(self) -> ir.Table:
-        return _renamed(self._pairs._source())
-
-
-def _renamed(rows: ir.Table) -> ir.Table:
-    return rows.select(value=rows.other)
-
-
-def product_sums(rows: ir.Table, *, first: Lattice, second: Lattice) -> ir.Expr:
+@joint
+def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Expr:
     """The sums of two columns, clipped and moved to lattices, of their squares and products."""
+
+    def lattice(which: str) -> dict[str, Given]:
+        return {name.removesuffix(which): given[name] for name in given if name.endswith(which)}
+
+    one, two = lattice("_one"), lattice("_two")
     rows = rows.select(
-        one=steps_of(rows.value, first) - ibis.literal(first.low, "int64"),
-        two=steps_of(rows.other, second) - ibis.literal(second.low, "int64"),
+        *keys_of(rows),
+        one=steps_of(rows.value, **one) - whole(one["first"]),
+        two=steps_of(rows.other, **two) - whole(two["first"]),
     )
     bits = limb_bits(rows, factors=2)
-    one = limbs_of(rows.one, first.diameter, bits)
-    two = limbs_of(rows.two, second.diameter, bits)
-    sums = {f"first_{place}": part.sum() for place, part in enumerate(one)}
-    sums |= {f"second_{place}": part.sum() for place, part in enumerate(two)}
-    for i, left in enumerate(one):
-        sums |= {f"product_{i}_{j}": (left * right).sum() for j, right in enumerate(two)}
-    for name, parts in (("ones", one), ("twos", two)):
+    first = limbs_of(rows.one, wide, bits)
+    second = limbs_of(rows.two, high, bits)
+    sums = {f"first_{place}": part.sum() for place, part in enumerate(first)}
+    sums |= {f"second_{place}": part.sum() for place, part in enumerate(second)}
+    for i, left in enumerate(first):
+        sums |= {f"product_{i}_{j}": (left * right).sum() for j, right in enumerate(second)}
+    for name, parts in (("ones", first), ("twos", second)):
         for i, left in enumerate(parts):
             sums |= {f"{name}_{i}_{j}": (left * parts[j]).sum() for j in range(i, len(parts))}
-    return rows.aggregate(records=rows.count(), **sums)
+    return aggregated(rows, records=rows.count(), **sums)

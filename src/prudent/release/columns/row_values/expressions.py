@@ -23,6 +23,7 @@ A value, such as "price * quantity" or "age >= 18", is written in the same way.
 """
 
 import datetime
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -155,6 +156,16 @@ def parse_value(text: str, argument: str = "where") -> Callable[[ir.Table], Any]
             raise _unparsed(text, argument, what=lacking) from None
 
     return value
+
+
+def names_in(text: str) -> list[str]:
+    """The columns that a text may mean: those it names, and one that is called like all of it."""
+    try:
+        tree = sqlglot.parse_one(text, dialect="duckdb")
+    except Exception:  # said where it is translated
+        return [text]
+    named = [(f"{node.table}.{node.name}", node.name) for node in tree.find_all(sql.Column)]
+    return [text, *itertools.chain(*named)]
 
 
 @attrs.frozen

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
+from prudent.receipts.making import ReceiptFile
+from prudent.receipts.receipt import Receipt
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
@@ -129,6 +131,8 @@ class PrivateTrainer(Uncopied, Trainer):
     Attributes:
         plan: The plan that is carried out.
     """
+
+    control: TrainerControl
 
     @answering_opacus(
         data_loader="train_dataset",
@@ -469,7 +473,10 @@ class PrivateTrainer(Uncopied, Trainer):
             ready()
         found = self._tested()
         self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        control: Any = self.callback_handler.on_evaluate(
+            self.args, self.state, vars(self)["control"], found
+        )
+        self.control = control
         return found
 
     def evaluation_loop(self, *positional: Any, **options: Any) -> Any:
@@ -526,11 +533,13 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
+        ReceiptFile(folder / "receipt.json").write(self._receipt)
+
+    def _receipt(self) -> Receipt:
         parameters = {} if self.model is None else self.model.state_dict()
         released = {"parameters": digest_of_parameters(parameters)}
         predictable = self._continuity.key.predictable
-        receipt = self._charge.receipt("training", released, predictable=predictable)
-        receipt.write(folder / "receipt.json")
+        return self._charge.receipt("training", released, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 

@@ -1,10 +1,14 @@
-"""k-means without bounds: centres of many small cells, then noisy Lloyd steps.
+"""Models without targets: k-means and principal components, without bounds.
+
+**k-means** takes centres of many small cells, then noisy Lloyd steps.
 
 1. Columns are standardised by private quantiles, and rows clipped in length.
 2. Public random hyperplanes cut space into cells. One noisy sum has the number of records of each
    cell and the sum of their rows. k-means on the means of the cells, weighted by their numbers, is
    post-processing: it may start as often as it likes.
 3. Two Lloyd steps on the records themselves, each with one noisy sum.
+
+**Principal components** are those of one noisy second moment of standardised columns.
 """
 
 import math
@@ -31,6 +35,9 @@ _REACH = 1.5  # the longest row, in root mean squares
 _CELL = 8.0  # a cell should hold so many deviations of the noise of its sums
 _MOST_PLANES = 8
 _STARTS = 20  # of k-means on cells
+_LONGEST_ROW = (
+    1.25  # the longest row, in root mean squares; a longer one counts with a smaller weight
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -163,3 +170,75 @@ def _cells(
         return one_hot(places(rows), kinds), features.vectors(rows)
 
     return engine.cross(part, pairs, (1.0, radius))
+
+
+@dataclass(eq=False, repr=False)
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
+    """Private principal components without bounds on the data.
+
+    Rows far from the others are shortened. That keeps the directions of the components, and makes
+    the variances of columns with long tails smaller.
+
+    Args:
+        n_components: How many components to keep; None keeps all.
+
+    Its other arguments are those of `PrivateEstimator`.
+
+    Attributes:
+        components_: The components, one in each row, the largest variance first.
+        explained_variance_: The variance along each of them.
+        explained_variance_ratio_: Its share of the variance of all.
+        mean_: The mean of each column.
+        n_components_: The number of components.
+    """
+
+    _title: ClassVar[str] = "principal components"
+    _supervised: ClassVar[bool] = False
+
+    n_components: int | None = None
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    _: KW_ONLY
+    bounds: Any = None
+    ledger: Any = None
+    noise: Any = None
+
+    @override
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
+        if self.n_components is not None:
+            most = max(features, getattr(self, "n_features_in_", 0))  # some may have bounds
+            _validate.count(1, most, n_components=self.n_components)
+        return {"columns": choices(0.25, 2 * features), "count": sums(0.005), "moment": sums(0.745)}
+
+    @override
+    def _learn(self, engine: SumEngine) -> None:
+        width = len(engine.rows.names)
+        features = standardised(engine, width, self.n_records_)
+        radius = _LONGEST_ROW * math.sqrt(features.width)
+        moment = engine.second_moment("moment", features.vectors, radius)
+        weight = max(float(moment[0, 0]), 1.0)
+        mean = np.clip(moment[0, 1:] / weight, -1.0, 1.0)
+        covariance = moment[1:, 1:] / weight - np.outer(mean, mean)
+        values, vectors = np.linalg.eigh(covariance * np.outer(features.scales, features.scales))
+        values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+        largest = np.abs(vectors).argmax(axis=0)
+        vectors = vectors * np.sign(vectors[largest, np.arange(width)])
+        self.n_components_ = width if self.n_components is None else self.n_components
+        self.mean_ = features.locations + mean * features.scales
+        self.components_ = np.ascontiguousarray(vectors.T[: self.n_components_])
+        self.explained_variance_ = values[: self.n_components_]
+        total = float(values.sum()) or 1.0
+        self.explained_variance_ratio_ = self.explained_variance_ / total
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def transform(self, X: Any) -> FloatArray:
+        """Return the coordinates of rows along the components; a gap is at the mean."""
+        rows = self._queries(X)
+        return np.asarray(np.where(np.isnan(rows), 0.0, rows - self.mean_) @ self.components_.T)
+
+    def inverse_transform(self, X: Any) -> FloatArray:
+        """Return the rows that have these coordinates, and no part along other components."""
+        return np.asarray(np.asarray(X, np.float64) @ self.components_ + self.mean_)
