@@ -352,9 +352,7 @@ def budget(request: Request) -> Iterator[Any]:
     """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
     if request.ledger is None:
         if request.dataset != "default":
-            raise ArgumentError(
-                "dataset", "only with a ledger", got=request.dataset
-            )
+            raise ArgumentError("dataset", "only with a ledger", got=request.dataset)
         yield None
         return
     from prudent.budget.ledger import Ledger, OverBudgetError

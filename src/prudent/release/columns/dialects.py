@@ -301,9 +301,7 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
         "column",
         "a column of numbers, dates, times or durations",
         shown=f"{name!r} of type {dtype}",
-        hint=OF_TEXT
-        if dtype.is_string()
-        else "Make one of these of it, in an ibis table.",
+        hint=OF_TEXT if dtype.is_string() else "Make one of these of it, in an ibis table.",
     )
 
 
