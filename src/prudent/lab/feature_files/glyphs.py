@@ -257,23 +257,15 @@ class GlyphRecipe:
     It learns to name thousands of random characters, some with closed curves, from a few copies of
     each. Its last activations are centred and whitened by their covariance within further
     characters, which it has not seen.
-
-    Attributes:
-        classes: Characters that it learns to name.
-        others: Characters that the covariance is taken of.
-        copies: Images of each character.
-        variation: How much copies differ; see `glyphs`.
-        loops: Probability that a curve is closed.
-        seed: Of the characters; that of the others is the next one.
-        training: The network and how it is trained; `sample` is not used.
     """
 
-    classes: int = 10_000
-    others: int = 3000
-    copies: int = 20
-    variation: float = 0.2
-    loops: float = 0.25
-    seed: int = 5
+    classes: int = 10_000  # characters that it learns to name
+    others: int = 3000  # characters that the covariance is taken of
+    copies: int = 20  # images of each character
+    variation: float = 0.2  # how much copies differ; see `glyphs`
+    loops: float = 0.25  # probability that a curve is closed
+    seed: int = 5  # of the characters; that of the others is the next one
+    # The network and how it is trained; `sample` is not used.
     training: letters.NetworkRecipe = attrs.field(factory=_training)
 
     def drawn(self, classes: int, seed: int, device: torch.device | str) -> tuple[Tensor, Tensor]:

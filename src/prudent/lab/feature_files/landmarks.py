@@ -35,29 +35,18 @@ _GLYPHS = 1000
 
 @attrs.frozen
 class LandmarkRecipe:
-    """How landmarks are made.
+    """How landmarks are made."""
 
-    Attributes:
-        count: How many letters or glyphs.
-        digits: How many digits by strokes.
-        ramp: See `Landmarks`.
-        crowding: The parts of the crowding that count for records, landmarks and queries.
-        upright: Fraction of letters that are not turned.
-        variation: How much copies of a glyph differ.
-        loops: Probability that a curve of a glyph is closed.
-        seed: Of what is drawn.
-        saw: What the choice of the numbers above saw.
-    """
-
-    count: int
-    digits: int
-    ramp: tuple[float, float]
+    count: int  # how many letters or glyphs
+    digits: int  # how many digits by strokes
+    ramp: tuple[float, float]  # see `Landmarks`
+    # The parts of the crowding that count for records, landmarks and queries.
     crowding: tuple[float, float, float]
-    upright: float = 0.0
-    variation: float = 0.2
-    loops: float = 0.25
-    seed: int = 3
-    saw: str = ""
+    upright: float = 0.0  # fraction of letters that are not turned
+    variation: float = 0.2  # how much copies of a glyph differ
+    loops: float = 0.25  # probability that a curve of a glyph is closed
+    seed: int = 3  # of what is drawn
+    saw: str = ""  # what the choice of the numbers above saw
 
 
 _HELD = (
