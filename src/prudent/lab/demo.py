@@ -107,10 +107,7 @@ def certify(
 ) -> CertifyResult:
     """What a classifier on a data set, without corruption, certifies and attacks achieve.
 
-    Args:
-        dataset: As for `load`.
-        classifier: The classifier.
-        records: Numbers of bad records with which it is attacked; 0 is no attack.
+    `records` are the numbers of bad records with which it is attacked; 0 is no attack.
     """
     torch.set_num_threads(1)  # training runs have the other cores
     data = load(dataset)

@@ -39,9 +39,7 @@ class Release(Protocol):
     def apply(self, data: Dataset, key: Key) -> Dataset:
         """The data set mapped, record by record, by a function of what is released.
 
-        Args:
-            data: The prepared records.
-            key: The key of the noise; training draws from other positions of its keystream.
+        Training draws from other positions of the keystream of the key.
         """
 
 

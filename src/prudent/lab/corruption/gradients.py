@@ -135,10 +135,6 @@ class GradientCorruption(ABC):
         """The corruption as a function for a training step, for the records of `corrupted_records`.
 
         `prudent.fit(corrupt=...)` calls this itself; `prudent.Step(corrupt=...)` takes the result.
-
-        Args:
-            records: number of records in the training set.
-            device: device of the training.
         """
         is_bad = corrupted_mask(records, self.ratio, self.seed, device)
 

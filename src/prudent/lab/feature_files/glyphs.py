@@ -309,11 +309,8 @@ def make(
 ) -> dict[str, Any]:
     """Train the network by its recipe and write its weight file.
 
-    Args:
-        path: The file to write.
-        recipe: How; None: that of the network that comes with the package.
-        device: Where to train: two minutes on a GPU, hours on a CPU.
-        steps: Fewer steps than the recipe's, for a trial.
+    It takes two minutes on a GPU, hours on a CPU; fewer steps than the recipe's are for a
+    trial.
 
     Returns:
         How the weights were made.

@@ -186,11 +186,8 @@ def pretrain(
 ) -> Encoder:
     """Pretrain a network; on a GPU in bfloat16.
 
-    Args:
-        setting: what to train, on which images.
-        device: where.
-        pool: the images, if they are already drawn.
-        notice: called now and then with the step and the loss.
+    A pool of images may be given if it is drawn already; `notice` is called now and then with
+    the step and the loss.
     """
     device = torch.device(device)
     pool = pool_of_images(setting, device) if pool is None else pool

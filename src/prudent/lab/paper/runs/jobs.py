@@ -190,11 +190,7 @@ def table_jobs(
 ) -> Iterator[Job]:
     """The runs that fill some tables, each once, ordered by seed.
 
-    Args:
-        tables: Numbers of the tables.
-        seeds: How many seeds to run.
-        datasets: Names in the settings; by default those of the tables, one for each.
-        ours: Whether to run the tuned settings too.
+    Data sets are by default those of the tables, one for each; `ours` are the tuned settings.
     """
     named = None if datasets is None else [c for name in datasets for c in published_for(name)]
     cells = [cell for cell in named or published() if cell.table in set(tables)]
