@@ -154,11 +154,7 @@ def begin(
 ) -> bool:
     """Writes the first row of a data set, its budget; False if there already is one.
 
-    Args:
-        location: Where.
-        dataset: Whose.
-        budget: What is written.
-        another: Whether its data may have a budget elsewhere.
+    Its data may have a budget elsewhere only if `another` is true.
 
     Raises:
         SecondLedgerError: If the data are known to have one, and `another` is not given.
