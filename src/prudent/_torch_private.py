@@ -24,7 +24,11 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
 
 __all__ = [
     "DisableTorchFunctionSubclass",
@@ -33,9 +37,11 @@ __all__ = [
     "add_batch_dim",
     "batch_norm",
     "compile_graph",
+    "current_dispatch_mode",
     "get_unwrapped",
     "is_intercepted",
     "is_record",
+    "is_recorded",
     "is_traced",
     "make_fx",
     "maybe_get_level",
@@ -46,9 +52,11 @@ __all__ = [
     "retrieve_current_functorch_interpreter",
     "suggest_memory_format",
     "unwrap_batched",
+    "without_dispatch_modes",
 ]
 
 add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
+current_dispatch_mode, without_dispatch_modes = _get_current_dispatch_mode, _disable_current_modes
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
 pack_padded_sequence = torch._pack_padded_sequence
@@ -64,8 +72,13 @@ def is_record(tensor: Tensor) -> bool:
 
 
 def is_traced() -> bool:
-    """Whether operations are being recorded for a compiled program."""
-    return get_proxy_mode() is not None
+    """Whether operations are being recorded, for a compiled program or to be repeated."""
+    return get_proxy_mode() is not None or is_recorded()
+
+
+def is_recorded() -> bool:
+    """Whether operations are being recorded to be repeated as they are."""
+    return bool(getattr(_get_current_dispatch_mode(), "repeats", False))
 
 
 def is_intercepted() -> bool:

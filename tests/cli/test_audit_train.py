@@ -31,6 +31,14 @@ def test_a_claim_below_the_price_is_refuted(capsys):
     assert "refuted" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("epsilon", "status"), [("2.4", 0), ("0.3", REFUTED)])
+def test_people_are_audited(capsys, epsilon, status):
+    given = (
+        f"--noise-multiplier 1 --delta 0.01 --records-per-person 3 --runs 4000 --epsilon {epsilon}"
+    )
+    assert audit(given) == status
+
+
 def test_one_run_refutes_too(capsys):
     given = "--noise-multiplier 0.5 --delta 1e-5 --epsilon 0.5 --runs 500"
     assert audit(given, method="one-run") == REFUTED
@@ -48,6 +56,7 @@ def test_the_noise_of_a_claim_is_solved_for(capsys):
     [
         ("white-box", "", "--noise-multiplier"),
         ("one-run", "--noise-multiplier 1 --plot curve.svg", "--plot"),
+        ("one-run", "--noise-multiplier 1 --records-per-person 3", "--records-per-person"),
         ("one-run", "--noise-multiplier 1 --test gaussian:4", "plan"),
         ("black-box", "--noise-multiplier 1 --sampling-rate 0.5", "plan"),
     ],

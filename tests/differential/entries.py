@@ -29,7 +29,8 @@ from prudent import release
 from prudent.audit.releases.case import Silent
 from prudent.records import reader
 from prudent.records.people import Unit
-from prudent.training import Execution, Key, Plan, Sum, fit, make_private
+from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_private
+from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.model_randomness import StepRandomness
 from prudent.training.sampling import PoissonSampler
 from tests.differential import drawing, odd
@@ -438,13 +439,66 @@ class OfPeople(Training):
 
         def each_alone(self: Unit, items: Any, records: int) -> Any:
             found = people(self, items, records)
-            return attrs.evolve(found, members=[[record] for record in range(records)])
+            alone, keys = zip(*(([n], (id(self), n)) for n in range(records)), strict=True)
+            return attrs.evolve(found, members=alone, keys=keys)
 
         patch.setattr(Unit, "people", each_alone)
 
 
 class MakePrivateOfPeople(OfPeople, MakePrivate):
     """`make_private` with a privacy unit."""
+
+
+class HeldOutItems(Training):
+    """The loss on held-out records, after a step on others."""
+
+    def train(self, model: nn.Module, records: Sequence[Any]) -> None:
+        rows, labels = zip(*ordinary(8), strict=True)
+        unit = self.options.get("unit")
+        trained = None if unit is None else list("abcdefgh")
+        fitted = fit(
+            attrs.evolve(PLAN, held_out=TESTED),
+            model,
+            cross_entropy,
+            (torch.stack(rows), torch.tensor(labels)),
+            unit=trained,
+            held_out_set=Items(records),
+            held_out_unit=unit,
+            execution=Execution(seed=0, distributed=False),
+            lr=1.0,
+        )
+        self.found = fitted.history[-1].evaluation[TESTED.name]
+
+    def release(self, records: Sequence[Any], absent: int | None = None) -> Tensor:
+        summed = HeldOutRecords._sum
+
+        def of_others(self: HeldOutRecords, *args: Any) -> float:
+            others = [each for place, each in enumerate(self.members) if place != absent]
+            return summed(attrs.evolve(self, members=others), *args)
+
+        with mock.patch.object(HeldOutRecords, "_sum", of_others):
+            super().release(records)
+        return torch.tensor([self.found * COUNT], dtype=torch.float64)
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        """Subtract the mean of the batch from every record."""
+        placed = HeldOutRecords._placed
+
+        def centred(self: HeldOutRecords, *args: Any) -> Any:
+            x, y = placed(self, *args)
+            return x - x.nan_to_num(0, 0, 0).clamp(-1e6, 1e6).mean(0), y
+
+        patch.setattr(HeldOutRecords, "_placed", centred)
+
+
+class HeldOutPeople(OfPeople, HeldOutItems):
+    """The same for people."""
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        OfPeople.plant(self, patch)
+
+
+TESTED = HeldOut(every=1, metric="loss", bound=2.0, noise_multiplier=SILENT, expected_records=COUNT)
 
 
 class Blank(nn.Module):
@@ -497,6 +551,8 @@ ENTRIES: list[Entry] = [
     OfPeople("fit, people, augmentation", augmented=True, slow=True),
     MakePrivateOfPeople("make_private, people"),
     MakePrivateOfPeople("make_private, people, parts", max_physical_batch=7, slow=True),
+    HeldOutItems("fit, held-out items", telling=("far", "raising")),
+    HeldOutPeople("fit, held-out people"),
 ]
 """Every entry. A new one is one class and one line here."""
 

@@ -401,7 +401,6 @@ def another_mesh():
 
 
 refused("compile", "Expected compile False", lambda: train(how={"compile": True}))
-refused("graph", "Expected cuda_graph False", lambda: train(how={"cuda_graph": True}))
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
 refused("data", "Expected records the same", lambda: train(data=records(RECORDS + rank())))
 refused(

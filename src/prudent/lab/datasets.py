@@ -44,6 +44,10 @@ from prudent._formats import read_npz
 from prudent._validate import ArgumentError
 from prudent.lab.corruption import DataCorruption
 from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDataset
+from prudent.records.containers import digest
+from prudent.records.people import PerUnit, Unit
+
+_SPLIT = 0  # the seed of the public split into training and held-out records
 
 
 @attrs.frozen(eq=False)
@@ -217,6 +221,33 @@ def units(name: str, key: str) -> npt.NDArray[np.generic]:
     if key not in found:
         raise ArgumentError("unit", f"the name of an array in {path}", got=key)
     return found[key]
+
+
+def split_of(count: int, held_out: float) -> tuple[Tensor, Tensor]:
+    """The positions of those who are trained on and of those held out, by a public draw."""
+    few = round(held_out * count)
+    if not 0 < few < count:
+        raise ArgumentError("held_out", f"at least one of {count}, and not all", got=held_out)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SPLIT))
+    return order[few:], order[:few]
+
+
+def people_apart(
+    owners: npt.NDArray[np.generic], data: Dataset, held_out: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The records of those who are trained on, of those held out, and one place of each of these.
+
+    It is the place of the record whose content has the least digest, a function of hers alone.
+    """
+    people = Unit(owners, 1, PerUnit.MEAN).people(None, len(data.train_labels)).members
+    parts = [[people[number] for number in part] for part in split_of(len(people), held_out)]
+    some, rest = (torch.tensor([n for each in part for n in each]) for part in parts)
+    chosen, start = [], 0
+    for each in parts[1]:
+        contents = [digest([data.train_features[n], data.train_labels[n]]) for n in each]
+        chosen.append(start + contents.index(min(contents)))
+        start += len(each)
+    return some, rest, torch.tensor(chosen)
 
 
 def class_count(path: Path, stored: npt.NDArray[np.generic]) -> int:

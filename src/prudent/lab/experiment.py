@@ -13,7 +13,7 @@ from torch import nn
 from prudent import _validate
 from prudent.accounting.serialisation import to_plain
 from prudent.lab.corruption import DataCorruption, GradientCorruption
-from prudent.lab.datasets import Dataset, load, units
+from prudent.lab.datasets import Dataset, load, people_apart, split_of, units
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
 from prudent.lab.settings import Experiment, Method
 from prudent.records.people import people_in
@@ -21,6 +21,7 @@ from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.run.updates import Scheduler
+from prudent.training.watch import RELEASED
 
 Prepare = Callable[[Dataset, torch.device], Dataset]
 """Maps every record of both parts by a public function of that record alone."""
@@ -119,7 +120,15 @@ class ExperimentResult:
             "steps": self.fitted.plan.steps,
             "noise_multiplier": noise,
             "pass_rate": self.fitted.pass_rate,
+            "released": self.released,
         }
+
+    @property
+    def released(self) -> dict[str, float]:
+        """What the plan has released last to watch the run by, each with its noise."""
+        names = [name + end for name in RELEASED for end in ("", "_noise")]
+        shown = [entry.evaluation for entry in self.fitted.history]
+        return {name: each[name] for each in shown for name in names if name in each}
 
 
 def run(
@@ -157,6 +166,13 @@ def run(
         owners = units(experiment.dataset, experiment.unit)
         _refuse_releases(setup.release)
         count = people_in(owners, count)
+    held_out, some, rest = experiment.watching.held_out, None, None
+    if held_out is not None and owners is not None:
+        some, rest, _ = people_apart(owners, data, held_out)
+        count -= len(split_of(count, held_out)[1])
+    elif held_out is not None:
+        some, rest = split_of(count, held_out)
+        count = len(some)
     plan = experiment.plan(count, before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
@@ -170,9 +186,11 @@ def run(
             plan,
             setup.build(data, experiment.seed),
             setup.loss,
-            (data.train_features, data.train_labels),
+            _part(data, some),
             **attrs.asdict(experiment.optimizer),
-            unit=owners,
+            unit=owners if owners is None or some is None else owners[some.numpy()],
+            held_out_set=None if rest is None else _part(data, rest),
+            held_out_unit=None if owners is None or rest is None else owners[rest.numpy()],
             records_per_person=experiment.records_per_person,
             per_unit=experiment.per_unit,
             scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
@@ -184,6 +202,8 @@ def run(
                 reporting,
                 evaluate=accuracy(data.test_features, data.test_labels),
                 evaluate_every=max(1, -(-plan.steps // evaluations)),
+                patience=experiment.watching.patience,
+                keep_best=experiment.watching.patience is not None,
             ),
             delta=experiment.privacy.delta if experiment.is_covered else None,
         )
@@ -193,6 +213,14 @@ def run(
         spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return ExperimentResult(experiment, fitted, final, spent)
+
+
+def _part(data: Dataset, places: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The training records of a data set at some places; None: all of them."""
+    if places is None:
+        return data.train_features, data.train_labels
+    places = places.to(data.train_features.device)
+    return data.train_features[places], data.train_labels[places.to(data.train_labels.device)]
 
 
 def _refuse_releases(release: Release | None) -> None:

@@ -12,7 +12,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting.events import DiscreteLaplaceTest
 from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE
-from prudent.lab.datasets import Dataset
+from prudent.lab.datasets import Dataset, people_apart, split_of, units
 from prudent.lab.experiment import build_model
 from prudent.lab.settings import Experiment, Method
 from prudent.training import Execution, Plan
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 TUNABLE = ("lr", "momentum", "clip", "fallback_scale", "trim", "trim_up", "trim_down", "trim_most")
 """Settings of an experiment that do not change its privacy event, so that all share one price."""
-
-_SPLIT = 0  # the seed of the public split into training and held-out records
 
 
 @attrs.frozen
@@ -81,7 +79,8 @@ class SettingSearch:
         The number of records is public (neighbours by `ZERO_OUT` or replace-one), so on
         neighbouring data sets the same positions are held out. A person with one record affects
         either training or the score, and a candidate costs the worse of the two; a person with
-        several may affect both, and then both are composed.
+        several may affect both, and then both are composed. With a unit people are held out, and
+        the score counts one record of each, so a person affects one of the two.
     """
 
     # What is tuned. Its ε, if there is one, is that of the whole search, from which the noise of a
@@ -115,17 +114,11 @@ class SettingSearch:
             experiment.changed(**setting)
 
     def split(self, records: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The positions of training and held-out records."""
-        few = round(self.held_out * records)
-        if not 0 < few < records:
-            raise ArgumentError(
-                "held_out", f"at least one of {records} records, and not all", got=self.held_out
-            )
-        order = torch.randperm(records, generator=torch.Generator().manual_seed(_SPLIT))
-        return order[few:], order[:few]
+        """The positions of training and held-out records, or people."""
+        return split_of(records, self.held_out)
 
     def plan(self, records: int) -> Plan:
-        """The plan of one candidate, for a number of records in all; reads none of them."""
+        """The plan of one candidate, for a number of records, or people; reads none of them."""
         rest = len(self.split(records)[0])
         privacy = self.experiment.privacy
         noise = privacy.noise_multiplier or 1.0
@@ -143,10 +136,21 @@ class SettingSearch:
 
     def candidate(self, data: Dataset, plan: Plan, *, device: str = "cpu") -> Candidate:
         """The candidate that trains under the plan on a data set and is scored on the rest."""
-        some, rest = self.split(len(data.train_labels))
+        experiment, people = self.experiment, {}
+        if experiment.unit is None:
+            some, rest = self.split(len(data.train_labels))
+        else:
+            owners = units(experiment.dataset, experiment.unit)
+            some, rest, first = people_apart(owners, data, self.held_out)
+            rest = rest[first]  # one record of each, so that nobody changes a score by more
+            people = {
+                "unit": owners[some.numpy()],
+                "records_per_person": experiment.records_per_person,
+                "per_unit": experiment.per_unit,
+            }
         # A model is built of shapes and classes alone.
         no_records = data.mapped(lambda features: features[:0], lambda labels: labels[:0])
-        work = _Settings(self.experiment, plan, no_records)
+        work = _Settings(experiment, plan, no_records)
         return training(
             plan,
             work.model,
@@ -157,6 +161,7 @@ class SettingSearch:
             options=work.options,
             disjoint=self._disjoint(plan),
             execution=Execution(device=device),
+            **people,
         )
 
     def event(self, plan: Plan) -> dp.DpEvent:

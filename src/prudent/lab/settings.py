@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prudent.accounting import MarginTest, Relation, Reveals
     from prudent.accounting.calibration import Accountant
     from prudent.lab.corruption import DataCorruption, GradientCorruption
-    from prudent.training import Aggregation, Fallback, Plan
+    from prudent.training import Aggregation, Fallback, HeldOut, Plan, Watch
 
 
 class Method(_validate.Choice):
@@ -218,7 +218,13 @@ class PrivacySettings:
                 "steps to take as many as epsilon allows, or epsilon to have it computed."
             )
 
-    def plan(self, rule: RuleSettings, records: int, before: "dp.DpEvent | None") -> "Plan":
+    def plan(
+        self,
+        rule: RuleSettings,
+        watching: "WatchSettings",
+        records: int,
+        before: "dp.DpEvent | None",
+    ) -> "Plan":
         """The plan of a rule, with the missing one of noise, steps and ε solved for."""
         from prudent.accounting import ADD_REMOVE, ZERO_OUT
         from prudent.training import Plan
@@ -233,6 +239,8 @@ class PrivacySettings:
             aggregation=rule.aggregation(self.noise_multiplier or 1.0),
             before=before,
             bands=self.bands,
+            watch=watching.watch,
+            held_out=watching.tested,
         )
         if rule.method is Method.SGD or self.epsilon is None:
             return plan
@@ -263,7 +271,74 @@ class OptimizerSettings:
             _validate.between(0, 1, ends="[)", average=self.average)
 
 
-_PARTS = {"rule": RuleSettings, "privacy": PrivacySettings, "optimizer": OptimizerSettings}
+@attrs.frozen(kw_only=True)
+class WatchSettings:
+    """What is released to watch a run by, and when it stops; by default nothing."""
+
+    watch_every: int | None = _flag(
+        "Release the training loss in the first of so many steps, with noise.",
+        kind=int,
+        default=None,
+    )
+    watch_bound: float = _flag(
+        "With --watch-every: the largest loss of a record.", "3", default=3.0
+    )
+    watch_noise: float = _flag("With --watch-every: its noise multiplier.", "10", default=10.0)
+    held_out: float | None = _flag(
+        "Hold out this fraction of the training records, or people, and release the accuracy on "
+        "them with noise.",
+        default=None,
+    )
+    held_out_every: int = _flag(
+        "With --held-out: after so many steps each.", "100", kind=int, default=100
+    )
+    held_out_noise: float = _flag("With --held-out: its noise multiplier.", "20", default=20.0)
+    patience: int | None = _flag(
+        "Stop when so many released values in a row are no better, and return the best model. The "
+        "price stays that of all steps.",
+        kind=int,
+        default=None,
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.held_out is not None:
+            _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
+        if self.patience is not None:
+            _validate.count(1, patience=self.patience)
+        if self.patience is not None and self.watch_every is None and self.held_out is None:
+            raise _validate.ArgumentError(
+                "patience", "with --held-out or --watch-every, which it goes by", got=self.patience
+            )
+
+    @property
+    def watch(self) -> "Watch | None":
+        """The training loss as a release."""
+        from prudent.training import Watch
+
+        if self.watch_every is None:
+            return None
+        return Watch(
+            loss_every=self.watch_every,
+            bound=self.watch_bound,
+            noise_multiplier=self.watch_noise,
+        )
+
+    @property
+    def tested(self) -> "HeldOut | None":
+        """The accuracy on held-out records as a release."""
+        from prudent.training import HeldOut
+
+        if self.held_out is None:
+            return None
+        return HeldOut(every=self.held_out_every, noise_multiplier=self.held_out_noise)
+
+
+_PARTS = {
+    "rule": RuleSettings,
+    "privacy": PrivacySettings,
+    "optimizer": OptimizerSettings,
+    "watching": WatchSettings,
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -284,6 +359,7 @@ class Experiment:
     rule: RuleSettings
     privacy: PrivacySettings
     optimizer: OptimizerSettings
+    watching: WatchSettings = attrs.field(factory=WatchSettings)
     corrupt: "str | DataCorruption | GradientCorruption" = _flag(
         "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
         "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
@@ -326,6 +402,13 @@ class Experiment:
         for name in ("per_unit", "records_per_person"):
             if self.unit is None and getattr(self, name) is not None:
                 raise _validate.ArgumentError(name, "None without a unit", got=getattr(self, name))
+        if self.watching.held_out is not None and self.privacy.public_size is not None:
+            raise _validate.ArgumentError(
+                "public_size",
+                "to be left out with --held-out",
+                got=self.privacy.public_size,
+                why="which records are held out depends on their number, which is public here",
+            )
         _ = self.corruption  # validates its name
         _ = self.rule.aggregation(self.privacy.noise_multiplier or 1.0)  # validates the rule
 
@@ -374,7 +457,7 @@ class Experiment:
             records: Number of training records, or of people with a unit.
             before: What is released about them before training; ε includes it.
         """
-        return self.privacy.plan(self.rule, records, before)
+        return self.privacy.plan(self.rule, self.watching, records, before)
 
 
 def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]"]]:

@@ -11,8 +11,10 @@ import gc
 import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -167,6 +169,23 @@ def kind(leaf: Any) -> Any:
     return leaf
 
 
+Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
+_SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
+
+
+def aside(function: Callable[..., None], *tensors: Tensor) -> None:
+    """Call a function that waits for other processes, now and at every replay.
+
+    A CUDA graph is divided here, and the function is called between its parts. It reads and
+    overwrites the given tensors and returns nothing.
+    """
+    split = _SPLIT.get()
+    if split is None:
+        function(*tensors)
+    else:
+        split(function, tensors)
+
+
 _WARM_UP = 2
 _MOST = 8
 _LOG = logging.getLogger(__name__)
@@ -190,6 +209,7 @@ class Captured:
             a capture, and not in a replay.
         setting: Returns what else the function depends on; another one is captured anew.
         generators: Generators that the function draws from, besides torch's default.
+        otherwise: The same function for calls that cannot be captured; itself unless given.
     """
 
     def __init__(
@@ -197,8 +217,10 @@ class Captured:
         function: Callable[..., Any],
         setting: Callable[[], Hashable] = tuple,
         generators: Sequence[torch.Generator] = (),
+        otherwise: Callable[..., Any] | None = None,
     ) -> None:
         self._function = function
+        self._otherwise = function if otherwise is None else otherwise
         self._setting = setting
         self._generators = generators
         self._calls: dict[Any, int] = {}
@@ -214,31 +236,21 @@ class Captured:
         key = repr(structure), tuple(map(kind, leaves)), places, self._setting()
         if key not in self._graphs:
             self._calls[key] = self._calls.get(key, 0) + 1
-            if self._calls[key] <= _WARM_UP or len(self._graphs) >= _MOST:
+            if self._calls[key] <= _WARM_UP:
                 return self._function(fixed, *arguments)
+            if len(self._graphs) >= _MOST:
+                return self._otherwise(fixed, *arguments)
             self._graphs[key] = self._capture(fixed, arguments)
         graph = self._graphs[key]
-        return self._function(fixed, *arguments) if graph is None else graph.replay(leaves)
+        return self._otherwise(fixed, *arguments) if graph is None else graph.replay(leaves)
 
     def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
-        graph = torch.cuda.CUDAGraph()
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = [(each, each.get_state()) for each in (default, *self._generators)]
-        for generator in self._generators:
-            graph.register_generator_state(generator)
-        # Library workspaces belong to a stream. Runs that use streams of their own must be captured
-        # on them; otherwise graphs that run concurrently would share a workspace.
-        current = torch.cuda.current_stream()
-        stream = None if current == torch.cuda.default_stream() else current
-        # Other threads may go on as usual: a loader's thread allocates pinned memory for the
-        # batches that it reads ahead, and under torch's default, which watches all threads, that
-        # would abort the capture and fail itself.
-        capture = torch.cuda.graph(
-            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
-        )
+        parts = _Parts(self._pool, self._generators)
         try:
-            with _no_collection(), capture:
+            with _no_collection(), parts:
                 result = self._function(fixed, *inputs)
         except RuntimeError as error:
             for generator, state in before:
@@ -252,13 +264,67 @@ class Captured:
             )
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
-        return _Graph(graph, fixed, pytree.tree_leaves(inputs), result)
+        return _Graph(parts, fixed, pytree.tree_leaves(inputs), result)
+
+
+class _Parts:
+    """Captures what is done in a context as graphs, divided where a step waits for others.
+
+    Args:
+        pool: The memory of the graphs, which are replayed one after another.
+        generators: Generators that are drawn from, besides torch's default.
+    """
+
+    def __init__(self, pool: Any, generators: Sequence[torch.Generator]) -> None:
+        self._pool, self._generators = pool, generators
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._between: list[Callable[[], None]] = []
+        self._contexts = ExitStack()
+
+    def __enter__(self) -> Self:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        # Library workspaces belong to a stream. Runs that use streams of their own must be captured
+        # on them; otherwise graphs that run concurrently would share a workspace.
+        current = torch.cuda.current_stream()
+        own = current != torch.cuda.default_stream()
+        self._contexts.enter_context(torch.cuda.stream(current if own else torch.cuda.Stream()))
+        self._begin()
+        token = _SPLIT.set(self._split)
+        self._contexts.callback(_SPLIT.reset, token)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._contexts:
+            self._graphs[-1].capture_end()
+
+    def replay(self) -> None:
+        """Run the graphs, and between them what was not captured."""
+        self._graphs[0].replay()
+        for act, graph in zip(self._between, self._graphs[1:], strict=True):
+            act()
+            graph.replay()
+
+    def _begin(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        # Other threads may go on as usual: a loader's thread allocates pinned memory for the
+        # batches that it reads ahead, and under torch's default, which watches all threads, that
+        # would abort the capture and fail itself.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        self._graphs.append(graph)
+
+    def _split(self, function: Callable[..., None], tensors: tuple[Tensor, ...]) -> None:
+        self._graphs[-1].capture_end()
+        self._between.append(partial(function, *tensors))
+        self._begin()
 
 
 class _Graph(NamedTuple):
     """A captured call: where it reads its inputs, and where it writes its result."""
 
-    graph: torch.cuda.CUDAGraph
+    parts: _Parts
     fixed: Any  # kept alive: the graph reads it by address
     inputs: list[Any]
     result: Any
@@ -267,7 +333,7 @@ class _Graph(NamedTuple):
         for place, leaf in zip(self.inputs, leaves, strict=True):
             if isinstance(place, Tensor):
                 place.copy_(leaf)
-        self.graph.replay()
+        self.parts.replay()
         return self.result
 
 

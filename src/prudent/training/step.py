@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, instance, positive
-from prudent.training.aggregation import Decision
 from prudent.training.chunk import (
     Chunk,
     Corrupt,
@@ -19,10 +19,11 @@ from prudent.training.chunk import (
     record_ids,
     valid_rows,
 )
-from prudent.training.compiled import Captured, Compiled
+from prudent.training.compiled import Captured, Compiled, kind
 from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.engine import Loss
-from prudent.training.gradients.record_streams import is_capturing
+from prudent.training.gradients.record_streams import is_capturing, restarting
+from prudent.training.gradients.recording import Recorded
 from prudent.training.gradients.results import Values
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.model_randomness import ModelRandomness
@@ -168,8 +169,10 @@ class Step:
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
         cuda_graph: Replay the step as a CUDA graph for every shape of batch that recurs: the same
-            numbers with one launch. None: on every CUDA device. Never done with several processes,
-            a corruption or a function that reads a chunk.
+            numbers with one launch. None: on every CUDA device. With several processes there is a
+            graph for each part between two exchanges. Never done with a sharded model, a
+            corruption or a function that reads a chunk. Without a graph, what recurs is run as a
+            recorded program (`recording`).
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
             or two; results change only by rounding and by the masks of dropout, which are
             then secret but not drawn by record. Worthwhile for long
@@ -237,11 +240,15 @@ class Step:
         self.processes = processes
         self.use(given_or_random(key))
         self._rehearsed = False
-        self._run: Callable[..., _Released] = (
-            Compiled(self._release, setting=self.modes) if compile else self._release
-        )
-        captures = self._captures(cuda_graph)
-        self._captured = Captured(self._run, self.modes) if captures else None
+        run: Callable[..., _Released] = self._release
+        self._run = run
+        if compile:
+            run = self._run = Compiled(self._release, setting=self.modes)
+        elif device.type == "cuda" and self._repeats() and isinstance(processes, Alone):
+            self._run = Recorded(self._release, kind, lambda: restarting(device), self.modes)
+        captures = device.type == "cuda" and cuda_graph is not False
+        captures = captures and self._repeats() and not has_shards(model)
+        self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -284,9 +291,10 @@ class Step:
             without_gathering(self.model) if has_shards(self.model) else nullcontext(),
             self._drawn.seeded(),
         ):
-            released = self._run_on(self.values(), self.trim, tuple(chunks), words)
+            rows = self.processes.largest(record_ids(chunks))
+            released = self._run_on(self.values(), self.trim, tuple(chunks), words, rows)
             gradients = self._noisy_mean(released)
-            outcome = released.outcome._replace(watched=self._noisy_loss(released.outcome.watched))
+            outcome = self._of_all(released.outcome)
         for name, gradient in gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
@@ -296,20 +304,17 @@ class Step:
         """The training mode of each module, which a captured or compiled step was made for."""
         return tuple(module.training for module in self.model.modules())
 
-    def _captures(self, cuda_graph: bool | None) -> bool:
-        """Whether steps are replayed as CUDA graphs."""
-        if not next(self.model.parameters()).is_cuda or cuda_graph is False:
-            return False
-        alone = self.processes.count == 1 and not has_shards(self.model)
-        return alone and self.corrupt is None and not self.engine.recompute
+    def _repeats(self) -> bool:
+        """Whether steps with batches of the same shape consist of the same operations."""
+        return self.corrupt is None and not self.engine.recompute
 
-    def _run_on(
-        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor
-    ) -> "_Released":
-        reads = any(callable(chunk.inputs) for chunk in chunks)
-        if self._captured is None or reads or is_capturing():
-            return self._run(values, trim, chunks, words)
-        released: _Released = self._captured(values, trim, chunks, words)
+    def _run_on(self, values: Values, *arguments: Any) -> "_Released":
+        reads = any(callable(leaf) for leaf in pytree.tree_leaves(arguments))
+        if reads or is_capturing():
+            return self._release(values, *arguments)
+        if self._captured is None:
+            return self._run(values, *arguments)
+        released: _Released = self._captured(values, *arguments)
         # The next replay overwrites what this one returned; the sum is used up before it.
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
@@ -321,7 +326,7 @@ class Step:
             return {name: whole(value) for name, value in named}
 
     def _release(
-        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor
+        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, rows: int
     ) -> "_Released":
         """Compute the step except for the noise on the sum, as a pure function of tensors."""
         policy = self.plan.aggregation.trim
@@ -333,42 +338,30 @@ class Step:
         records = valid_rows(chunks, [batch.norms for batch in batches])
         valid = counted_once(records, record_ids(chunks))
         trimmed = policy.records(trim)
-        decision = self._decide(norms, valid, chunks, trimmed, words)
+        decision = self.processes.decide(
+            norms,
+            valid,
+            record_ids(chunks),
+            rows,
+            lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
+        )
         total: Values = {}
         parts = torch.split(decision.weights.double(), [len(batch.norms) for batch in batches])
         for batch, part in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(part).items():
                 total[name] = total[name] + value if name in total else value
         losses = torch.cat([batch.losses for batch in batches]).detach()
-        drawn = self.processes.summed(valid.sum())
-        loss = self.processes.summed(torch.where(valid, losses, 0.0).sum())
         outcome = StepOutcome(
             passed=decision.passed,
             trim=trimmed,
             noise=decision.noise,
             noisy_margin=decision.noisy_margin,
-            drawn=drawn,
-            loss=loss / drawn.clamp_min(1),
-            watched=self._loss_sum(losses, valid),  # replaced by the noisy mean
+            drawn=valid.sum(),
+            loss=torch.where(valid, losses, 0.0).sum(),  # sums of this process; see _of_all
+            watched=self._loss_sum(losses, valid),
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
         return _Released(total, decision.noise, decision.scale, trim, outcome)
-
-    def _decide(
-        self,
-        norms: Tensor,
-        valid: Tensor,
-        chunks: tuple[Chunk, ...],
-        trimmed: Tensor,
-        words: Tensor,
-    ) -> Decision:
-        """This process's weights and the noise level, decided from the norms of all processes."""
-        return self.processes.decide(
-            norms,
-            valid,
-            record_ids(chunks),
-            lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
-        )
 
     def _gradients(self, values: Values, chunk: Chunk, first: int) -> Gradients:
         """The gradients of a chunk; `first` is the number of its first row."""
@@ -386,9 +379,20 @@ class Step:
         """The sum of clipped losses, of which none exceeds the bound; secret without noise."""
         watch = self.plan.watch
         if watch is None:
-            return losses.new_full((1,), torch.nan, dtype=torch.float64)
+            return losses.new_full((), torch.nan, dtype=torch.float64)
         clipped = losses.double().nan_to_num(nan=watch.bound).clamp(0.0, watch.bound)
-        return self.processes.summed(torch.where(valid, clipped, 0.0).sum().reshape(1))
+        return torch.where(valid, clipped, 0.0).sum()
+
+    def _of_all(self, outcome: StepOutcome) -> StepOutcome:
+        """The outcome with the losses of all processes, and noise on the one that is released."""
+        loss = outcome.loss
+        parts = torch.stack([outcome.drawn.double(), loss.double(), outcome.watched])
+        drawn, total, watched = self.processes.summed(parts).unbind()
+        return outcome._replace(
+            drawn=drawn.to(outcome.drawn.dtype),
+            loss=(total / drawn.clamp_min(1)).to(loss.dtype),
+            watched=self._noisy_loss(watched.reshape(1)),
+        )
 
     def _noisy_loss(self, total: Tensor) -> Tensor:
         """The released mean loss; NaN in a step that releases none.

@@ -14,6 +14,9 @@ from prudent._validate import ArgumentError
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.accounting.relations import Relation
 
+RELEASED = "train_loss", "held_out_accuracy", "held_out_loss"
+"""The names under which metrics show what is released here, each also with `_noise`."""
+
 
 @attrs.frozen(kw_only=True)
 class Watch:

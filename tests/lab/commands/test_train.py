@@ -2,19 +2,21 @@
 
 import json
 
+import attrs
 import numpy as np
 import pytest
 import torch
 
+from prudent.accounting import ZERO_OUT
 from prudent.cli import command_line, main
-from prudent.lab.settings import setting_fields
-from prudent.training import Plan, Sum
+from prudent.lab.settings import WatchSettings, setting_fields
+from prudent.training import HeldOut, Plan, Sum, Watch
 from prudent.training.run.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 
 KEYS = {"accuracy", "epsilon", "delta", "relation", "steps", "noise_multiplier", "pass_rate"}
-KEYS |= {"protected"}
+KEYS |= {"protected", "released"}
 
 
 def run(capsys, archive, *flags, status=0):
@@ -110,6 +112,32 @@ def test_people_are_protected(capsys, archive):
     assert error(capsys, *flags, "--unit", "nobody").startswith("--unit: expected the name of an")
     assert error(capsys, *flags, "--per-unit", "sum").startswith("--per-unit: expected None with")
     assert error(capsys, *common, "--unit", "owners").startswith("--unit: expected None with mnist")
+
+
+@pytest.mark.parametrize("people", [False, True])
+def test_held_out_records_are_released_and_not_trained_on(capsys, archive, tmp_path, people):
+    flags = ("--method", "dpsgd", "--steps", "4", "--noise-multiplier", "2", "--batch", "30")
+    flags += ("--held-out", "0.2", "--held-out-every", "2", "--held-out-noise", "4")
+    flags += ("--watch-every", "3", "--patience", "9", "--out", str(tmp_path / "run"))
+    result = run(capsys, archive, *flags, *(("--unit", "owners") if people else ()))
+    count = 150 if people else 600
+    plan = Plan(
+        sampling_rate=30 / (count - count // 5),
+        steps=4,
+        aggregation=Sum(clip=1.0, noise_multiplier=2.0),
+        expected_batch=30,
+        relation=ZERO_OUT,
+        watch=Watch(loss_every=3, bound=3.0),
+        held_out=HeldOut(every=2, noise_multiplier=4.0),
+    )
+    assert result["epsilon"] == plan.epsilon(1e-5)
+    assert set(result["released"]) == {
+        "train_loss", "train_loss_noise", "held_out_accuracy", "held_out_accuracy_noise"
+    }  # fmt: skip
+    assert result["released"]["held_out_accuracy_noise"] == pytest.approx(2 / (count // 5))
+    assert "held_out_accuracy" in (tmp_path / "run" / "metrics.jsonl").read_text()
+    line = error(capsys, "--dataset", f"npz:{archive}", *flags[:10], "--public-size", "600")
+    assert line.startswith("--public-size: expected to be left out with --held-out")
 
 
 def test_a_secret_number_of_records_needs_a_public_one(capsys, archive):
@@ -294,11 +322,12 @@ def flags_of(command):
 
 def test_every_setting_of_an_experiment_has_a_flag():
     settings = {field.name for _, field in setting_fields()}
-    assert len(settings) == 30
+    assert len(settings) == 37
     elsewhere = {"settings", "recipe", "device", "out", "resume", "as_json", "quiet"}
     assert flags_of("train") == settings | elsewhere
     # A search solves for noise that nobody knows, on records whose number is public.
-    missing = {"public_size", "corrupt", "seed", "accountant", "unit", "per_unit"}
+    missing = {"public_size", "corrupt", "seed", "accountant"}
+    missing |= {field.name for field in attrs.fields(WatchSettings)} - {"held_out"}  # its own
     assert settings - flags_of("tune") == missing
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
-from prudent.lab.datasets import load
+from prudent.lab.datasets import load, people_apart, units
 from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
 from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
@@ -86,6 +86,32 @@ def test_held_out_records_are_the_same_on_neighbours_and_not_trained_on(archive:
 
 
 @pytest.mark.slow
+def test_people_are_on_one_side_and_count_once_in_a_score(archive: Path) -> None:
+    data = load(f"npz:{archive}")
+    owners = units(f"npz:{archive}", "owners")
+    some, rest, first = people_apart(owners, data, 0.2)
+    assert sorted([*some.tolist(), *rest.tolist()]) == list(range(600))
+    assert not set(owners[some.numpy()]) & set(owners[rest.numpy()])
+    scored = owners[rest[first].numpy()]
+    assert len(scored) == len(set(scored)) == 30
+    turned = attrs.evolve(
+        data, train_features=data.train_features.flip(0), train_labels=data.train_labels.flip(0)
+    )
+    _, again, chosen = people_apart(owners[::-1].copy(), turned, 0.2)
+    before = {owners[n]: data.train_features[n] for n in rest[first].tolist()}
+    after = {owners[::-1][n]: turned.train_features[n] for n in again[chosen].tolist()}
+    assert all(torch.equal(before[person], after[person]) for person in after)
+
+
+@pytest.mark.thorough
+def test_a_search_protects_people(archive: Path) -> None:
+    flags = ("--unit=owners", "--records-per-person=3", f"--dataset=npz:{archive}")
+    shown = found(prudent("tune", *PLAN, *FIXED, *flags, "--json", "--quiet"))
+    assert shown["failed"] is False
+    told = prudent("tune", *PLAN, *FIXED, *flags, "--dry-run", "--records=150")
+    assert "one person" in told.out
+
+
 def test_noise_is_solved_for_the_whole_search() -> None:
     flags = ("--epsilon=2", "--steps=50", "--search=lr=0.1:1", "--dry-run", "--records=6000")
     shown = found(prudent("tune", *flags, "--json", "--quiet"))

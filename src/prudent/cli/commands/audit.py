@@ -192,6 +192,13 @@ def train(
         ),
     ] = "point",
     lr: Annotated[float, options.number("Learning rate of black-box runs.")] = 0.2,
+    records_per_person: Annotated[
+        int | None,
+        options.whole_number(
+            "Audit training with a privacy unit, in a white box: the canary is a person with so "
+            "many records, and the claim is about people."
+        ),
+    ] = None,
     confidence: Confidence = 0.95,
     plot: Plot = None,
     as_json: options.Json = False,
@@ -209,12 +216,18 @@ def train(
     $ prudent audit train --noise-multiplier 1 --test gaussian:2 \
         --reveals margin --delta 0.01 --runs 2000
 
+    $ prudent audit train --noise-multiplier 1 --records-per-person 4
+
     $ prudent audit train --method one-run --noise-multiplier 1 --against curve
 
     $ prudent audit train --method black-box --steps 10 --epsilon 10
     """
     if method == "one-run" and plot is not None:
         raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
+    if method != "white-box" and records_per_person is not None:
+        raise ArgumentError(
+            "records_per_person", "left out unless the method is white-box", got=records_per_person
+        )
     from prudent.training import Plan, ProposeTestRelease, Sum
 
     options.check_sizes(
@@ -244,7 +257,11 @@ def train(
             )
         plan = plan.calibrate(epsilon=epsilon, delta=delta)
     claim: Any = {"epsilon": epsilon, "delta": delta, "confidence": confidence}
-    own: Any = {"one-run": {"against": against}, "black-box": {"lr": lr}}.get(method, {})
+    own: Any = {
+        "one-run": {"against": against},
+        "black-box": {"lr": lr},
+        "white-box": {"records_per_person": records_per_person},
+    }[method]
     found = _AUDITS[method](plan, runs, **claim, **own)
     tell(found, plot=plot, as_json=as_json)
 

@@ -31,6 +31,7 @@ _PANELS = {
     "rule": "What is released of a batch",
     "privacy": "Price and sampling",
     "optimizer": "Optimizer",
+    "watching": "Watching",
 }
 _METAVARS = {"test": "KIND:SCALE", "reveals": "WHAT", "fallback": "WHAT"}
 _METAVARS |= {"corrupt": "KIND:RATIO[:NAME=VALUE]"}
@@ -198,6 +199,8 @@ def train(
     solved for. An archive npz:PATH holds train_features, train_labels,
     test_features, test_labels and the number of classes; with --unit also
     the owner of each training record, and ε then protects people.
+    --held-out and --watch-every release how well the run does, with noise
+    that the price includes; --patience stops by it.
 
     [b]Examples[/b]
 
@@ -321,9 +324,19 @@ def _show(result: "ExperimentResult", out: Path | None, *, seed_is_drawn: bool) 
             console.print(
                 f"seed          {seed}: the noise is predictable, whoever knows it can subtract it"
             )
+    for name, value in plain["released"].items():
+        if (noise := plain["released"].get(f"{name}_noise")) is not None:
+            console.print(f"released      {name} {value:.4g} ± {noise:.2g}, the last one")
     rate = plain["pass_rate"]
     tested = "" if rate is None else f", test passed in {rate:.0%}"
     console.print(f"steps         {plain['steps']:,}{tested}")
+    history = result.fitted.history
+    if history and history[-1].step < plain["steps"]:
+        kept = result.fitted.best_step
+        console.print(
+            f"stopped       after {history[-1].step:,}, with the model of step {kept:,}; "
+            "the guarantee is for all steps"
+        )
     if out is not None:
         console.print(
             as_text(f"saved         {out}/metrics.jsonl, paid.json, checkpoint.pt, receipt.json")

@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import attrs
 import typer
 
 from prudent._rounding import nearest, rounded_down, rounded_up
@@ -12,9 +13,11 @@ from prudent.cli import needs, options
 from prudent.cli.display import as_text, echo, echo_json, note
 from prudent.cli.progress import only_elapsed
 from prudent.lab.commands.train import device_named, experiment_of, given, with_flags
+from prudent.lab.settings import WatchSettings
 
 if TYPE_CHECKING:
     from prudent.accounting import TrialCount
+    from prudent.lab.datasets import Dataset
     from prudent.lab.search import SettingSearch
     from prudent.training import Plan
 
@@ -23,6 +26,7 @@ NEEDS_OF_OPTIONS = {("tune", "ledger"): (needs.TABLES, needs.in_postgres)}
 
 OVER_BUDGET = 4
 _METHODS = ("dpsgd", "trimmed", "ptr")
+_WATCHED = tuple(field.name for field in attrs.fields(WatchSettings))
 
 
 def tune(
@@ -69,7 +73,9 @@ def tune(
     ] = False,
     records: Annotated[
         int | None,
-        options.whole_number("Number of training records, for --dry-run without the data."),
+        options.whole_number(
+            "Number of training records, or people, for --dry-run without the data."
+        ),
     ] = None,
     as_json: options.Json = False,
     **flags: Any,
@@ -83,7 +89,8 @@ def tune(
 
     The price covers the whole search. Neighbours are by zero-out: the number
     of records is public. A ledger needs the same relation, and is charged
-    before the first candidate.
+    before the first candidate. With --unit, people are drawn and held out,
+    a score counts one record of each, and ε protects people.
 
     [b]Examples[/b]
 
@@ -104,7 +111,7 @@ def tune(
 
     place, data = device_named(device), load(whole.experiment.dataset)
     with only_elapsed():
-        plan = whole.plan(len(data.train_labels))
+        plan = whole.plan(_count(whole, data))
         if dry_run:
             _show_price(whole, plan, as_json=as_json)
             return
@@ -126,16 +133,24 @@ def tune(
 
 with_flags(
     tune,
-    without=("public_size", "corrupt", "seed", "accountant", "unit", "per_unit"),
+    without=("public_size", "corrupt", "seed", "accountant", *_WATCHED),
     help={
         "method": "dpsgd, trimmed or ptr. \\[dpsgd]",
         "epsilon": "ε of the whole search, from which the noise is solved. \\[3]",
         "noise_multiplier": "σ of a candidate, instead of --epsilon.",
         "steps": "Steps of each candidate.",
         "relation": "Which data sets are neighbours: zero-out or replace-one. \\[zero-out]",
-        "records_per_person": "Largest number of records of one person; ε protects her. \\[1]",
     },
 )
+
+
+def _count(whole: "SettingSearch", data: "Dataset") -> int:
+    """The number of training records, or people."""
+    from prudent.lab.datasets import units
+    from prudent.records.people import people_in
+
+    unit, count = whole.experiment.unit, len(data.train_labels)
+    return count if unit is None else people_in(units(whole.experiment.dataset, unit), count)
 
 
 def _trials(name: str, candidates: float) -> "TrialCount":
@@ -240,18 +255,19 @@ def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
     if as_json:
         echo_json(price)
         return
-    _echo_price(price, plan)
+    _echo_price(price, plan, whole)
     if price["peer_epsilon"] is not None:
         peer = rounded_up(price["peer_epsilon"])
         echo(f"dp_accounting ε = {peer} for the same, by Rényi divergences")
     note("Nothing was trained or charged.")
 
 
-def _echo_price(price: dict[str, Any], plan: "Plan") -> None:
+def _echo_price(price: dict[str, Any], plan: "Plan", whole: "SettingSearch") -> None:
     total, one = (rounded_up(price[name], 4) for name in ("epsilon", "candidate_epsilon"))
     echo(f"guarantee     ({total}, {rounded_up(price['delta'])})-DP for the whole search")
     echo(f"one candidate ({one}, {rounded_up(price['delta'])})-DP")
-    echo(f"neighbours    by {plan.relation}")
+    protected = "record" if whole.experiment.unit is None else "person"
+    echo(f"neighbours    by {plan.relation.sentence(protected)}")
     echo(
         f"noise         multiplier {rounded_down(price['noise_multiplier'])}, {plan.steps:,} steps"
     )
@@ -276,6 +292,6 @@ def _show(
         echo(f"best          {named}")
         echo(f"accuracy      {right:.2%} on the test part")
         echo(f"score         {best.score:g} held-out records, with noise")
-    _echo_price(price, plan)
+    _echo_price(price, plan, whole)
     if folder is not None:
         echo(as_text(f"saved         {folder}"))

@@ -26,7 +26,7 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.plan import Plan
 from prudent.training.sampling import PoissonLoader
-from prudent.training.watch import HeldOut, Watch
+from prudent.training.watch import RELEASED, HeldOut, Watch
 
 Module = TypeVar("Module", bound=LightningModule)
 
@@ -308,10 +308,9 @@ def _logged_in_training(trainer: Trainer) -> set[str]:
     return {name + ending for name in names for ending in ("", "_step", "_epoch")}
 
 
-_WATCHED = "train_loss", "held_out_accuracy", "held_out_loss"
 _RELEASED = {
     ("on_train_epoch_end", "epsilon"),
-    *(("on_train_batch_end", name + end) for name in _WATCHED for end in ("", "_noise")),
+    *(("on_train_batch_end", name + end) for name in RELEASED for end in ("", "_noise")),
 }
 """What `_PrivacyCallback` logs: by which hook, and under which name."""
 

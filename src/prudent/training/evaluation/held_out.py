@@ -1,7 +1,7 @@
 """Private held-out records, and the noisy accuracy or loss that a plan releases of them."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
@@ -245,7 +245,8 @@ def _in_evaluation(step: Step, run: Callable[[Values], Any]) -> Any:
 
 def right_labels(outputs: Any, targets: Tensor) -> Tensor:
     """The fraction of right labels of each record, without those that losses ignore."""
-    scores = getattr(outputs, "logits", outputs)
+    given = outputs.get("logits") if isinstance(outputs, Mapping) else outputs
+    scores = getattr(given, "logits", given)
     if not isinstance(scores, Tensor) or scores.ndim < 2 or scores.shape[-1] < 2:
         raise ArgumentError(
             "held_out",

@@ -43,7 +43,7 @@ from prudent.training.gradients.factors.rules import (
 )
 from prudent.training.gradients.factors.tape import Tape, tensors
 from prudent.training.gradients.kept_records import Leftovers
-from prudent.training.gradients.record_streams import Draws, Replay
+from prudent.training.gradients.record_streams import RANDOM, Draws, Replay
 from prudent.training.gradients.watching import OPENED, Watch
 
 Recapture = Callable[[Tensor, Draws, bool], AbstractContextManager[Any]]
@@ -286,8 +286,16 @@ class Capture(Watch):
             return (
                 RECORD_RULES.get(func, func)(*args, **kwargs) if records else func(*args, **kwargs)
             )
+        if func is Tensor.__getitem__ and self._looks_up(*args):
+            # Far cheaper than one copy of the table per record. Negative indices are from its end.
+            table, index = args
+            index = torch.where(index < 0, index + len(table), index)
+            return self._apply(functional.embedding, index, table)
         if not records and func is not functional.embedding:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if func not in RANDOM or not any(map(self._is_record, tensors(result))):
+                return result
+            # It drew other numbers for every record, so each has a gradient of its own.
         if func in OPENED:
             with self._inside():
                 return OPENED[func](*args, **kwargs)
@@ -298,6 +306,11 @@ class Capture(Watch):
         if result is NotImplemented:
             result = self._expanded(func, args, kwargs, record, trained)
         return result
+
+    def _looks_up(self, table: Tensor, index: Any) -> bool:
+        """Whether rows of a trained matrix are read at integer indices."""
+        whole = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+        return whole and table.ndim == 2 and not self._is_record(table)
 
     @contextmanager
     def _inside(self) -> Iterator[None]:

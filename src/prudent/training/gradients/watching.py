@@ -17,6 +17,7 @@
   otherwise a mask would be made where none is needed.
 """
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -246,7 +247,21 @@ def embedding_bag(
     return total / counted.sum(1, keepdim=True).clamp_min(1) if mode == "mean" else total
 
 
-DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {functional.embedding_bag: embedding_bag}
+def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tensor:
+    """A single number is drawn once for all records: models skip a whole layer by it.
+
+    It comes from Python's generator, which is seeded for every step; see `rows_of`.
+    """
+    if tuple(size) not in ((), ([],), ((),)):
+        drawn: Tensor = call(torch.rand, *size, **options)
+        return drawn
+    return torch.tensor(random.random(), dtype=options.get("dtype"), device=options.get("device"))
+
+
+DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.embedding_bag: embedding_bag,
+    torch.rand: shared_choice,
+}
 """Maps a function to one that takes `call`, which calls other functions in its place."""
 
 

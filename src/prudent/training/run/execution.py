@@ -58,8 +58,7 @@ class Execution:
             Random numbers of the model must come from torch's default generators, which are reset
             for the second run; a second run with different losses raises an error.
         precision: The number type of the model's layers.
-        cuda_graph: Capture the step as a CUDA graph. None: on every CUDA device. Never done with
-            several processes, nor with a data set that is read on the host.
+        cuda_graph: Capture the step as a CUDA graph. None: on every CUDA device.
         workers: Processes that read the items of a data set ahead of time. 0: this process reads
             them when they are needed. Tensors need none.
         prefetch: Physical batches that each worker reads ahead.
@@ -122,13 +121,7 @@ class Execution:
                     hint="Start several: torchrun --nproc-per-node 2 ...",
                 )
             return self, processes
-        if self.cuda_graph:
-            raise _validate.ArgumentError(
-                "cuda_graph",
-                f"False or None with {processes.count} processes, which communicate within a step",
-                got=True,
-            )
-        return attrs.evolve(self, device=local_device(self.device), cuda_graph=False), processes
+        return attrs.evolve(self, device=local_device(self.device)), processes
 
     def key(self) -> Key:
         """The key of sampling and noise: derived from the seed if given, else new at every call."""

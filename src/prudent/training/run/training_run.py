@@ -109,6 +109,7 @@ class TrainingRun:
         processes.check_same(plan=repr(plan))
         records.check_same(processes)
         key = shared_key(execution.key, processes)
+        whole = records.loader is None and processes.count == 1
         step = Step(
             plan,
             model,
@@ -117,8 +118,8 @@ class TrainingRun:
             engine=execution.engine_of(model, loss, None if unit is None else unit.slots),
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
-            # Records on the device let the whole update be captured; see Updates.
-            cuda_graph=execution.captures and records.loader is not None,
+            # Records on the device let the whole update of one process be captured; see Updates.
+            cuda_graph=execution.captures and not whole,
             compile=execution.compile,
             processes=processes,
         )
@@ -142,7 +143,7 @@ class TrainingRun:
             counters=Counters.start(device),
             gather=records.gather,
             scheduler=scheduler_of(scheduler, trainer),
-            captures=execution.captures,
+            captures=execution.captures and whole,
         )
         sampler = PoissonSampler(
             records.count,

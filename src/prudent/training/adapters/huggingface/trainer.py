@@ -473,7 +473,10 @@ class PrivateTrainer(Uncopied, Trainer):
             ready()
         found = self._tested()
         self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        control: Any = self.callback_handler.on_evaluate(
+            self.args, self.state, vars(self)["control"], found
+        )
+        self.control = control
         return found
 
     def evaluation_loop(self, *positional: Any, **options: Any) -> Any:

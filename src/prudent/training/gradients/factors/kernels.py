@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prudent._torch_private import is_intercepted, is_traced
+from prudent._torch_private import is_intercepted, is_recorded, is_traced
+from prudent.training.gradients.recording import kept_whole
 
 
 class Geometry:
@@ -145,7 +146,7 @@ _AT_ONCE = 64  # positions of a record that `record_sums` reads in one step
 
 
 def fuses(*values: Tensor, even_traced: bool = False) -> bool:
-    """Whether the kernels take these tensors: on a GPU, contiguous, and not being traced.
+    """Whether the kernels take these tensors: on a GPU, contiguous, and not being compiled.
 
     Args:
         values: The tensors.
@@ -153,7 +154,7 @@ def fuses(*values: Tensor, even_traced: bool = False) -> bool:
     """
     return (
         all(each.is_cuda and each.is_contiguous() for each in values)
-        and (not is_intercepted() or (even_traced and is_traced()))
+        and (not is_intercepted() or is_recorded() or (even_traced and is_traced()))
         and work_on(values[0].device)
     )
 
@@ -172,6 +173,7 @@ def work_on(device: torch.device) -> bool:
         return False
 
 
+@kept_whole
 def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
     """Sums over two batches of matrices of inner products; see `norms.gram_terms`.
 
@@ -192,6 +194,7 @@ def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
     return sums
 
 
+@kept_whole
 def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
     """The same sums of the inner products of all rows and of all columns, which are not stored.
 
@@ -225,6 +228,7 @@ def tile_pairs(positions: int) -> int:
     return blocks * (blocks + 1) // 2
 
 
+@kept_whole
 def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records, which are added up in double precision.
 
@@ -277,6 +281,7 @@ def _short_parts(factor: Tensor) -> Tensor:
     return parts
 
 
+@kept_whole
 def norm_gradients(
     gradient: Tensor, values: Tensor, mean: Tensor, scale: Tensor, shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
@@ -329,6 +334,7 @@ def normalises(values: Tensor, groups: int) -> bool:
     )
 
 
+@kept_whole
 def group_norm(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -350,6 +356,7 @@ def group_norm(
     return result, means, scales
 
 
+@kept_whole
 def group_norm_backward(
     gradient: Tensor, values: Tensor, weight: Tensor | None, means: Tensor, scales: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -393,6 +400,7 @@ def _power(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+@kept_whole
 def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     """As `Geometry.strips`, with channels last: (images, rows · positions, kernel · channels)."""
     from prudent.training.gradients.factors import triton_kernels as triton
@@ -412,6 +420,7 @@ def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     return result, [(residue * rows + start) * positions for start, residue in offsets]
 
 
+@kept_whole
 def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
     """As `Geometry.patches`, for one group and channels last; truncated to TF32 if `cut`."""
     from prudent.training.gradients.factors import triton_kernels as triton

@@ -1,0 +1,142 @@
+"""Recorded programs: the numbers of the function, bit for bit, or no program at all."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from prudent.accounting import GaussianTest
+from prudent.training import Chunk, Key, Plan, ProposeTestRelease, Step
+from prudent.training.compiled import kind
+from prudent.training.gradients.record_streams import restarting
+from prudent.training.gradients.recording import Recorded, kept_whole
+from tests.training.gradients.oracle import cross_entropy
+
+CPU = torch.device("cpu")
+
+
+def recorded(function):
+    return Recorded(function, kind, lambda: restarting(CPU), tuple)
+
+
+def programs(made):
+    return [program is not None for program in made._programs.values()]
+
+
+def network():
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+    return nn.Sequential(*layers)
+
+
+def released(model, recording):
+    plan = Plan(
+        sampling_rate=0.1,
+        steps=9,
+        aggregation=ProposeTestRelease(
+            clip=1.0, propose=0.5, noise_multiplier=1.0, test=GaussianTest(1.0), failure=1e-2
+        ),
+    )
+    step = Step(plan, model, cross_entropy, expected_batch=6, key=Key.from_seed(3))
+    if recording:
+        step._run = recorded(step._release)
+    found, draw = [], torch.Generator().manual_seed(5)
+    for number in range(6):
+        images = torch.randn(6, 1, 8, 8, generator=draw)
+        valid = torch.arange(6) < 6 - number
+        outcome = step([Chunk(images, torch.arange(6) % 3, valid)])
+        found += [p.grad.clone() for p in model.parameters()]
+        found += [outcome.loss, outcome.drawn, outcome.noise, outcome.passed]
+    return found, step
+
+
+def test_a_step_is_the_same_bit_for_bit():
+    model = network()
+    expected, _ = released(copy.deepcopy(model), False)
+    found, step = released(model, True)
+    assert programs(step._run) == [True]
+    assert all(map(torch.equal, found, expected))
+
+
+def test_it_runs_no_python_of_the_function():
+    calls = []
+
+    def function(values):
+        calls.append(len(values))
+        return {"sum": (values * 2).sum(), "given": values}
+
+    run = recorded(function)
+    for number in range(5):
+        values = torch.full((4,), float(number))
+        answer = run(values)
+        assert float(answer["sum"]) == 8 * number
+        assert answer["given"] is values
+    assert calls == [4, 4, 4]  # as it is, recorded, compared
+    run(torch.ones(5))
+    assert calls[3:] == [5]  # another shape
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda values: values.sum() if bool(values.sum() > 0) else -values.sum(),
+        lambda values: values[values > 0].sum(),
+        lambda values: values * values.max().item(),
+    ],
+    ids=["branch", "mask", "item"],
+)
+def test_a_function_that_reads_values_is_not_recorded(function):
+    run = recorded(function)
+    for sign in (1.0, 1.0, -1.0, 2.0):
+        values = sign * torch.tensor([1.0, 2.0, -0.5])
+        assert torch.equal(run(values), function(values))
+    assert programs(run) == [False]
+
+
+def test_a_program_that_would_give_other_numbers_is_dropped():
+    """Its function has a state on the host: repeated, it would stand still."""
+    count = 0
+
+    def function(values):
+        nonlocal count
+        count += 1
+        return values * torch.from_numpy(values.numpy() * count)  # around torch's operations
+
+    run = recorded(function)
+    for number in range(1, 6):
+        values = torch.full((3,), float(number))
+        answer = run(values)
+        assert float(answer[0]) == number**2 * count
+    assert programs(run) == [False]
+
+
+def test_draws_of_the_default_generator_go_on():
+    run = recorded(lambda values: torch.nn.functional.dropout(values, 0.5))
+    values, found, expected = torch.ones(64), [], []
+    for draw, answers in ((run, found), (lambda v: nn.functional.dropout(v, 0.5), expected)):
+        torch.manual_seed(7)
+        answers += [draw(values) for _ in range(5)]
+    assert programs(run) == [True]
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_kernel_is_one_call_and_what_it_wrote_is_used():
+    calls = []
+
+    @kept_whole
+    def kernel(values, count):
+        calls.append(count)
+        filled = torch.empty_like(values)
+        filled.numpy()[:] = values.numpy() + count  # as a kernel writes, unseen by torch
+        return filled, [count]
+
+    def function(values):
+        filled, (count,) = kernel(values * 1, 3)
+        return filled * count
+
+    run = recorded(function)
+    for number in range(4):
+        assert torch.equal(run(torch.full((2,), float(number))), torch.full((2,), 3.0 * number + 9))
+    assert programs(run) == [True]
+    assert len(calls) == 1 + 1 + 3 + 1  # as it is, recorded, compared, repeated
