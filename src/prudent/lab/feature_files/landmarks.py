@@ -61,11 +61,7 @@ RECIPES = {
 
 
 def make(path: Path, name: str, recipe: LandmarkRecipe | None = None) -> dict[str, Any]:
-    """Draw public images, code them and write the landmarks of a map.
-
-    Returns:
-        How they were made.
-    """
+    """Draw and code public images, write the landmarks of a map, and return how they were made."""
     recipe = recipe or RECIPES[name]
     others = _letters(recipe) if name == "letters" else _glyphs(recipe)
     strokes = (TOP * digits(recipe.digits, recipe.seed)).round().to(torch.uint8).numpy()
@@ -150,11 +146,7 @@ def whitened(features: Real) -> Whitened:
 
 
 def make_photographs(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, Any]:
-    """Draw random images, and write the statistics and the landmarks of the map.
-
-    Returns:
-        How they were made.
-    """
+    """Draw random images, write statistics and landmarks of the map, and return how it was made."""
     network, generator = embedding or ResNet18Embedding(), torch.Generator().manual_seed(_SEED)
     features = network(draw(_IMAGES, 32, generator).numpy())
     found = whitened(features)

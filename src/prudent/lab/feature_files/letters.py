@@ -113,13 +113,10 @@ def bent(images: Tensor, jitter: float, random: torch.Generator) -> Tensor:
 def trained(
     recipe: NetworkRecipe, images: Tensor, labels: Tensor, device: torch.device | str = "cpu"
 ) -> tuple[tuple[Layer, ...], dict[str, Any]]:
-    """Train a network and round it to whole numbers.
+    """Train a network; return its layers in whole numbers, and how they were made.
 
     `images` are public letters, bytes (n, 28, 28). The same device and versions of libraries
     give the same weights.
-
-    Returns:
-        Layers for `write_network`, and how they were made.
     """
     random = seeded(recipe, device)
     images, labels = turned(images.to(device), labels.to(device))
@@ -252,12 +249,9 @@ def make(
     device: str = "cpu",
     steps: int | None = None,
 ) -> dict[str, Any]:
-    """Train the network by its recipe and write its weight file.
+    """Train the network by its recipe, write its weight file, and return how it was made.
 
     It takes a minute on a GPU, hours on a CPU; fewer steps than the recipe's are for a trial.
-
-    Returns:
-        How the weights were made.
     """
     from prudent.lab.datasets import load
 

@@ -47,11 +47,7 @@ def fitted(
 def make(
     path: str | os.PathLike[str], count: int = 6000, embedding: MiniLMEmbedding | None = None
 ) -> dict[str, Any]:
-    """Embed made-up reviews, find the direction and write the map.
-
-    Returns:
-        How it was made.
-    """
+    """Embed made-up reviews, find the direction, write the map, and return how it was made."""
     texts, labels = reviews(count, seed=1)
     network = embedding or MiniLMEmbedding()
     rows = network(texts)
