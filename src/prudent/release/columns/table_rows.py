@@ -254,7 +254,9 @@ def open_rows(asked: Asked) -> Opened:
     value: ir.Value = ibis.literal(1.0, "float64")
     scales: tuple[Scale | None, ...] = (NUMBER,)
     if asked.column is None and asked.kind != "rows":
-        raise _validate.ArgumentError("column", "the name of a column", shown="nothing")
+        raise _validate.ArgumentError(
+            "column", f"one of {', '.join(sorted(rows.columns))}", shown="nothing"
+        )
     if asked.column is not None:
         value, scale = _value(rows, asked, asked.column, opened)
         scales = (scale,)
