@@ -111,7 +111,8 @@ def values_table(columns: Mapping[str, Sequence[ir.Value]]) -> ir.Table:
     """A table that a query holds itself: literals, and the place of each row, from 0 on."""
     size = len(next(iter(columns.values())))
     rows = ibis.range(0, size).unnest().name(PLACE).as_table()
-    return rows.mutate(**{name: ibis.array(each)[rows[PLACE]] for name, each in columns.items()})
+    rows = rows.mutate(**{name: ibis.array(each)[rows[PLACE]] for name, each in columns.items()})
+    return rows.limit(size)  # else PostgreSQL looks the values up anew for every row of a join
 
 
 def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
