@@ -35,8 +35,9 @@ def number(given: Given) -> ir.Value:
 
 def whole(given: Given) -> ir.Value:
     """A given whole number in a query."""
-    is_one = isinstance(given, float)
-    return ibis.literal(int(given), "int64") if is_one else given.cast("int64")
+    if isinstance(given, float):
+        return ibis.literal(int(given), "int64")
+    return given.cast("int64")
 
 
 def keys_of(rows: ir.Table) -> list[str]:
