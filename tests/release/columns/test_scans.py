@@ -71,6 +71,7 @@ def of_pairs(statistic: Callable[..., Any], second: str = "other") -> Callable[.
 
 
 SCANS |= {
+    "iqr": (statistics.iqr, 3),
     "covariance": (of_pairs(statistics.covariance), 3),
     "correlation": (of_pairs(statistics.correlation), 3),
     "ratio": (of_pairs(statistics.ratio), 3),
@@ -79,6 +80,7 @@ SCANS |= {
     "variance of groups": (by(statistics.variance), 3),
     "describe of groups": (by(statistics.describe), 3),
     "median of groups": (by(statistics.median), 2),
+    "iqr of groups": (by(statistics.iqr), 3),
     "covariance of groups": (by(of_pairs(statistics.covariance)), 3),
     "mean of groups between bounds": (by(statistics.mean, bounds=(0, 1_000)), 1),
 }

@@ -170,7 +170,7 @@ def test_postgresql_keeps_the_units_and_needs_no_permission_for_it(
     psycopg = pytest.importorskip("psycopg")
     column = open_column(**in_postgres, column="x", unit="who")
     assert everything(column) == expected("mean")
-    assert "prudent_" in str(ibis.to_sql(column._kept()))  # type: ignore[attr-defined]
+    assert "prudent_" in str(ibis.to_sql(column.share.kept()))  # type: ignore[attr-defined]
     user = f"u_{uuid.uuid4().hex}"
     database = postgres_url.rpartition("/")[2].partition("?")[0]
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -182,7 +182,7 @@ def test_postgresql_keeps_the_units_and_needs_no_permission_for_it(
         try:
             other = open_column(connect=address, table=in_postgres["table"], column="x", unit="who")
             assert everything(other) == expected("mean")
-            assert other._kept() is other.rows  # type: ignore[attr-defined]
+            assert other.share.kept() is other.rows  # type: ignore[attr-defined]
         finally:
             connection.execute(f"GRANT TEMPORARY ON DATABASE {database} TO PUBLIC")
 

@@ -241,9 +241,11 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
     # Not `floor` of ibis, which makes an integer of it; Spark does so itself, and infinity is none.
     raised = rows.value.sign() * call("floor", size, returns=dt.float64)
-    finite = rows.value.abs() < double(math.inf)
+    if backend_name(rows) == "pyspark":
+        finite = rows.value.abs() < double(math.inf)
+        raised = ibis.cases((finite, raised), else_=rows.value)
     keys = keys_of(rows)
-    found = rows.select(*keys, raised=ibis.cases((finite, raised), else_=rows.value))
+    found = rows.select(*keys, raised=raised)
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 
@@ -413,7 +415,8 @@ class TableColumn:
         """See `Column`. Ranks that no record has are asked for as well, in as many queries."""
         asked, first, last = (first, last), max(first, 1), min(last, self._count)
         for known, start, values in self._windows:
-            if known == asked or (asked[0] == asked[1] and known[0] <= asked[0] <= known[1]):
+            # Not a whole window again: of few records, those of two quantiles are the same.
+            if asked[0] == asked[1] and known[0] <= asked[0] <= known[1]:
                 return values[first - start : last - start + 1].copy()
         low, high = self._suggested(first, last)
         below = int(self.counts_below(np.array([low]))[0]) if low > -math.inf else 0

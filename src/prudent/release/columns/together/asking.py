@@ -35,8 +35,9 @@ def number(given: Given) -> ir.Value:
 
 def whole(given: Given) -> ir.Value:
     """A given whole number in a query."""
-    is_one = isinstance(given, float)
-    return ibis.literal(int(given), "int64") if is_one else given.cast("int64")
+    if isinstance(given, float):
+        return ibis.literal(int(given), "int64")
+    return given.cast("int64")
 
 
 def keys_of(rows: ir.Table) -> list[str]:
@@ -111,7 +112,8 @@ def values_table(columns: Mapping[str, Sequence[ir.Value]]) -> ir.Table:
     """A table that a query holds itself: literals, and the place of each row, from 0 on."""
     size = len(next(iter(columns.values())))
     rows = ibis.range(0, size).unnest().name(PLACE).as_table()
-    return rows.mutate(**{name: ibis.array(each)[rows[PLACE]] for name, each in columns.items()})
+    rows = rows.mutate(**{name: ibis.array(each)[rows[PLACE]] for name, each in columns.items()})
+    return rows.limit(size)  # else PostgreSQL looks the values up anew for every row of a join
 
 
 def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
