@@ -1,16 +1,16 @@
 """Many quantiles at once, from noisy counts of the nodes of a tree.
 
-The points of an interval are the leaves of a tree in which every node has 32 children, in two
+The points of an interval are the leaves of a tree in which every node has 12 children, in three
 levels below the root. How many records lie in each node is released with noise; any number of
 quantiles, and an interval of each, follow from these counts and cost no more.
 
 **Privacy.** A record lies in one node of each level. So it changes the counts by one in each of
-two places, and noise for a sensitivity of 2 pays for both of them.
+three places, and noise for a sensitivity of 3 pays for all of them.
 
 **Shape.** With L levels of B children the noise of a count has a variance in proportion to L², and
-about L B of them add up to a rank: L³B is 256 for 32 children in two levels, and 432 for 16 in
-three, of four times as many leaves. Values within a leaf are found by a cubic polynomial, so more
-leaves would help only where one of them holds a large part of the records.
+about L B of them add up to a rank: L³B is 432 for 16 children in three levels, 324 for 12, and 256
+for 32 in two, whose leaves are too coarse in an interval that is far too wide. Values within a leaf
+are found by a cubic polynomial, which makes up for leaves that hold many records.
 
 **Least squares.** The counts of a node and of its children disagree, and the estimates that agree
 and are nearest to them have the least variance (Hay et al., 2010). Bottom-up, z(v) is the average
@@ -51,7 +51,7 @@ from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
 
-BRANCHES, LEVELS = 32, 2
+BRANCHES, LEVELS = 12, 3
 _LEAVES = BRANCHES**LEVELS
 
 _SLOPES = np.linspace(0.02, 0.98, 49)[:, None]  # the λ that are tried
