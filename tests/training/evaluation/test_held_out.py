@@ -172,6 +172,7 @@ class TestPeople:
         found = self.both(rights, self.IDS, trained=["a", "z"])
         without = self.both([0, 1, 1], ["b", "c", "b"])
         assert found == without
+        assert self.both([1, 1], ["a", "z"], trained=["a", "z"]) == 0  # nobody is left
 
     def test_ids_of_their_own_are_needed_without_a_column(self):
         data = torch.randn(20, 2), torch.zeros(20, dtype=torch.long)
