@@ -73,6 +73,11 @@ LONGER = {
     "geometric": (RepeatAndSelectDpEvent(sampled(GAUSSIAN(1.5), 500), 10.0, 1.0), 1e-5, ZERO_OUT),
     "logarithmic": (RepeatAndSelectDpEvent(GAUSSIAN(9.0), 20.0, 0.0), 1e-5, ADD_REMOVE),
     "poisson": (RepeatAndSelectDpEvent(GAUSSIAN(9.0), 10.0, math.inf), 1e-5, ADD_REMOVE),
+    "held-out records": (
+        WorstOfDpEvent([sampled(GAUSSIAN(1.1), 500), GAUSSIAN(9.0)]),
+        1e-5,
+        ZERO_OUT,
+    ),
     "worst of": (WorstOfDpEvent([dp.LaplaceDpEvent(4.0), CHOICE]), 1e-5, ADD_REMOVE),
 }
 CASES = {name: pytest.param(*case, id=name) for name, case in QUICK.items()}
