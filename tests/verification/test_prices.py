@@ -99,6 +99,16 @@ def test_prices_are_proved_and_lower_ones_are_not(event, delta, relation):
 
 
 @pytest.mark.thorough
+def test_the_worse_of_two_is_shown_to_the_accuracy_of_each():
+    event, delta = LONGER["held-out records"][:2]
+    plain = json.loads(json.dumps(to_plain(event)))
+    epsilon = epsilon_of(event, delta, ZERO_OUT)
+    found = prove(plain, to_plain(ZERO_OUT), epsilon, delta)
+    assert found.tolerance == TOLERANCE  # and not that of a closed form
+    assert found.epsilon <= epsilon * (1 + found.tolerance)
+
+
+@pytest.mark.thorough
 def test_the_best_of_a_binomial_number_has_a_proof_though_not_the_sharpest():
     event = BinomialSelectionDpEvent(GAUSSIAN(9.0), 8, 0.9)
     epsilon = epsilon_of(event, 1e-5)
