@@ -111,12 +111,28 @@ def result(fitted, model=None):
     }
 
 
-def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, held_out=None, **options):
+def train(
+    rule=SUM,
+    data=None,
+    model=None,
+    rate=0.3,
+    steps=FEW,
+    how=None,
+    bands=1,
+    held_out=None,
+    **options,
+):
     settings = {"evaluate_every": 3, "private_diagnostics": True, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
         return fit(
-            Plan(sampling_rate=rate, steps=steps, aggregation=rule, held_out=held_out),
+            Plan(
+                sampling_rate=rate,
+                steps=steps,
+                aggregation=rule,
+                bands=bands,
+                held_out=held_out,
+            ),
             network() if model is None else model,
             cross_entropy,
             records() if data is None else data,
@@ -168,6 +184,7 @@ simple(
     keep_best=True,
 )
 simple("sum", SUM, steps=STEPS)
+simple("cancelling", SUM, bands=3, steps=STEPS)
 simple("mean", Mean())
 simple("trimmed", TRIMMED)
 simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))

@@ -41,6 +41,12 @@ _EVENTS = {
     ),
 }
 
+_CERTIFICATES = {
+    "distance": ("a noisy distance", "release.certificates"),
+    "votes": ("noisy votes", "estimators.aggregation.votes"),
+    "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
+}
+
 
 def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, str]]:
     """What the claims of a receipt rest on, each theorem once.
@@ -52,9 +58,9 @@ def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, st
         bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
         found.append(("several records of a person", bounds, _PAPER))
     for certificate in receipt.certificates():
-        votes = "'votes'" in str(certificate.get("basis"))
-        place = "estimators.aggregation.votes" if votes else "release.certificates"
-        by = "noisy votes" if votes else "a noisy distance"
+        basis = certificate.get("basis")
+        kind = basis.get("kind") if isinstance(basis, Mapping) else None
+        by, place = _CERTIFICATES.get(str(kind), _CERTIFICATES["distance"])
         found.append((f"a certificate by {by}", place, _PAPER))
     if receipt.kind == "classifier":
         found.append(("radii of predictions by counts", "Counts.certificate", _COQ))
