@@ -233,6 +233,8 @@ class TestRun:
     def test_shows_and_writes_each_release_with_its_noise_and_no_other(self, tmp_path):
         fitted = trained(reporting=Reporting(out=tmp_path, evaluate_every=5, progress=False))
         shown = {entry.step: entry.evaluation for entry in fitted.history}
+        logged = {"trim", "noise", "held_out_accuracy", "held_out_accuracy_noise"}
+        assert set(fitted.history[-1].numbers()) == logged
         assert sorted(step for step, found in shown.items() if found) == [4, 8, 10]
         assert shown[8]["held_out_accuracy_noise"] == SETTINGS.deviation(60)
         assert '"held_out_accuracy_noise"' in (tmp_path / "metrics.jsonl").read_text()
