@@ -796,7 +796,7 @@ class TestHeldOut:
         assert noises == {4.0 / 2 / 30}
         return found
 
-    @pytest.mark.parametrize("public", [True, False])
+    @pytest.mark.parametrize("public", [False, pytest.param(True, marks=pytest.mark.thorough)])
     def test_the_best_model_and_when_to_stop_follow_what_is_released(
         self, arguments: Callable[..., TrainingArguments], public: bool
     ) -> None:
@@ -839,6 +839,7 @@ class TestHeldOut:
             losses = [min(3.0, float(model(**row).loss)) for row in rows]
         assert found == pytest.approx(sum(losses) / 9, abs=1e-5)
 
+    @pytest.mark.thorough
     def test_epsilon_leaves_room_for_what_is_watched(
         self, arguments: Callable[..., TrainingArguments]
     ) -> None:
