@@ -124,19 +124,9 @@ def judge(
 ) -> AuditResult:
     """Return what the outputs of runs refute, given the coins that chose their data.
 
-    Args:
-        outputs: The outputs, in the order of the runs.
-        present: The coins: whether each run had the record.
-        name: What was audited.
-        epsilon: ε of the claim.
-        delta: δ of the claim.
-        confidence: 1 minus the false-alarm rate.
-        scores: Scores that were fixed before the runs.
-        learn: Whether to try learned scores too; the best is chosen on held-out runs.
-        delta_at: A second point (ε′, δ′) of the claim, at which δ is measured by the first of the
-            scores and with half of the false alarms; None for none.
-        exact: See `AuditResult`.
-        notes: See `AuditResult`.
+    Learned scores compete with those that were fixed before the runs if `learn` is true; the
+    best is chosen on held-out runs. At `delta_at`, a second point (ε′, δ′) of the claim, δ is
+    measured by the first of the scores and with half of the false alarms.
     """
     _validate.positive(epsilon=epsilon)
     _validate.between(0, 1, ends="[)", delta=delta)
@@ -202,12 +192,7 @@ def run_all(
 ) -> list[Any]:
     """Return the outputs of all runs, in the order of their coins.
 
-    Args:
-        mechanism: The mechanism.
-        data: The data without the record, and with it.
-        coins: Which of the two each run sees.
-        workers: The number of processes.
-        progress: Whether to show a progress bar on standard error.
+    `data` are the data without the record, and with it.
     """
     parts = np.array_split(coins, min(_PARTS, len(coins)))
     work = partial(_run_part, mechanism, data)

@@ -140,12 +140,6 @@ def choose_thresholds(
     Every pair of thresholds is rated by a bound that allows for the number of thresholds, so that a
     few lucky guesses do not win. The rating is approximate (Wilson's interval), and proves nothing.
     The runs given here must not be counted afterwards.
-
-    Args:
-        scores: A score for each run; high ones speak for the record.
-        present: Whether each run had the record.
-        delta: The δ of the claim.
-        confidence: The confidence of the bound that is wanted.
     """
     scores, present = np.asarray(scores, np.float64), np.asarray(present, bool)
     if not len(scores):

@@ -145,13 +145,7 @@ def best_score(
 ) -> Score:
     """Return the candidate that promises most on held-out runs; learned ones may be added.
 
-    Args:
-        candidates: Scores that were known before the runs.
-        outputs: Outputs of the held-out runs.
-        present: Whether each of them had the record.
-        delta: The δ of the claim.
-        confidence: The confidence that is wanted.
-        learn: Whether to learn more candidates, on the first half of these runs.
+    More candidates are learned on the first half of these runs, if `learn` is true.
     """
     half = len(outputs) // 2 if learn else 0
     scores = [*candidates]

@@ -30,23 +30,15 @@ FORMAT = 1
 
 @attrs.frozen
 class Allowance:
-    """What may be spent, fixed when a ledger is made.
+    """What may be spent, fixed when a ledger is made."""
 
-    Attributes:
-        epsilon: ε of everything released, for two data sets of the relation.
-        delta: δ beside it.
-        adaptive: Whether events may be chosen after seeing earlier answers.
-        relation: Which data sets are neighbours.
-        orders: Of the Rényi accounts of an adaptive filter; None: chosen for the budget.
-        data: Name of the data that the budget is for; None if that is not noted.
-    """
-
-    epsilon: float
-    delta: float
-    adaptive: bool = True
-    relation: Relation = ADD_REMOVE
+    epsilon: float  # ε of everything released, for two data sets of the relation
+    delta: float  # δ beside it
+    adaptive: bool = True  # whether events may be chosen after seeing earlier answers
+    relation: Relation = ADD_REMOVE  # which data sets are neighbours
+    # Of the Rényi accounts of an adaptive filter; None: chosen for the budget.
     orders: tuple[float, ...] | None = None
-    data: str | None = None
+    data: str | None = None  # name of the data that the budget is for; None if that is not noted
 
     @property
     def per_record(self) -> tuple[float, float]:
@@ -162,11 +154,7 @@ def begin(
 ) -> bool:
     """Writes the first row of a data set, its budget; False if there already is one.
 
-    Args:
-        location: Where.
-        dataset: Whose.
-        budget: What is written.
-        another: Whether its data may have a budget elsewhere.
+    Its data may have a budget elsewhere only if `another` is true.
 
     Raises:
         SecondLedgerError: If the data are known to have one, and `another` is not given.

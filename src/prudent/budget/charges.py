@@ -241,9 +241,7 @@ def is_outcome_of(row: LedgerRow, charge: Charge) -> bool:
 def outcome_fields(charge: Charge, outcome: str | Mapping[str, int]) -> dict[str, Any]:
     """What a row notes of the outcome of a charge.
 
-    Args:
-        charge: Whose.
-        outcome: "released" or "refused", or how many of each there were among the groups.
+    It is "released" or "refused", or how many of each there were among the groups.
 
     Raises:
         ArgumentError: If it is something else.

@@ -137,25 +137,16 @@ def suitable_orders(epsilon: float, delta: float) -> tuple[float, float]:
 
 @attrs.frozen
 class Costs:
-    """What an event takes from each account, after some δ was set aside for all of them.
+    """What an event takes from each account, after some δ was set aside for all of them."""
 
-    Attributes:
-        epsilon: For simple addition: ε at δ = `set_aside`.
-        set_aside: The set-aside δ.
-        gaussian: Offers (reserve, μ²), the cheapest first: μ² if `reserve` is left after it.
-        divergences: Rényi divergence at each order of the filter.
-        whole_epsilon: For plain addition: ε at δ = `whole_delta`.
-        whole_delta: 0 for a pure event; the δ that was told; else all of the budget's.
-        alone: ε at all of the budget's δ.
-    """
-
-    epsilon: Fraction | float
-    set_aside: float
-    gaussian: Offers
-    divergences: tuple[float, ...]
-    whole_epsilon: Fraction | float
+    epsilon: Fraction | float  # for simple addition: ε at δ = `set_aside`
+    set_aside: float  # the set-aside δ
+    gaussian: Offers  # offers (reserve, μ²), the cheapest first: μ² if `reserve` is left after it
+    divergences: tuple[float, ...]  # Rényi divergence at each order of the filter
+    whole_epsilon: Fraction | float  # for plain addition: ε at δ = `whole_delta`
+    # 0 for a pure event; the δ that was told; else all of the budget's.
     whole_delta: Fraction | float
-    alone: float
+    alone: float  # ε at all of the budget's δ
 
 
 def price(limits: Limits, event: dp.DpEvent, delta: float | None = None) -> tuple[Costs, ...]:

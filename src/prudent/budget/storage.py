@@ -391,9 +391,7 @@ def _check_address(address: str) -> None:
 def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
     """The store at a path or at an address of PostgreSQL.
 
-    Args:
-        location: Where.
-        create: Whether to make a new file, or a table in the database, if there is none.
+    Makes a new file, or a table in the database, if there is none and `create` is true.
     """
     text = os.fspath(location) if isinstance(location, os.PathLike | str) else ""
     if not isinstance(text, str) or not text or "\0" in text:

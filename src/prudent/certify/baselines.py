@@ -41,12 +41,7 @@ def certified_by_others(
 ) -> Iterator[tuple[str, Decided]]:
     """The name of each rule, and what it predicts and certifies.
 
-    Args:
-        records: Codes of the records.
-        labels: Their classes.
-        queries: Codes of the queries.
-        classes: How many classes there are.
-        ramp: Of the cosine to the records themselves; see `Landmarks`.
+    Records and queries are given by their codes; see `Landmarks` for the ramp.
     """
     alike = _likes(records, labels, queries, classes)
     yield f"DPA, {PARTS:,} parts", by_votes(alike[0])

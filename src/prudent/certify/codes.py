@@ -47,11 +47,7 @@ def nearest(
 ) -> npt.NDArray[np.int64]:
     """The number of the landmark with the largest product with each code; the first, if several.
 
-    Args:
-        codes: Of records.
-        landmarks: Of the landmarks.
-        less: What is taken off the products of each landmark.
-        rows: Records at a time.
+    `less` is taken off the products of each landmark.
     """
     parts = [
         (each if less is None else each - less).argmax(axis=1)

@@ -91,12 +91,7 @@ def partition_of(
 ) -> Partition:
     """The public partition that the arguments of a classifier describe, checked.
 
-    Args:
-        features: As for `CertifiedClassifier`.
-        landmarks: As for `CertifiedClassifier`.
-        ramp: As for `CertifiedClassifier`.
-        width: How many numbers each record has, where that is known.
-        classes: How many classes there are.
+    `width` is how many numbers each record has, where that is known.
     """
     counted = isinstance(landmarks, int)
     if isinstance(features, str):

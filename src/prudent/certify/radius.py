@@ -48,11 +48,7 @@ Weights = npt.NDArray[np.float32]
 def scores_of(weights: Weights, cells: Whole, totals: Whole, tables: int) -> Whole:
     """The score of each class at each query, exactly.
 
-    Args:
-        weights: One row per query.
-        cells: Counts, one row per class.
-        totals: Records of each class.
-        tables: How many cells a record is in.
+    Weights have one row per query, counts one per class.
     """
     half = STEPS * tables * totals
     largest = 2 * STEPS * int(np.abs(cells).sum(axis=1).max(initial=0))
@@ -64,12 +60,7 @@ def scores_of(weights: Weights, cells: Whole, totals: Whole, tables: int) -> Who
 
 
 def moves_of(weights: Weights, sizes: Sequence[int]) -> Whole:
-    """The most that one record can move a score at each query: m of the theorem.
-
-    Args:
-        weights: One row per query.
-        sizes: How many cells each table has.
-    """
+    """The most that one record can move a score at each query: m of the theorem."""
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     most = np.maximum.reduceat(weights, starts, axis=1).astype(np.int64).sum(axis=1)
     least = np.minimum.reduceat(weights, starts, axis=1).astype(np.int64).sum(axis=1)

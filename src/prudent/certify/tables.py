@@ -60,15 +60,7 @@ def counts_of_table(
 ) -> Counts:
     """Charge the ledger, count the rows of a table and release the counts.
 
-    Args:
-        known: The cells, the classes and the price.
-        data: As for `prudent.release.histogram`.
-        column: The column with cell numbers, or with vectors.
-        label: The column with the label.
-        ledger: Charged before any row is read.
-        receipt: Where to write the receipt.
-        noise: Source of randomness; None uses the operating system's.
-        table: Options of a table.
+    `column` holds cell numbers, or vectors.
     """
     if unknown := set(table) - set(TABLE_OPTIONS):
         names = ", ".join(TABLE_OPTIONS)

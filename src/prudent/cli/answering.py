@@ -239,14 +239,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
 def answer(
     request: Request, statistic: str, *, draw: Callable[[Any], None] | None = None, **own: Any
 ) -> None:
-    """Release, print what came of it, and end with the exit status that says so.
-
-    Args:
-        request: The options of every release.
-        statistic: The name of the library's function.
-        draw: Draws what was released.
-        **own: The options of this statistic.
-    """
+    """Release, print what came of it, and end with the exit status that says so."""
     from prudent import release
 
     if request.source is None and request.connect is None:
@@ -265,13 +258,7 @@ def answer(
 def ask_and_print(
     request: Request, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
 ) -> None:
-    """Ask, print what came of it, and end with the exit status that says so.
-
-    Args:
-        request: What says how to print, and which budget to charge.
-        ask: Takes the ledger, and whether it is a dry run.
-        draw: Draws what was released.
-    """
+    """Ask, print what came of it, and end with the exit status that says so."""
     if request.dry_run:
         _print_preview(request, ask(dry_run=True))
         return

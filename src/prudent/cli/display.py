@@ -61,9 +61,7 @@ def neutral(text: object, *, keep: str = "") -> str:
     That takes in line ends, characters that turn the direction of writing, and halves of
     surrogate pairs, which no stream can write.
 
-    Args:
-        text: Anything; its `str`.
-        keep: Characters to leave as they are.
+    The characters in `keep` are left as they are.
     """
     return "".join(
         each if each.isprintable() or each in keep else repr(each)[1:-1] for each in str(text)

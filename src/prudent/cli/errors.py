@@ -65,12 +65,7 @@ class Fault(NamedTuple):
 
 
 def report(error: Exception, command: Any) -> int:
-    """Prints an error and returns the exit status that goes with it.
-
-    Args:
-        error: What a command raised.
-        command: The whole command line, whose options are the flags there are.
-    """
+    """Prints an error and returns the exit status that goes with it."""
     fault = _fault(error, command)
     if not fault.text:
         return 0

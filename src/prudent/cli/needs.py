@@ -80,12 +80,7 @@ NEEDS_OF_OPTIONS: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
 
 
 def of(command: str, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The extras that a command needs.
-
-    Args:
-        command: Its name without `prudent`, such as "release median".
-        values: Its options.
-    """
+    """The extras that a command needs."""
     names = command.split()
     holders = (" ".join(names[:length]) for length in range(len(names), 0, -1))
     listed = next(holder for holder in holders if holder in NEEDS)

@@ -177,9 +177,7 @@ def quiet() -> Any:
 def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
     """The test that `kind:scale` names; None for `none`.
 
-    Args:
-        text: As given.
-        scale_needed: Whether the scale must be there; where it is solved for it need not be.
+    Where the scale is solved for it need not be there.
 
     Raises:
         ValueError: naming the choices, if it is none of them.

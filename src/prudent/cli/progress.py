@@ -32,9 +32,7 @@ _shown: "ProgressLine | None" = None
 def shown(title: str, *, quiet: bool) -> Iterator[None]:
     """Show the progress of the block, if standard error is a terminal.
 
-    Args:
-        title: What the line says until a computation names a part.
-        quiet: Whether to show nothing.
+    The title stands there until a computation names a part.
     """
     global _shown
     stream = sys.stderr

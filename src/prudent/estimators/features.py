@@ -115,27 +115,18 @@ class StandardFeatures:
 
 @attrs.frozen(eq=False)
 class Whitening:
-    """A released second moment of features, and the map that whitens them.
+    """A released second moment of features, and the map that whitens them."""
 
-    Attributes:
-        features: What standardises the columns.
-        radius: Rows of features are clipped to this length.
-        eigenvalues: Those of the released second moment, at least 0, without the ridge.
-        ridge: What was added to them.
-        noise: Standard deviation of the noise of an entry off the diagonal.
-        penalty: What was added to the diagonal, for rows of the mean weight after clipping.
-        root: The whitening matrix: columns are eigenvectors over the roots of the eigenvalues.
-        reach: Whitened rows are clipped to this length.
-    """
-
-    features: StandardFeatures
-    radius: float
-    eigenvalues: FloatArray
-    ridge: float
-    noise: float
+    features: StandardFeatures  # what standardises the columns
+    radius: float  # rows of features are clipped to this length
+    eigenvalues: FloatArray  # those of the released second moment, at least 0, without the ridge
+    ridge: float  # what was added to them
+    noise: float  # standard deviation of the noise of an entry off the diagonal
+    # What was added to the diagonal, for rows of the mean weight after clipping.
     penalty: FloatArray
+    # The whitening matrix: columns are eigenvectors over the roots of the eigenvalues.
     root: FloatArray
-    reach: float
+    reach: float  # whitened rows are clipped to this length
 
     @classmethod
     def release(

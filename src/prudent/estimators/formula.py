@@ -42,19 +42,13 @@ _TERM = re.compile(
 
 @attrs.frozen
 class FormulaColumn:
-    """A term of a formula.
+    """A term of a formula."""
 
-    Attributes:
-        name: The column of the table.
-        kind: "number", "missing" for a number that may be missing, or "category".
-        levels: The levels of a category; None if they are to be found privately.
-        other: Whether a category has a further level, for all that are not listed.
-    """
-
-    name: str
-    kind: str = "number"
+    name: str  # the column of the table
+    kind: str = "number"  # "number", "missing" for a number that may be missing, or "category"
+    # The levels of a category; None if they are to be found privately.
     levels: tuple[Hashable, ...] | None = None
-    other: bool = False
+    other: bool = False  # whether a category has a further level, for all that are not listed
 
     def features(self) -> list[str]:
         """The names of the features that it becomes."""

@@ -30,16 +30,11 @@ _SEARCH_FACTOR = 50.0
 
 @attrs.frozen
 class BudgetPart:
-    """Releases of one kind, which share a fraction of μ² equally.
+    """Releases of one kind, which share a fraction of μ² equally."""
 
-    Attributes:
-        share: The fraction of μ².
-        times: The number of releases; 0 means that this part is not used.
-        choice: Whether they are choices by the exponential mechanism; otherwise Gaussian sums.
-    """
-
-    share: float
-    times: int = 1
+    share: float  # the fraction of μ²
+    times: int = 1  # the number of releases; 0 means that this part is not used
+    # Whether they are choices by the exponential mechanism; otherwise Gaussian sums.
     choice: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -77,19 +72,13 @@ class Prices:
     Guarantee:
         If each part is used at most as often as it says, the model has the privacy of `event`, and
         is (ε, δ)-DP for adding or removing one record.
-
-    Attributes:
-        epsilon: ε of the model.
-        delta: δ of the model.
-        parts: The parts by name; a part that is used 0 times is left out.
-        mu: The total μ of the parts.
-        also: Events of what else the model releases, at a price of its own.
     """
 
-    epsilon: float
-    delta: float
-    parts: Mapping[str, BudgetPart]
-    mu: float
+    epsilon: float  # ε of the model
+    delta: float  # δ of the model
+    parts: Mapping[str, BudgetPart]  # the parts by name; a part that is used 0 times is left out
+    mu: float  # the total μ of the parts
+    # Events of what else the model releases, at a price of its own.
     also: tuple[dp.DpEvent, ...] = ()
 
     @property

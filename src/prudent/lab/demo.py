@@ -107,10 +107,7 @@ def certify(
 ) -> CertifyResult:
     """What a classifier on a data set, without corruption, certifies and attacks achieve.
 
-    Args:
-        dataset: As for `load`.
-        classifier: The classifier.
-        records: Numbers of bad records with which it is attacked; 0 is no attack.
+    `records` are the numbers of bad records with which it is attacked; 0 is no attack.
     """
     torch.set_num_threads(1)  # training runs have the other cores
     data = load(dataset)
@@ -136,19 +133,13 @@ EVALUATIONS = 12
 
 @attrs.frozen
 class Entry:
-    """One training run of the demo.
+    """One training run of the demo."""
 
-    Attributes:
-        key: Name of the run and its folder.
-        title: Name for display.
-        experiment: The experiment to run.
-        model: What is trained: "network", the usual one; "linear", a linear model of the pixels;
-            or the name of a recipe.
-    """
-
-    key: str
-    title: str
-    experiment: Experiment
+    key: str  # name of the run and its folder
+    title: str  # name for display
+    experiment: Experiment  # the experiment to run
+    # What is trained: "network", the usual one; "linear", a linear model of the pixels; or the name
+    # of a recipe.
     model: str = "network"
 
     def setup(self) -> Setup | None:
@@ -272,16 +263,11 @@ FULL = Size(entries, CLASSIFIERS, tuple(RECORDS))
 
 @attrs.frozen
 class Demo:
-    """What the demo found.
+    """What the demo found."""
 
-    Attributes:
-        rows: One row per training run: key, title, accuracy, epsilon, noise_multiplier,
-            pass_rate, curve.
-        certified: What each classifier certifies on the same data, before any corruption.
-    """
-
+    # One row per training run: key, title, accuracy, epsilon, noise_multiplier, pass_rate, curve.
     rows: list[dict[str, Any]]
-    certified: Certified
+    certified: Certified  # what each classifier certifies on the same data, before any corruption
 
     def plain(self) -> dict[str, Any]:
         """The demo as JSON holds it; accuracies of runs are fractions, certified ones percent."""

@@ -40,9 +40,7 @@ class Release(Protocol):
     def apply(self, data: Dataset, key: Key) -> Dataset:
         """The data set mapped, record by record, by a function of what is released.
 
-        Args:
-            data: The prepared records.
-            key: The key of the noise; training draws from other positions of its keystream.
+        Training draws from other positions of the keystream of the key.
         """
 
 
@@ -68,43 +66,30 @@ class Setup:
         same ε: `prepare` maps each record by a public function of that record alone, so data sets
         that differ in one record still do so when prepared. What `release` costs is part of the
         plan, and so of every ε.
-
-    Attributes:
-        prepare: The public map of records; it may place them on the device.
-        release: What is released before training; None: nothing.
-        build: Makes the model.
-        loss: Loss per record, of outputs and targets.
-        scheduler: Makes the learning rate schedule for a number of steps; None: a constant rate.
-        execution: Settings that cannot change the guarantee; device and seed are replaced.
     """
 
-    prepare: Prepare = unchanged
-    release: Release | None = None
-    build: Build = build_model
+    prepare: Prepare = unchanged  # the public map of records; it may place them on the device
+    release: Release | None = None  # what is released before training; None: nothing
+    build: Build = build_model  # makes the model
+    # Loss per record, of outputs and targets.
     loss: Loss = attrs.field(factory=lambda: nn.CrossEntropyLoss(reduction="none"))
+    # Makes the learning rate schedule for a number of steps; None: a constant rate.
     scheduler: Callable[[int], Scheduler] | None = None
+    # Settings that cannot change the guarantee; device and seed are replaced.
     execution: Execution = attrs.field(factory=Execution)
 
 
 @attrs.frozen(kw_only=True)
 class Recipe:
-    """A tuned experiment: `run(recipe.settings(seed=1), setup=recipe.setup)` runs it.
+    """A tuned experiment: `run(recipe.settings(seed=1), setup=recipe.setup)` runs it."""
 
-    Attributes:
-        name: Name for `--recipe`.
-        summary: What it does, in one line.
-        anchor: The published result it is compared with.
-        experiment: The settings of the method that does best.
-        others: The settings that other methods change, by method.
-        setup: The public map of records, the model and the loss.
-    """
-
-    name: str
-    summary: str
-    anchor: str
-    experiment: Experiment
+    name: str  # name for `--recipe`
+    summary: str  # what it does, in one line
+    anchor: str  # the published result it is compared with
+    experiment: Experiment  # the settings of the method that does best
+    # The settings that other methods change, by method.
     others: Mapping[Method, Mapping[str, Any]] = attrs.field(factory=dict)
-    setup: Setup
+    setup: Setup  # the public map of records, the model and the loss
 
     def settings(self, **changes: Any) -> Experiment:
         """The recipe's experiment with these changes; `method` brings that method's settings."""
@@ -115,18 +100,12 @@ class Recipe:
 
 @attrs.frozen
 class ExperimentResult:
-    """The result of an experiment.
+    """The result of an experiment."""
 
-    Attributes:
-        experiment: The experiment that was run.
-        fitted: The model, the plan that was executed, and its history.
-        accuracy: Accuracy on the clean test part.
-        epsilon: ε of the run at the experiment's δ; infinite if the plan does not cover the run.
-    """
-
-    experiment: Experiment
-    fitted: Fitted
-    accuracy: float
+    experiment: Experiment  # the experiment that was run
+    fitted: Fitted  # the model, the plan that was executed, and its history
+    accuracy: float  # accuracy on the clean test part
+    # ε of the run at the experiment's δ; infinite if the plan does not cover the run.
     epsilon: float
 
     def plain(self) -> dict[str, Any]:

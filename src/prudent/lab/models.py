@@ -43,10 +43,7 @@ def tutorial_cnn(
     convolution pads as TensorFlow's "same" does, which for stride 2, kernel 8 and an even size is 3
     on every side.
 
-    Args:
-        shape: channels, height and width of an image.
-        classes: the number of outputs.
-        seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
+    Initial weights are Glorot-uniform; biases are zero.
     """
     channels, *sides = [
         _validate.count(1, shape=size) for size in _validate.values(shape=shape)
@@ -84,11 +81,8 @@ def opacus_cnn(
 ) -> nn.Sequential:
     """The network of the CIFAR-10 example of Opacus: four convolutions with average pooling.
 
-    Args:
-        shape: channels, height and width of an image; sides of at least 8.
-        classes: the number of outputs.
-        seed: seed of the initial weights and biases, which are uniform within 1/√(inputs of a
-            unit), as PyTorch's default.
+    Sides of an image are at least 8. Initial weights and biases are uniform within 1/√(inputs
+    of a unit), as PyTorch's default.
     """
     channels, classes = _image(shape, 8), _outputs(classes)
     layers: list[nn.Module] = []
@@ -110,10 +104,8 @@ def tanh_cnn(
 ) -> nn.Sequential:
     """Eight convolutions with tanh and average pooling, for CIFAR-10 (Papernot et al., 2021).
 
-    Args:
-        shape: channels, height and width of an image; sides of at least 8.
-        classes: the number of outputs, each the average of a channel of the last convolution.
-        seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
+    Sides of an image are at least 8; each output is the average of a channel of the last
+    convolution. Initial weights are Glorot-uniform; biases are zero.
     """
     inputs, classes = _image(shape, 8), _outputs(classes)
     layers: list[nn.Module] = []
@@ -148,11 +140,7 @@ def multilayer_perceptron(
 ) -> nn.Sequential:
     """Dense layers with ReLU in between, for tables or features.
 
-    Args:
-        shape: the shape of one record; it is flattened.
-        classes: the number of outputs.
-        hidden: the widths of the hidden layers.
-        seed: seed of the initial weights, which are Glorot-uniform; biases are zero.
+    A record is flattened. Initial weights are Glorot-uniform; biases are zero.
     """
     sizes = [_validate.count(1, shape=size) for size in _validate.values(shape=shape)]
     widths = [math.prod(sizes), *_validate.values(hidden=hidden), classes]

@@ -75,15 +75,6 @@ class SettingSearch:
     Some of the training records are held out. Each candidate trains on the others with settings of
     its own, and is scored by how many held-out records it labels correctly, with noise.
 
-    Attributes:
-        experiment: What is tuned. Its ε, if there is one, is that of the whole search, from which
-            the noise of a candidate is solved; otherwise its noise is used. Steps must be given.
-        space: The settings that are tried.
-        trials: The distribution of the number of candidates.
-        held_out: The fraction of the training records that are held out. Which ones is public and
-            depends on their number alone.
-        score_noise: The scale of the discrete Laplace noise of the score, in records.
-
     Guarantee:
         The number of records is public (neighbours by `ZERO_OUT` or replace-one), so on
         neighbouring data sets the same positions are held out. A person with one record affects
@@ -92,11 +83,15 @@ class SettingSearch:
         the score counts one record of each, so a person affects one of the two.
     """
 
+    # What is tuned. Its ε, if there is one, is that of the whole search, from which the noise of a
+    # candidate is solved; otherwise its noise is used. Steps must be given.
     experiment: Experiment
-    space: SettingRanges
-    trials: TrialCount
+    space: SettingRanges  # the settings that are tried
+    trials: TrialCount  # the distribution of the number of candidates
+    # The fraction of the training records that are held out. Which ones is public and depends on
+    # their number alone.
     held_out: float = 0.1
-    score_noise: float = 10.0
+    score_noise: float = 10.0  # the scale of the discrete Laplace noise of the score, in records
 
     def __attrs_post_init__(self) -> None:
         _validate.between(0, 0.9, ends="(]", held_out=self.held_out)

@@ -96,14 +96,10 @@ Tree = Leaf | Node
 
 @attrs.frozen
 class Form:
-    """The form of one record: public.
+    """The form of one record: public."""
 
-    Attributes:
-        tree: Structure, number types and shapes.
-        cut: Cut tensors that are longer than the form along their first axis, such as texts.
-    """
-
-    tree: Tree
+    tree: Tree  # structure, number types and shapes
+    # Cut tensors that are longer than the form along their first axis, such as texts.
     cut: bool = attrs.field(default=False, eq=False)
 
     @classmethod

@@ -177,11 +177,7 @@ def side_by_side(
 ) -> None:
     """Run candidates in several processes; one whose process dies has the worst score.
 
-    Args:
-        run: Runs a candidate; picklable.
-        jobs: The candidates.
-        workers: The number of processes.
-        ended: Called with the number of each candidate that has ended.
+    `run` is picklable; `ended` is called with the number of each candidate that has ended.
 
     Raises:
         RuntimeError: If a process dies before it has a candidate.

@@ -115,9 +115,7 @@ def _call(run: Run) -> Any:
 def exact_epsilon(laws: Sequence[npt.ArrayLike], delta: float) -> float:
     """Return the least ε for which two distributions on the same outcomes are (ε, δ)-close.
 
-    Args:
-        laws: The probabilities of all outcomes with the record, and without it.
-        delta: δ, in [0, 1).
+    `laws` are the probabilities of all outcomes with the record, and without it.
     """
     _validate.between(0, 1, ends="[)", delta=delta)
     more, fewer = (np.asarray(law, np.float64) for law in laws)
@@ -171,13 +169,7 @@ def laplace_case(
 ) -> Case:
     """A case of Laplace noise on one number or several, which a record moves.
 
-    Args:
-        name: The name of the case.
-        prepare: See `Case`.
-        pair: See `Case`.
-        epsilon: ε of the claim.
-        rate: The loss of one number per unit, at most; None: ε.
-        call: See `Case`.
+    The loss of one number is at most `rate` per unit; by default ε.
     """
     rate = epsilon if rate is None else rate
     more, fewer = (np.array(prepare(data, Silent())(), np.float64) for data in pair)

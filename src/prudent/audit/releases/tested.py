@@ -85,51 +85,32 @@ def quantile(epsilon: float, delta: float) -> Case:
 
 def _of_quantile(name: str, p: Fraction, epsilon: float, delta: float) -> Case:
     mechanism = _calibrated(epsilon, delta)
-
-    def measure(data: Any) -> RobustValue:
-        return margins.quantile(
-            _column(data), mechanism.lattice, p, propose=mechanism.steps, cap=mechanism.cap
-        )
-
+    measure = _measure(mechanism, margins.quantile, p)
     # The margin of m records within τ of each other is about m (1 - P)/P, P = max(p, 1 - p).
     larger = max(p, 1 - p)
     about = math.floor((mechanism.threshold + 1) * larger / (1 - larger))
     sizes = range(max(2, about - 12), about + 12)
     pair = _search(mechanism, measure, _two_values(sizes, (p,)))
-    call = partial(statistics.quantile, p=str(p), propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    call = partial(statistics.quantile, p=str(p), propose=_PROPOSE)
     return _case(name, mechanism, measure, pair, epsilon, delta, call)
 
 
 def iqr(epsilon: float, delta: float) -> Case:
     """The interquartile range of records at two values that are τ apart."""
     mechanism = _calibrated(epsilon, delta)
-
-    def measure(data: Any) -> RobustValue:
-        return margins.interquartile_range(
-            _column(data), mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
-        )
-
+    measure = _measure(mechanism, margins.interquartile_range)
     about = 3 * (mechanism.threshold + 1)
     pairs = _two_values(range(max(2, about - 6), about + 6), (Fraction(1, 4), Fraction(3, 4)))
     pair = _search(mechanism, measure, pairs)
-    call = partial(statistics.iqr, propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    call = partial(statistics.iqr, propose=_PROPOSE)
     return _case("iqr", mechanism, measure, pair, epsilon, delta, call)
 
 
 def trimmed_mean(epsilon: float, delta: float) -> Case:
     """The trimmed mean: a record at an end uses up the margin, and leaves one record untrimmed."""
     mechanism = _calibrated(epsilon, delta, bounds=_BOUNDS)
-    trim, default = mechanism.threshold + 8, -mechanism.steps
-
-    def measure(data: Any) -> RobustValue:
-        return trimmed.trimmed_mean(
-            _column(data),
-            mechanism.lattice,
-            trim,
-            default=default,
-            propose=mechanism.steps,
-            cap=mechanism.cap,
-        )
+    trim = mechanism.threshold + 8
+    measure = _measure(mechanism, trimmed.trimmed_mean, trim, default=-mechanism.steps)
 
     def pairs() -> Pairs:
         for extreme in range(trim + 1):
@@ -137,26 +118,15 @@ def trimmed_mean(epsilon: float, delta: float) -> Case:
             yield [*fewer, _OUTSIDE * _BOUNDS[1]], fewer
 
     pair = _search(mechanism, measure, list(pairs())[4:12])
-    call = partial(
-        statistics.trimmed_mean,
-        trim=trim,
-        propose=_PROPOSE,
-        default=-_PROPOSE,
-        bounds=_BOUNDS,
-        epsilon=epsilon,
-        delta=delta,
-    )
+    own: Any = {"trim": trim, "propose": _PROPOSE, "default": -_PROPOSE, "bounds": _BOUNDS}
+    call = partial(statistics.trimmed_mean, **own)
     return _case("trimmed-mean", mechanism, measure, pair, epsilon, delta, call)
 
 
 def mode_of_numbers(epsilon: float, delta: float) -> Case:
     """The mode of numbers: two values that are τ apart are about equally frequent."""
     mechanism = _calibrated(epsilon, delta)
-
-    def measure(data: Any) -> RobustValue:
-        return margins.lattice_mode(
-            _column(data), mechanism.lattice, propose=mechanism.steps, cap=mechanism.cap
-        )
+    measure = _measure(mechanism, margins.lattice_mode)
 
     def pairs() -> Pairs:
         for often in range(max(1, mechanism.threshold - 2), mechanism.threshold + 4):
@@ -166,7 +136,7 @@ def mode_of_numbers(epsilon: float, delta: float) -> Case:
             yield tie, tie[1:]
 
     pair = _search(mechanism, measure, pairs())
-    call = partial(statistics.mode, propose=_PROPOSE, epsilon=epsilon, delta=delta)
+    call = partial(statistics.mode, propose=_PROPOSE)
     return _case("mode-of-numbers", mechanism, measure, pair, epsilon, delta, call)
 
 
@@ -176,11 +146,10 @@ def mode(epsilon: float, delta: float) -> Case:
     often = mechanism.threshold + 2
 
     def measure(data: Any) -> RobustValue:
-        return margins.category_mode(_column(data), None, cap=mechanism.cap)
+        return margins.category_mode(ArrayColumn(np.array(data)), None, cap=mechanism.cap)
 
     pair = ["a"] * often, ["a"] * (often - 1)
-    call = partial(statistics.mode, epsilon=epsilon, delta=delta)
-    return _case("mode", mechanism, measure, pair, epsilon, delta, call)
+    return _case("mode", mechanism, measure, pair, epsilon, delta, statistics.mode)
 
 
 def trimmed_sum(epsilon: float, delta: float) -> Case:
@@ -213,6 +182,8 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         pair = [measure(each) for each in data]
         return [_gaussian_law(mechanism, each, pair) for each in pair]
 
+    options: Any = {"trim": trim, "propose": _PROPOSE, "bound": _LONGEST}
+    options |= {"epsilon": epsilon, "delta": delta}
     margins = range(mechanism.threshold, mechanism.threshold + _FURTHER)
     more, fewer = max(map(rows, margins), key=lambda data: _distance(laws(data)))
     return Case(
@@ -221,15 +192,7 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         delta=delta,
         pair=(more, fewer),
         prepare=_prepare(mechanism, measure),
-        call=lambda data, noise: statistics.trimmed_sum(
-            data,
-            trim=trim,
-            propose=_PROPOSE,
-            bound=_LONGEST,
-            epsilon=epsilon,
-            delta=delta,
-            noise=noise,
-        ),
+        call=lambda data, noise: statistics.trimmed_sum(data, noise=noise, **options),
         score=_score(mechanism, measure(more), measure(fewer)),
         exact=exact_epsilon(laws((more, fewer)), delta),
         delta_at=(0.0, float(PldAccountant().compose(mechanism.event).get_delta(0.0))),
@@ -255,8 +218,17 @@ def _calibrated(
     )
 
 
-def _column(data: Sequence[Any]) -> ArrayColumn:
-    return ArrayColumn(np.array(data))
+def _measure(
+    mechanism: ProposeTestReleaseMechanism,
+    margin: Callable[..., RobustValue],
+    *own: Any,
+    **more: Any,
+) -> Measure:
+    """What a margin measures of a column, as the mechanism asks it."""
+    common: Any = {"propose": mechanism.steps, "cap": mechanism.cap}
+    return lambda data: margin(
+        ArrayColumn(np.array(data)), mechanism.lattice, *own, **common, **more
+    )
 
 
 def _two_values(sizes: Sequence[int], ranks: Sequence[Fraction]) -> Pairs:
@@ -306,7 +278,9 @@ def _case(
         delta=delta,
         pair=pair,
         prepare=_prepare(mechanism, measure),
-        call=None if call is None else lambda data, noise: call(np.array(data), noise=noise),
+        call=None
+        if call is None
+        else lambda data, noise: call(np.array(data), epsilon=epsilon, delta=delta, noise=noise),
         score=_score(mechanism, *measured),
         exact=exact_epsilon(laws, delta),
     )

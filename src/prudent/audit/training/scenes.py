@@ -147,19 +147,13 @@ def _unit() -> Tensor:
 
 @attrs.frozen(eq=False)
 class Releases:
-    """What an attacker sees of many runs; every array has the shape (runs, steps).
+    """What an attacker sees of many runs; every array has the shape (runs, steps)."""
 
-    Attributes:
-        along: The released gradient along the direction of the canary, times the expected batch.
-        passed: Whether the test passed.
-        noisy_margin: The noisy margin of the test; to be used only if the plan reveals it.
-        trim: F of each step.
-    """
-
+    # The released gradient along the direction of the canary, times the expected batch.
     along: FloatArray
-    passed: BoolArray
-    noisy_margin: FloatArray
-    trim: FloatArray
+    passed: BoolArray  # whether the test passed
+    noisy_margin: FloatArray  # the noisy margin of the test; to be used only if the plan reveals it
+    trim: FloatArray  # F of each step
 
     @classmethod
     def joined(cls, parts: "list[Releases]") -> "Releases":
@@ -287,14 +281,10 @@ class StepBranch:
 
 @attrs.frozen(eq=False)
 class Likelihood:
-    """The distribution of what an honest step shows in a scene.
+    """The distribution of what an honest step shows in a scene."""
 
-    Attributes:
-        plan: The plan.
-        scene: The records. Unless the rate is 1, those besides the canary must have no gradient.
-    """
-
-    plan: Plan
+    plan: Plan  # the plan
+    # The records. Unless the rate is 1, those besides the canary must have no gradient.
     scene: Scene
 
     @property

@@ -164,24 +164,15 @@ def _expected(
 
 @attrs.frozen(eq=False)
 class CanaryAttack:
-    """A way to tell runs with the canary from runs without it.
+    """A way to tell runs with the canary from runs without it."""
 
-    Attributes:
-        name: What is done.
-        scene: The records and the canary.
-        score: High where a run speaks for the canary.
-        runs: The number of runs to count.
-        in_lanes: Whether many runs share one, each in a coordinate of its own.
-        is_likelihood: Whether the score is the log-likelihood ratio of an honest run.
-        slots: If given, the canary is a person with so many records, all of which count in a step.
-    """
-
-    name: str
-    scene: Scene
-    score: Score
-    runs: int
-    in_lanes: bool = False
-    is_likelihood: bool = True
+    name: str  # what is done
+    scene: Scene  # the records and the canary
+    score: Score  # high where a run speaks for the canary
+    runs: int  # the number of runs to count
+    in_lanes: bool = False  # whether many runs share one, each in a coordinate of its own
+    is_likelihood: bool = True  # whether the score is the log-likelihood ratio of an honest run
+    # If given, the canary is a person with so many records, all of which count in a step.
     slots: int | None = None
 
     def releases(self, plan: Plan, coins: BoolArray) -> Releases:

@@ -108,15 +108,11 @@ class Images:
 
     Pixels are bytes from 0 to 255, or numbers from 0 to 1: an image without a number above 1 is
     read as the latter. So the code depends on the numbers, not on the type that holds them.
-
-    Attributes:
-        name: As for `Features`.
-        digest: As for `Features`.
-        networks: The networks, with the length of the code of each in the code of an image.
     """
 
-    name: str
-    digest: str
+    name: str  # as for `Features`
+    digest: str  # as for `Features`
+    # The networks, with the length of the code of each in the code of an image.
     networks: tuple[tuple[Network, float], ...]
 
     @property

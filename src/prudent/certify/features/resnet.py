@@ -250,20 +250,14 @@ class Whitened:
 
     Every step is of one row alone: roots are rounded to whole numbers, and their products with
     whole numbers, and all sums of these, are exact in float64.
-
-    Attributes:
-        centre: Subtracted from the roots, in steps.
-        matrix: From roots to directions, whole numbers, (features, directions).
-        digest: As for `Features`.
-        embedding: From images to features; None: records are features already.
-        name: As for `Features`.
     """
 
-    centre: Real
-    matrix: Real
-    digest: str
+    centre: Real  # subtracted from the roots, in steps
+    matrix: Real  # from roots to directions, whole numbers, (features, directions)
+    digest: str  # as for `Features`
+    # From images to features; None: records are features already.
     embedding: ResNet18Embedding | None = None
-    name: str = "resnet18"
+    name: str = "resnet18"  # as for `Features`
 
     @property
     def width(self) -> int:

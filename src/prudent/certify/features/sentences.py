@@ -200,22 +200,14 @@ def _bytes(record: Any) -> npt.NDArray[np.uint8]:
 
 @attrs.frozen(eq=False)
 class Intervals:
-    """A partition by one number per record and the interval it is in.
+    """A partition by one number per record and the interval it is in."""
 
-    Attributes:
-        name: As for `Partition`.
-        digest: As for `Partition`.
-        centre: Subtracted from embeddings of length 1.
-        direction: Its inner product with what remains is the number.
-        provenance: How both were made.
-        embedding: From records to embeddings; None: records are embeddings already.
-    """
-
-    name: str
-    digest: str
-    centre: Real
-    direction: Real
-    provenance: dict[str, Any] = attrs.field(factory=dict)
+    name: str  # as for `Partition`
+    digest: str  # as for `Partition`
+    centre: Real  # subtracted from embeddings of length 1
+    direction: Real  # its inner product with what remains is the number
+    provenance: dict[str, Any] = attrs.field(factory=dict)  # how both were made
+    # From records to embeddings; None: records are embeddings already.
     embedding: MiniLMEmbedding | None = None
 
     @property

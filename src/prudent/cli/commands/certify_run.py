@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -100,17 +100,29 @@ def run(
     runs = len(results) if len(results) > 1 else None
     mean = sum(results) / len(results)
     certifier = Certifier(event, ran_under if relation is None else Relation(relation))
-    found = [
+    proved = [
         certifier.certificate(accuracy=mean, records=count, runs=runs, confidence=confidence)
         for count in records
     ]
-    expected = found[0].expected
+    expected = proved[0].expected
     most = None if above is None else certifier.withstands(accuracy=expected, above=above)
+    found = _Found(proved, metric, len(results), max(prices, key=str), ran_under, above, most)
     if as_json:
-        plain = _plain(found, metric, len(results), max(prices, key=str), above, most)
-        echo_json(plain)
+        echo_json(_plain(found))
     else:
-        _show(found, metric, max(prices, key=str), ran_under, above, most)
+        _show(found)
+
+
+class _Found(NamedTuple):
+    """What the runs prove."""
+
+    certificates: "list[AccuracyCertificate]"
+    metric: str
+    runs: int
+    price: Price
+    ran_under: "Relation"
+    above: float | None
+    most: int | None  # records that leave more than `above`
 
 
 def _one_plan(folders: list[Path]) -> "list[Paid]":
@@ -206,51 +218,38 @@ def _result(entry: dict[str, Any], metric: str, folder: Path) -> float:
     return float(value)
 
 
-def _plain(
-    found: "list[AccuracyCertificate]",
-    metric: str,
-    runs: int,
-    price: Price,
-    above: float | None,
-    most: int | None,
-) -> dict[str, Any]:
+def _plain(found: _Found) -> dict[str, Any]:
     """What `--json` prints."""
-    first = found[0]
+    first = found.certificates[0]
     return {
-        "metric": metric,
+        "metric": found.metric,
         "accuracy": first.accuracy,
-        "runs": runs,
+        "runs": found.runs,
         "expected": first.expected,
         "expected_is_assumed": first.runs is None,
         "confidence": first.confidence,
-        "epsilon": price[0],
-        "delta": price[1],
+        "epsilon": found.price[0],
+        "delta": found.price[1],
         "relation": first.relation.adjacency.value,
         "method": first.method.value,
-        "certificates": [{"records": one.records, "at_least": one.at_least} for one in found],
-        "withstands": None if most is None else {"above": above, "records": most},
+        "certificates": [
+            {"records": one.records, "at_least": one.at_least} for one in found.certificates
+        ],
+        "withstands": None if found.most is None else {"above": found.above, "records": found.most},
         "conditions": [*([_ONE_RUN] if first.runs is None else []), *_CONDITIONS],
     }
 
 
-def _show(
-    found: "list[AccuracyCertificate]",
-    metric: str,
-    price: Price,
-    ran_under: "Relation",
-    above: float | None,
-    most: int | None,
-) -> None:
-    first = found[0]
-    count = 1 if first.runs is None else first.runs
-    echo(f"{neutral(metric)} {first.accuracy:.6g}, {'one run' if count == 1 else f'{count} runs'}")
-    epsilon, delta = price
+def _show(found: _Found) -> None:
+    first, (epsilon, delta) = found.certificates[0], found.price
+    runs = "one run" if found.runs == 1 else f"{found.runs} runs"
+    echo(f"{neutral(found.metric)} {first.accuracy:.6g}, {runs}")
     if epsilon is not None:
-        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {ran_under}")
-    for one in found:
+        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {found.ran_under}")
+    for one in found.certificates:
         echo(one.sentence)
-    if most is not None:
-        echo(f"More than {above:g} is left by up to {most:,} bad records.")
+    if found.most is not None:
+        echo(f"More than {found.above:g} is left by up to {found.most:,} bad records.")
     if first.runs is None:
         remark(_ONE_RUN)
     for condition in _CONDITIONS:

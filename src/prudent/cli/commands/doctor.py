@@ -26,6 +26,10 @@ class DoctorFinding(NamedTuple):
     seen: str
 
 
+def _state(right: object) -> Literal["ok", "wrong"]:
+    return "ok" if right else "wrong"
+
+
 _MARKS = {"ok": "✓", "missing": "–", "wrong": "✗"}
 
 
@@ -73,7 +77,7 @@ def _made(check: Callable[[], Iterator[DoctorFinding]]) -> Iterator[DoctorFindin
 
 def _versions() -> Iterator[DoctorFinding]:
     python = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    supported: Literal["ok", "wrong"] = "ok" if sys.version_info >= (3, 11) else "wrong"
+    supported = _state(sys.version_info >= (3, 11))
     yield DoctorFinding("prudent", supported, f"{prudent.__version__}, {python}")
 
 
@@ -112,7 +116,7 @@ def _noise() -> Iterator[DoctorFinding]:
         drawn = [source.of_test(law) for _ in range(_DRAWS)]
         likely = _likelihood(drawn, law.tail)
         rejected = _likelihood(drawn, attrs.evolve(law, scale=1.5).tail) < _UNLIKELY
-        right: Literal["ok", "wrong"] = "ok" if likely >= _UNLIKELY and rejected else "wrong"
+        right = _state(likely >= _UNLIKELY and rejected)
         half = "half the scale is rejected" if rejected else "half the scale is NOT rejected"
         name = "Laplace" if isinstance(law, DiscreteLaplaceTest) else "Gaussian"
         seen = f"{_DRAWS:,} draws fit its law (p = {likely:.2g}); {half}"
@@ -143,14 +147,14 @@ def _prices() -> Iterator[DoctorFinding]:
         reveals=Reveals.MARGIN,
     )
     tested = run.epsilon(1e-5)
-    right: Literal["ok", "wrong"] = "ok" if 2.985 <= tested <= 2.987 else "wrong"
+    right = _state(2.985 <= tested <= 2.987)
     yield DoctorFinding("price, 8,000 tested steps", right, f"ε = {tested:.4f} (known: 2.986)")
     one = Run(noise_multiplier=2.0)
     epsilon = one.epsilon(1e-6)
     # The exact profile of one Gaussian (Balle and Wang 2018).
     left = special.ndtr(0.25 - 2 * epsilon)
     delta = left - special.ndtr(-0.25 - 2 * epsilon) * math.exp(epsilon)
-    exact: Literal["ok", "wrong"] = "ok" if 0.98e-6 <= delta <= 1.0000001e-6 else "wrong"
+    exact = _state(0.98e-6 <= delta <= 1.0000001e-6)
     yield DoctorFinding(
         "price, one Gaussian", exact, f"ε = {epsilon:.4f}; its profile has δ = {delta:.3g}"
     )
@@ -165,7 +169,7 @@ def _key_stream() -> Iterator[DoctorFinding]:
     values = normals(Key.random().stream(Purpose.NOISE).words(_DRAWS, step=0)).numpy()
     likely = float(stats.kstest(values, "norm").pvalue)
     rejected = stats.kstest(values * 0.5, "norm").pvalue < _UNLIKELY
-    right: Literal["ok", "wrong"] = "ok" if likely >= _UNLIKELY and rejected else "wrong"
+    right = _state(likely >= _UNLIKELY and rejected)
     seen = f"{_DRAWS:,} draws are normal (p = {likely:.2g})"
     yield DoctorFinding("noise of training", right, seen)
 

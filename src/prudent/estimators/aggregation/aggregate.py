@@ -1,6 +1,6 @@
 """Any statistic or model of a table, by the private median or vote of its values on disjoint parts.
 
-`aggregate` divides the records into parts (`prudent.estimators.parts`), calls a function of the
+`aggregate` divides the records into parts (`aggregation.parts`), calls a function of the
 caller's on each, and releases the median of the numbers it returns, chosen by the exponential
 mechanism without bounds, or the label that most parts vote for.
 

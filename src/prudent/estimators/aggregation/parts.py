@@ -85,16 +85,11 @@ def _combined(columns: Sequence[Digests], count: int) -> Digests:
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records
 class Records:
-    """Records in one of the containers that can be divided.
+    """Records in one of the containers that can be divided."""
 
-    Attributes:
-        count: How many there are. Private.
-        digests: The content of each.
-        take: Returns the records at some places, in this order, in the same kind of container.
-    """
-
-    count: int
-    digests: Callable[[], Digests]
+    count: int  # how many there are. Private.
+    digests: Callable[[], Digests]  # the content of each
+    # Returns the records at some places, in this order, in the same kind of container.
     take: Callable[[list[int]], Any]
 
     @classmethod

@@ -48,15 +48,11 @@ Errors = Callable[[FloatArray, Bins], FloatArray]
 
 @attrs.frozen
 class Tree:
-    """A public tree.
+    """A public tree."""
 
-    Attributes:
-        columns: The columns that are asked.
-        splits: The bin that each column is asked to be beyond; None: the leaves are the bins of the
-            one column.
-    """
-
-    columns: tuple[int, ...]
+    columns: tuple[int, ...]  # the columns that are asked
+    # The bin that each column is asked to be beyond; None: the leaves are the bins of the one
+    # column.
     splits: tuple[int, ...] | None = None
 
     @property
@@ -76,16 +72,11 @@ class Tree:
 
 @attrs.frozen(eq=False)
 class Forest:
-    """Public trees, with the released values of their leaves.
+    """Public trees, with the released values of their leaves."""
 
-    Attributes:
-        cuts: The released cuts of each column.
-        trees: The trees.
-        values: For each tree that has them: the value of each leaf, one column for each output.
-    """
-
-    cuts: list[FloatArray]
-    trees: list[Tree]
+    cuts: list[FloatArray]  # the released cuts of each column
+    trees: list[Tree]  # the trees
+    # For each tree that has them: the value of each leaf, one column for each output.
     values: list[FloatArray] = attrs.field(factory=list)
 
     def bins(self, rows: FloatArray) -> Bins:

@@ -9,7 +9,10 @@ from prudent.cli import completion, options
 from prudent.cli.display import echo_json, remark
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from prudent.lab.paper.results import Results
+    from prudent.lab.paper.runs.jobs import Job
 
 TABLES = (1, 2, 3, 4)
 
@@ -96,11 +99,9 @@ def table(
     $ prudent paper table 4 --run --seeds 3 --device cuda
     """
     from prudent import _validate
+    from prudent.lab.paper.report import cells, filling
 
     _validate.one_of(TABLES, paper_table=number)
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
-    from prudent.lab.paper.report import cells, filling
 
     datasets = cells.datasets(number)
     if dataset:
@@ -110,10 +111,8 @@ def table(
         number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
     )
     path = filling.results_path(size, results, running=run)
-    if run:
-        jobs = filling.table_jobs(number, datasets, size, seeds, choice)
-        filling.fill(jobs, path, size=size, device=device)
-    found = _read(path, size, seeds)
+    jobs = filling.table_jobs(number, datasets, size, seeds, choice)
+    found = _filled(path, jobs if run else (), size, seeds, device)
     if as_json:
         rows = cells.plain_table(found, number, datasets, choice)
         echo_json(rows)
@@ -154,20 +153,15 @@ def grid(
 
     $ prudent paper grid mine.toml --run --seeds 3
     """
-    from prudent import _validate
-
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
     from prudent.lab.paper.report import filling, grids, tables
     from prudent.lab.paper.runs.jobs import read_settings
 
     mine = read_settings(file)
     path = filling.own_results_path(file, size, results)
-    if run:
-        filling.fill(filling.own_jobs(mine, size, seeds), path, size=size, device=device)
-    if not path.is_file():
+    if not run and not path.is_file():
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
-    found = _read(path, size, seeds)
+    jobs = filling.own_jobs(mine, size, seeds)
+    found = _filled(path, jobs if run else (), size, seeds, device)
     if as_json:
         echo_json(grids.plain_own(found, mine))
         return
@@ -198,18 +192,13 @@ def frontier(
 
     $ prudent paper frontier --size small --run
     """
-    from prudent import _validate
-
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
     from prudent.lab.paper.report import filling, tables
     from prudent.lab.paper.report.frontier import frontiers
     from prudent.lab.paper.report.grids import frontier_grid
 
     path = filling.results_path(size, results, running=run)
-    if run:
-        filling.fill(filling.frontier_jobs(size, seeds), path, size=size, device=device)
-    found = frontiers(_read(path, size, seeds))
+    jobs = filling.frontier_jobs(size, seeds)
+    found = frontiers(_filled(path, jobs if run else (), size, seeds, device))
     if as_json:
         rows = [row for each in found for row in each.plain()]
         echo_json(rows)
@@ -219,9 +208,18 @@ def frontier(
     remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 
-def _read(path: Path, size: str, seeds: int | None) -> "Results":
+def _filled(
+    path: Path, missing: "Iterable[Job]", size: str, seeds: int | None, device: str
+) -> "Results":
+    """The results of a file, after the missing runs are made."""
+    from prudent import _validate
+    from prudent.lab.paper.report import filling
     from prudent.lab.paper.results import read
 
+    if seeds is not None:
+        _validate.count(1, seeds=seeds)
+    if jobs := list(missing):
+        filling.fill(jobs, path, size=size, device=device)
     if size == "small" and not path.is_file():
         raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
     return read(path, seeds=seeds)

@@ -111,9 +111,7 @@ def given(flags: Mapping[str, Any]) -> dict[str, Any]:
 def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> Experiment:
     """The experiment with the settings that were chosen, by flags or in a file.
 
-    Args:
-        chosen: Settings as texts and numbers, by the names of their flags.
-        recipe: What the other settings are taken from.
+    `chosen` has texts and numbers by the names of flags; a recipe has the other settings.
     """
     known = flag_names()
     if unknown := sorted(set(chosen) - known):

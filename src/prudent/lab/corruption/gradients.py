@@ -59,18 +59,12 @@ Hook = Callable[[Gradients, BatchRows, torch.Generator], dict[str, Tensor]]
 
 @attrs.frozen(eq=False)
 class AttackedBatch:
-    """A batch as the attacker sees it.
+    """A batch as the attacker sees it."""
 
-    Attributes:
-        gradients: Per-example gradients by parameter name, each (m, *shape).
-        bad: (m,) booleans, the rows to overwrite.
-        known: (m,) booleans, the rows that the attacker considers honest.
-        generator: Of the random numbers of this step; None: the device's default generator.
-    """
-
-    gradients: Gradients
-    bad: Tensor
-    known: Tensor
+    gradients: Gradients  # per-example gradients by parameter name, each (m, *shape)
+    bad: Tensor  # (m,) booleans, the rows to overwrite
+    known: Tensor  # (m,) booleans, the rows that the attacker considers honest
+    # Of the random numbers of this step; None: the device's default generator.
     generator: torch.Generator | None
 
     def honest_mean(self) -> dict[str, Tensor]:
@@ -141,10 +135,6 @@ class GradientCorruption(ABC):
         """The corruption as a function for a training step, for the records of `corrupted_records`.
 
         `prudent.fit(corrupt=...)` calls this itself; `prudent.Step(corrupt=...)` takes the result.
-
-        Args:
-            records: number of records in the training set.
-            device: device of the training.
         """
         is_bad = corrupted_mask(records, self.ratio, self.seed, device)
 

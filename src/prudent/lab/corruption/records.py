@@ -277,14 +277,11 @@ class GradientMatchingPoison(_Poison):
     The attacker trains a small network on the bad records, stops early, and then changes inputs by
     signed gradient ascent until the gradients of the wrongly labelled records point opposite to the
     mean gradient of the rightly labelled ones (after Geiping et al. 2021, without a target).
-
-    Attributes:
-        prototypes: how many different inputs are optimised; the bad records repeat them.
-        rounds: steps of ascent.
     """
 
+    # How many different inputs are optimised; the bad records repeat them.
     prototypes: int = attrs.field(default=200, validator=_COUNT)
-    rounds: int = attrs.field(default=60, validator=_COUNT)
+    rounds: int = attrs.field(default=60, validator=_COUNT)  # steps of ascent
 
     @override
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:

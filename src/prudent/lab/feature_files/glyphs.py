@@ -5,7 +5,7 @@ control points moved, is turned, slanted and stretched a little, and is drawn wi
 width into a box of 20 pixels around the centre of mass, as digits and letters are in MNIST and
 EMNIST.
 
-Digits as anybody would write them: a few strokes each, written down here. No data is read.
+Digits as anybody would write them: a few strokes each, put down in `digits.txt`. No data is read.
 
 A form of a digit is one or more strokes through a few points. A copy has its points moved, its
 corners rounded (or not), is slanted and stretched, and is drawn by the same pen. Nobody says
@@ -13,6 +13,7 @@ which copy is which digit: they serve as landmarks, near to what people write.
 """
 
 import math
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -153,41 +154,6 @@ _BEND = 24  # degrees between the points of an arc
 _ROUNDED = 0.7
 _PEN = np.array([1, 2, 3, 2, 1]) / 9
 
-_WRITTEN = """
-@0,0,.6,1,90,450
-@0,0,.8,1,90,450
-@0,0,.45,1,60,420
-0,-1 0,1
--.35,-.6 0,-1 0,1
--.4,-.55 0,-1 0,1 / -.45,1 .45,1
-.15,-1 -.15,1
-@0,-.45,.6,.55,160,-40 -.6,1 .7,1
-@0,-.5,.55,.5,170,-50 -.3,.75 -.6,.9 -.5,1 -.1,.85 .3,.95 .75,.9
-@-.05,-.5,.55,.5,150,-60 -.4,.6 -.65,.8 -.55,1 -.25,.85 -.3,.6 -.5,.7 -.2,.9 .4,1 .75,.85
-@-.05,-.5,.55,.5,150,-80 @-.05,.45,.65,.55,85,-150
--.55,-1 .5,-1 -.05,-.2 @-.05,.4,.6,.6,80,-150
-@0,-.5,.5,.5,140,-70 -.15,0 @0,.5,.6,.5,80,-140
--.4,-1 -.6,.15 .6,.1 / .35,-.9 .25,1
-.3,1 .3,-1 -.7,.35 .7,.35
--.45,-1 -.5,-.1 .3,-.05 / .4,-1 .3,1
--.5,-.95 -.55,-.05 .45,-.1 .45,-1 .4,1
-.6,-1 -.45,-1 -.5,-.15 @-.05,.35,.6,.62,100,-150
--.4,-.95 -.45,-.2 @-.05,.35,.55,.6,95,-150 / -.4,-.95 .6,-1
-.5,-1 -.35,-.9 -.3,-.3 .1,-.1 .45,.3 .2,.85 -.5,.95
-.35,-1 -.2,-.55 -.5,.1 @0,.45,.5,.5,180,520
-@.45,-.05,.95,.95,100,190 @0,.5,.5,.48,190,520
-0,-1 -.35,-.2 @0,.5,.42,.48,190,530
--.6,-.95 .6,-1 -.1,1
--.6,-.7 -.55,-.95 .6,-.95 .1,0 -.05,1
--.6,-.95 .6,-.95 -.1,1 / -.3,.05 .45,0
-.4,-.75 0,-1 -.42,-.7 -.25,-.3 .2,.1 .5,.55 .1,1 -.4,.85 -.4,.4 0,0 .4,-.45 .4,-.8
-@0,-.5,.42,.48,270,-90 / @0,.5,.55,.5,90,450
-.5,-.9 -.1,-1 -.4,-.6 .1,-.05 .35,.5 -.05,1 -.35,.6 .1,.05 .5,-.5 .45,-.9
-@0,-.45,.48,.5,10,370 .4,.4 .25,1
-@-.05,-.45,.5,.5,0,360 .45,.4 0,.95 -.5,.85
-.45,-.8 0,-1 -.45,-.6 -.2,-.1 .35,-.35 .45,-.85 .35,0 .3,1
-"""
-
 
 def _points(stroke: str) -> Points:
     """The points of a stroke as written down: x,y, or @x,y,width,height,start,end for an arc.
@@ -206,10 +172,11 @@ def _points(stroke: str) -> Points:
     return found
 
 
+_WRITTEN = resources.files("prudent.lab.feature_files").joinpath("digits.txt").read_text("utf-8")
 FORMS = tuple(
-    tuple(_points(stroke) for stroke in form.split("/")) for form in _WRITTEN.strip().splitlines()
+    tuple(_points(stroke) for stroke in form.split("/")) for form in _WRITTEN.splitlines()
 )
-"""Ways to write the digits 0 to 9: strokes of points, x to the right, y down."""
+"""Ways to write the digits 0 to 9, from `digits.txt`: strokes of points, x to the right, y down."""
 
 
 def digits(count: int, seed: int) -> Tensor:
@@ -257,23 +224,15 @@ class GlyphRecipe:
     It learns to name thousands of random characters, some with closed curves, from a few copies of
     each. Its last activations are centred and whitened by their covariance within further
     characters, which it has not seen.
-
-    Attributes:
-        classes: Characters that it learns to name.
-        others: Characters that the covariance is taken of.
-        copies: Images of each character.
-        variation: How much copies differ; see `glyphs`.
-        loops: Probability that a curve is closed.
-        seed: Of the characters; that of the others is the next one.
-        training: The network and how it is trained; `sample` is not used.
     """
 
-    classes: int = 10_000
-    others: int = 3000
-    copies: int = 20
-    variation: float = 0.2
-    loops: float = 0.25
-    seed: int = 5
+    classes: int = 10_000  # characters that it learns to name
+    others: int = 3000  # characters that the covariance is taken of
+    copies: int = 20  # images of each character
+    variation: float = 0.2  # how much copies differ; see `glyphs`
+    loops: float = 0.25  # probability that a curve is closed
+    seed: int = 5  # of the characters; that of the others is the next one
+    # The network and how it is trained; `sample` is not used.
     training: letters.NetworkRecipe = attrs.field(factory=_training)
 
     def drawn(self, classes: int, seed: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
@@ -290,11 +249,7 @@ class GlyphRecipe:
 def trained(
     recipe: GlyphRecipe, device: torch.device | str = "cpu"
 ) -> tuple[tuple[Layer, ...], dict[str, Any]]:
-    """Train a network on synthetic glyphs and round it to whole numbers.
-
-    Returns:
-        Layers for `write_network`, and how they were made.
-    """
+    """Train a network on synthetic glyphs; return its layers in whole numbers, and how."""
     images, labels = recipe.drawn(recipe.classes, recipe.seed, device)
     random = letters.seeded(recipe.training, device)
     model, loss = letters.fitted(recipe.training, images, labels, random)
@@ -315,16 +270,10 @@ def assembled(
 def make(
     path: Path, recipe: GlyphRecipe | None = None, *, device: str = "cpu", steps: int | None = None
 ) -> dict[str, Any]:
-    """Train the network by its recipe and write its weight file.
+    """Train the network by its recipe, write its weight file, and return how it was made.
 
-    Args:
-        path: The file to write.
-        recipe: How; None: that of the network that comes with the package.
-        device: Where to train: two minutes on a GPU, hours on a CPU.
-        steps: Fewer steps than the recipe's, for a trial.
-
-    Returns:
-        How the weights were made.
+    It takes two minutes on a GPU, hours on a CPU; fewer steps than the recipe's are for a
+    trial.
     """
     recipe = recipe or GlyphRecipe()
     if steps is not None:

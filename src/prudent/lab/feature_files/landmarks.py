@@ -35,29 +35,18 @@ _GLYPHS = 1000
 
 @attrs.frozen
 class LandmarkRecipe:
-    """How landmarks are made.
+    """How landmarks are made."""
 
-    Attributes:
-        count: How many letters or glyphs.
-        digits: How many digits by strokes.
-        ramp: See `Landmarks`.
-        crowding: The parts of the crowding that count for records, landmarks and queries.
-        upright: Fraction of letters that are not turned.
-        variation: How much copies of a glyph differ.
-        loops: Probability that a curve of a glyph is closed.
-        seed: Of what is drawn.
-        saw: What the choice of the numbers above saw.
-    """
-
-    count: int
-    digits: int
-    ramp: tuple[float, float]
+    count: int  # how many letters or glyphs
+    digits: int  # how many digits by strokes
+    ramp: tuple[float, float]  # see `Landmarks`
+    # The parts of the crowding that count for records, landmarks and queries.
     crowding: tuple[float, float, float]
-    upright: float = 0.0
-    variation: float = 0.2
-    loops: float = 0.25
-    seed: int = 3
-    saw: str = ""
+    upright: float = 0.0  # fraction of letters that are not turned
+    variation: float = 0.2  # how much copies of a glyph differ
+    loops: float = 0.25  # probability that a curve of a glyph is closed
+    seed: int = 3  # of what is drawn
+    saw: str = ""  # what the choice of the numbers above saw
 
 
 _HELD = (
@@ -72,11 +61,7 @@ RECIPES = {
 
 
 def make(path: Path, name: str, recipe: LandmarkRecipe | None = None) -> dict[str, Any]:
-    """Draw public images, code them and write the landmarks of a map.
-
-    Returns:
-        How they were made.
-    """
+    """Draw and code public images, write the landmarks of a map, and return how they were made."""
     recipe = recipe or RECIPES[name]
     others = _letters(recipe) if name == "letters" else _glyphs(recipe)
     strokes = (TOP * digits(recipe.digits, recipe.seed)).round().to(torch.uint8).numpy()
@@ -161,11 +146,7 @@ def whitened(features: Real) -> Whitened:
 
 
 def make_photographs(path: Path, embedding: ResNet18Embedding | None = None) -> dict[str, Any]:
-    """Draw random images, and write the statistics and the landmarks of the map.
-
-    Returns:
-        How they were made.
-    """
+    """Draw random images, write statistics and landmarks of the map, and return how it was made."""
     network, generator = embedding or ResNet18Embedding(), torch.Generator().manual_seed(_SEED)
     features = network(draw(_IMAGES, 32, generator).numpy())
     found = whitened(features)

@@ -113,16 +113,10 @@ def bent(images: Tensor, jitter: float, random: torch.Generator) -> Tensor:
 def trained(
     recipe: NetworkRecipe, images: Tensor, labels: Tensor, device: torch.device | str = "cpu"
 ) -> tuple[tuple[Layer, ...], dict[str, Any]]:
-    """Train a network and round it to whole numbers.
+    """Train a network; return its layers in whole numbers, and how they were made.
 
-    Args:
-        recipe: How.
-        images: Public letters, bytes (n, 28, 28).
-        labels: From 0 on.
-        device: Where. The same device and versions of libraries give the same weights.
-
-    Returns:
-        Layers for `write_network`, and how they were made.
+    `images` are public letters, bytes (n, 28, 28). The same device and versions of libraries
+    give the same weights.
     """
     random = seeded(recipe, device)
     images, labels = turned(images.to(device), labels.to(device))
@@ -144,11 +138,7 @@ def fitted(
 ) -> tuple[Convolutions, float]:
     """A network trained to name public images, and its mean loss in the last 100 steps.
 
-    Args:
-        recipe: How.
-        images: Bytes (n, 28, 28), on the device of the random numbers.
-        labels: From 0 on.
-        random: From `seeded`.
+    `images` are bytes (n, 28, 28), on the device of the random numbers.
     """
     device = images.device
     model = Convolutions(recipe, int(labels.max()) + 1).to(device)
@@ -172,14 +162,7 @@ def fitted(
 
 
 def whole(model: Convolutions, images: Tensor, labels: Tensor, shrink: float) -> tuple[Layer, ...]:
-    """The network in whole numbers, and a last layer that centres and whitens its activations.
-
-    Args:
-        model: The trained network.
-        images: Public images whose activations are centred and whitened; bytes.
-        labels: Their classes.
-        shrink: As for `whitening`.
-    """
+    """The network in whole numbers, and a last layer that centres and whitens its activations."""
     public, names = images.cpu(), labels.cpu().numpy()
     body = rounded(model.cpu(), public[:_CHUNK].float() / TOP)
     return (*body, whitening(_activations(body, public.numpy()), names, shrink))
@@ -189,9 +172,7 @@ def whole(model: Convolutions, images: Tensor, labels: Tensor, shrink: float) ->
 def rounded(model: Convolutions, sample: Tensor) -> tuple[Layer, ...]:
     """The network in whole numbers: normalisation folded in, weights and activations 8 bits each.
 
-    Args:
-        model: The trained network.
-        sample: Public images, from which the range of each activation is taken.
+    The range of each activation is taken from a sample of public images.
     """
     stages = model.stages(sample)
     layers, before = [], 1.0 / TOP  # what one step of the input is worth
@@ -234,10 +215,7 @@ def dense_layer(
 def whitening(rows: Floats, labels: npt.NDArray[np.int64], shrink: float) -> Layer:
     """The layer that centres activations and makes their covariance within classes the identity.
 
-    Args:
-        rows: Activations of public images.
-        labels: Their classes.
-        shrink: Weight of the mean variance in the covariance.
+    `shrink` is the weight of the mean variance in the covariance.
     """
     values = rows.astype(np.float64)
     counts = np.bincount(labels)
@@ -271,16 +249,9 @@ def make(
     device: str = "cpu",
     steps: int | None = None,
 ) -> dict[str, Any]:
-    """Train the network by its recipe and write its weight file.
+    """Train the network by its recipe, write its weight file, and return how it was made.
 
-    Args:
-        path: The file to write.
-        recipe: How; None: that of the network that comes with the package.
-        device: Where to train: a minute on a GPU, hours on a CPU.
-        steps: Fewer steps than the recipe's, for a trial.
-
-    Returns:
-        How the weights were made.
+    It takes a minute on a GPU, hours on a CPU; fewer steps than the recipe's are for a trial.
     """
     from prudent.lab.datasets import load
 

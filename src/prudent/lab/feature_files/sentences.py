@@ -24,10 +24,7 @@ from prudent.certify.features.sentences import FORMAT, LAYERS, Intervals, MiniLM
 def direction_of(embeddings: Real, labels: npt.NDArray[np.int64], shrink: float = 0.5) -> Real:
     """Fisher's discriminant of two classes; deviation 1 within classes.
 
-    Args:
-        embeddings: One per row.
-        labels: 0 or 1.
-        shrink: Weight of the mean variance in the covariance within classes.
+    `shrink` is the weight of the mean variance in the covariance within classes.
     """
     means = np.stack([embeddings[labels == label].mean(axis=0) for label in (0, 1)])
     within = embeddings - means[labels]
@@ -50,11 +47,7 @@ def fitted(
 def make(
     path: str | os.PathLike[str], count: int = 6000, embedding: MiniLMEmbedding | None = None
 ) -> dict[str, Any]:
-    """Embed made-up reviews, find the direction and write the map.
-
-    Returns:
-        How it was made.
-    """
+    """Embed made-up reviews, find the direction, write the map, and return how it was made."""
     texts, labels = reviews(count, seed=1)
     network = embedding or MiniLMEmbedding()
     rows = network(texts)

@@ -28,38 +28,23 @@ _MAY_BE_EMPTY = ("target", "pass_rate", "trim", "success")
 
 @attrs.frozen
 class Reading:
-    """One row of the results: the state of a run when it reached an ε.
+    """One row of the results: the state of a run when it reached an ε."""
 
-    Attributes:
-        dataset: Name of the data set in the settings.
-        corrupt: Kind and ratio of the corruption.
-        column: A method with the paper's settings, or a tuned setting.
-        target: The ε for which the noise was solved; None if the noise is fixed and ε grows with
-            the steps.
-        seed: Seed of the run.
-        epsilon: The ε reached.
-        accountant: The accountant that computed ε, rdp or pld.
-        steps: Number of steps taken.
-        noise_multiplier: σ of the run.
-        accuracy: Accuracy on clean test data, in percent.
-        pass_rate: Fraction of tests passed since the previous row; None without a test.
-        trim: F at that step, in records.
-        success: Share of test records of other classes that a trigger turns into its class, in
-            percent; None without a backdoor.
-    """
-
-    dataset: str
-    corrupt: str
-    column: str
+    dataset: str  # name of the data set in the settings
+    corrupt: str  # kind and ratio of the corruption
+    column: str  # A method with the paper's settings, or a tuned setting
+    # The ε for which the noise was solved; None if the noise is fixed and ε grows with the steps.
     target: float | None
-    seed: int
-    epsilon: float
-    accountant: str
-    steps: int
-    noise_multiplier: float
-    accuracy: float
-    pass_rate: float | None
-    trim: int | None
+    seed: int  # seed of the run
+    epsilon: float  # the ε reached
+    accountant: str  # the accountant that computed ε, rdp or pld
+    steps: int  # number of steps taken
+    noise_multiplier: float  # σ of the run
+    accuracy: float  # accuracy on clean test data, in percent
+    pass_rate: float | None  # fraction of tests passed since the previous row; None without a test
+    trim: int | None  # F at that step, in records
+    # Share of test records of other classes that a trigger turns into its class, in percent; None
+    # without a backdoor.
     success: float | None = None
 
     @property
@@ -102,14 +87,10 @@ RunKey = tuple[str, str, str, float | None, int]
 
 @attrs.frozen
 class Results:
-    """All rows and the table cells they fill.
+    """All rows and the table cells they fill."""
 
-    Attributes:
-        readings: The rows.
-        small: Whether the runs were shortened, so that they are comparable only with each other.
-    """
-
-    readings: tuple[Reading, ...]
+    readings: tuple[Reading, ...]  # the rows
+    # Whether the runs were shortened, so that they are comparable only with each other.
     small: bool = False
     _cells: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
     _successes: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)

@@ -51,12 +51,7 @@ def linear(data: Dataset, seed: int) -> nn.Module:
 
 
 def views(rows: Rows, copies: int) -> Prepare:
-    """A map of images to rows: `copies` shifted views of training images, test images as they are.
-
-    Args:
-        rows: The features of an image.
-        copies: How many shifts of at most one pixel; 1 means only the image itself.
-    """
+    """A map of images to rows: shifted views of training images, test images as they are."""
 
     def prepare(data: Dataset, device: torch.device) -> Dataset:
         train, test = data.train_features.to(device), data.test_features.to(device)

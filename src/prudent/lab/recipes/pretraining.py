@@ -88,31 +88,20 @@ class Projector(nn.Module):
 
 @attrs.frozen(kw_only=True)
 class Pretraining:
-    """Everything that determines a pretrained network, except rounding on different machines.
+    """Everything that determines a pretrained network, except rounding on different machines."""
 
-    Attributes:
-        widths: channels of the encoder's stem and stages.
-        images: number of images in the pool from which batches are drawn.
-        side: height and width of images of the pool, from which views of 32 × 32 are cropped.
-        mixture: fractions of the random processes.
-        batch: images per step, each seen in two views.
-        steps: number of steps.
-        temperature: of the softmax over similarities.
-        lr: largest learning rate; it rises over the first twentieth and falls as a cosine.
-        weight_decay: of the convolutions and dense layers.
-        seed: of images, views, weights and order.
-    """
-
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    images: int = 400_000
+    widths: tuple[int, ...] = (64, 128, 256, 512)  # channels of the encoder's stem and stages
+    images: int = 400_000  # number of images in the pool from which batches are drawn
+    # Height and width of images of the pool, from which views of 32 × 32 are cropped.
     side: int = 48
-    mixture: Mixture = MIXTURE
-    batch: int = 2048
-    steps: int = 4000
-    temperature: float = 0.2
+    mixture: Mixture = MIXTURE  # fractions of the random processes
+    batch: int = 2048  # images per step, each seen in two views
+    steps: int = 4000  # number of steps
+    temperature: float = 0.2  # of the softmax over similarities
+    # Largest learning rate; it rises over the first twentieth and falls as a cosine.
     lr: float = 2e-3
-    weight_decay: float = 0.05
-    seed: int = 0
+    weight_decay: float = 0.05  # of the convolutions and dense layers
+    seed: int = 0  # of images, views, weights and order
 
     def __attrs_post_init__(self) -> None:
         for name in ("images", "batch", "steps"):
@@ -197,11 +186,8 @@ def pretrain(
 ) -> Encoder:
     """Pretrain a network; on a GPU in bfloat16.
 
-    Args:
-        setting: what to train, on which images.
-        device: where.
-        pool: the images, if they are already drawn.
-        notice: called now and then with the step and the loss.
+    A pool of images may be given if it is drawn already; `notice` is called now and then with
+    the step and the loss.
     """
     device = torch.device(device)
     pool = pool_of_images(setting, device) if pool is None else pool

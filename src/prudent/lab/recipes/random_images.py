@@ -220,11 +220,8 @@ MIXTURE: Mixture = (("noise", 0.1), ("leaves", 0.45), ("generator", 0.45))
 def draw(count: int, side: int, generator: torch.Generator, mixture: Mixture = MIXTURE) -> Tensor:
     """Draw images (count, 3, side, side) in [0, 1], a fixed number of them from each process.
 
-    Args:
-        count: number of images.
-        side: height and width.
-        generator: source of randomness; images are made on its device.
-        mixture: fractions of the processes, which add up to 1; rounding goes to the last.
+    They are made on the device of the generator. The fractions of the mixture add up to 1;
+    rounding goes to the last.
     """
     _validate.count(1, count=count)
     _validate.count(4, side=side)

@@ -80,8 +80,8 @@ Many quantiles are among its points, which are too coarse in one that is far too
 _ONE_BY_ONE = 3
 """The most quantiles that are chosen one by one."""
 
-_HALVED = 7
-"""The most quantiles that are chosen by halving, in three levels; more follow from a tree."""
+_HALVED = 15
+"""The most quantiles that are chosen by halving, in four levels; more follow from a tree."""
 
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""

@@ -285,19 +285,13 @@ class Tally:
 
 @attrs.frozen
 class ReportSummary:
-    """The main counts of the report.
+    """The main counts of the report."""
 
-    Attributes:
-        paper: By accountant: TSGD+PTR with the paper's settings against the paper's number.
-        gain: By accountant: TSGD+PTR against TSGD+Gaussian, on every data set.
-        best: The tuned setting against the paper's TSGD+PTR, on every data set.
-        rival: The tuned setting against DP-SGD with the same tuning.
-    """
-
+    # By accountant: TSGD+PTR with the paper's settings against the paper's number.
     paper: dict[str, Tally]
-    gain: dict[str, Tally]
-    best: Tally
-    rival: Tally
+    gain: dict[str, Tally]  # by accountant: TSGD+PTR against TSGD+Gaussian, on every data set
+    best: Tally  # the tuned setting against the paper's TSGD+PTR, on every data set
+    rival: Tally  # the tuned setting against DP-SGD with the same tuning
 
 
 def summarise(results: Results) -> ReportSummary:

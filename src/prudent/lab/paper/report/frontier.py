@@ -29,21 +29,15 @@ class Attacker(enum.StrEnum):
 
 @attrs.frozen
 class Row:
-    """One method at one ratio of bad records.
+    """One method at one ratio of bad records."""
 
-    Attributes:
-        column: The method.
-        ratio: Fraction of bad records.
-        clean: Accuracy without bad records.
-        cells: Accuracies by kind of attack, for the attacks that were run with any method at this
-            ratio and that this method can meet; None: not run.
-        success: Success rates of the attacks that set a backdoor; None: not run.
-    """
-
-    column: str
-    ratio: float
-    clean: Estimate | None
+    column: str  # the method
+    ratio: float  # fraction of bad records
+    clean: Estimate | None  # accuracy without bad records
+    # Accuracies by kind of attack, for the attacks that were run with any method at this ratio and
+    # that this method can meet; None: not run.
     cells: dict[str, Estimate | None]
+    # Success rates of the attacks that set a backdoor; None: not run.
     success: dict[str, Estimate | None]
 
     @property

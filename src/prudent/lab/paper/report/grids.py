@@ -41,13 +41,8 @@ def table_grid(
     A row holds every method at one corruption and ε. Rows and columns that nothing was run for are
     left out, and the note says so.
 
-    Args:
-        results: The results to show.
-        table: Number of the table, 1 to 4.
-        dataset: Name of the data set in the settings.
-        choice: The cells to show.
-        standalone: Whether the note describes a substitute for the paper's data; the report
-            describes it once for all tables.
+    A `standalone` one describes a substitute for the paper's data in its note; the report does
+    so once for all tables.
     """
     chosen = [group for group in groups(results, table, [dataset]) if choice.has(group)]
     here = [group for group in chosen if group.is_run] or chosen

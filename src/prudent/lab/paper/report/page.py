@@ -59,10 +59,7 @@ _MOST_NAMED = 4  # exceptions on a data set that are named one by one
 def as_markdown(results: Results, command: str, *, whole: bool = True) -> str:
     """The page as Markdown, without drawings.
 
-    Args:
-        results: The results to report.
-        command: What makes the page.
-        whole: Whether to go on after the summary.
+    It is made by `command`, and goes on after the summary if it is `whole`.
     """
     text = _rendered(
         results, None, (), whole=whole, grid=tables.as_markdown, tiles=tables.tiles_as_markdown
@@ -78,11 +75,7 @@ def as_html(
     Its colours follow the reader's light or dark mode. It stands alone, so links to pages of the
     docs are shown as their text.
 
-    Args:
-        results: The results to report.
-        command: What makes the page.
-        curves: Whether to draw accuracy over ε and the test over time.
-        figures: The paper's figures to draw.
+    `curves` are accuracy over ε and the test over time, `figures` those of the paper.
     """
     blocks: list[str] = []
 

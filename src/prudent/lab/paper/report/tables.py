@@ -36,21 +36,14 @@ class GridCell:
 
 @attrs.frozen
 class Grid:
-    """A table of cells.
+    """A table of cells."""
 
-    Attributes:
-        header: Names of the columns.
-        rows: Rows of cells; None where a cell above spans this row.
-        words: Number of leading columns that hold text rather than numbers.
-        title: Title above the table.
-        note: Note below the table.
-    """
-
-    header: tuple[str, ...]
+    header: tuple[str, ...]  # names of the columns
+    # Rows of cells; None where a cell above spans this row.
     rows: tuple[tuple[GridCell | None, ...], ...]
-    words: int = 1
-    title: str = ""
-    note: str = ""
+    words: int = 1  # number of leading columns that hold text rather than numbers
+    title: str = ""  # title above the table
+    note: str = ""  # note below the table
 
 
 _MARKS = {Tone.WORST: "*{}*", Tone.BEST: "**{}**", Tone.BAD: "**{}**"}

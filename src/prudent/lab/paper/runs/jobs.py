@@ -110,23 +110,16 @@ def resolved(mine: Settings, known: Settings) -> Settings:
 
 @attrs.frozen
 class Job:
-    """One training run.
+    """One training run."""
 
-    Attributes:
-        dataset: Name of the data set in the settings.
-        corrupt: Kind and ratio of the corruption.
-        column: A method with the paper's settings, or a tuned setting.
-        epsilons: The ε at which the accuracy is evaluated. Tuned settings have one and solve the
-            noise for it; the paper's methods fix the noise and reach several.
-        seed: Seed of everything random in the run.
-        settings: Where the data set's settings are looked up; by default those of the paper.
-    """
-
-    dataset: str
-    corrupt: str
-    column: str
+    dataset: str  # name of the data set in the settings
+    corrupt: str  # kind and ratio of the corruption
+    column: str  # A method with the paper's settings, or a tuned setting
+    # The ε at which the accuracy is evaluated. Tuned settings have one and solve the noise for it;
+    # the paper's methods fix the noise and reach several.
     epsilons: tuple[float, ...]
-    seed: int
+    seed: int  # seed of everything random in the run
+    # Where the data set's settings are looked up; by default those of the paper.
     settings: Settings = attrs.field(factory=settings, eq=False, repr=False)
 
     @property
@@ -197,11 +190,7 @@ def table_jobs(
 ) -> Iterator[Job]:
     """The runs that fill some tables, each once, ordered by seed.
 
-    Args:
-        tables: Numbers of the tables.
-        seeds: How many seeds to run.
-        datasets: Names in the settings; by default those of the tables, one for each.
-        ours: Whether to run the tuned settings too.
+    Data sets are by default those of the tables, one for each; `ours` are the tuned settings.
     """
     named = None if datasets is None else [c for name in datasets for c in published_for(name)]
     cells = [cell for cell in named or published() if cell.table in set(tables)]

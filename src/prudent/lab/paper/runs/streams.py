@@ -26,10 +26,7 @@ Work = Iterator[None]
 def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
     """Take one step of each work in turn; when one ends, start the next.
 
-    Args:
-        works: The works; each is prepared only when it starts.
-        at_once: Number of concurrent works.
-        device: Device of the streams.
+    A work is prepared only when it starts.
     """
     coming = iter(works)
     under_way = deque(_next_ones(coming, at_once, device))
@@ -60,19 +57,8 @@ def training(
 ) -> Work:
     """A run of `plan` that is evaluated at `marks` and passes its metrics to `record`.
 
-    Args:
-        plan: As for `fit`.
-        model: As for `fit`.
-        train_set: Inputs and labels.
-        evaluate: Measures the model at every mark.
-        marks: Steps in ascending order; the last one ends the run.
-        record: Called with the metrics at the end.
-        lr: Learning rate of SGD.
-        momentum: Momentum of SGD.
-        seed: Seed of sampling and noise.
-        corrupt: As for `fit`.
-        average: As for `fit`.
-        device: Where to train.
+    Marks are steps in ascending order, the last of which ends the run; what else is given is as
+    for `fit`.
     """
     run = TrainingRun.prepare(
         plan,

@@ -151,16 +151,11 @@ _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
 
 @attrs.frozen
 class Distance:
-    """Limits of the mean squared distance to the optimum.
+    """Limits of the mean squared distance to the optimum."""
 
-    Attributes:
-        bad: Number of arbitrary gradients.
-        corrected: Bound of the corrected theorem, which is proved.
-        printed: Bound as printed in the paper, which is false; None where its own conditions fail.
-    """
-
-    bad: int
-    corrected: float
+    bad: int  # number of arbitrary gradients
+    corrected: float  # bound of the corrected theorem, which is proved
+    # Bound as printed in the paper, which is false; None where its own conditions fail.
     printed: float | None
 
 

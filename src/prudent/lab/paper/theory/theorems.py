@@ -1,7 +1,5 @@
 """Guarantees of one Propose-Test-Release, of its Poisson-sampled form, and of compositions.
 
-Closed-form guarantees of one Propose-Test-Release, in the paper's order.
-
 The mechanism: a margin of sensitivity one gets Laplace noise of scale `test_scale`; if the noisy
 margin exceeds test_scale · log(1/(2 failure)), which margin zero does with probability `failure`,
 the answer gets Gaussian noise propose · noise_multiplier, otherwise noise_multiplier. Global
