@@ -1,40 +1,39 @@
 """Noise that cancels beside DP-SGD: MNIST in few epochs at the same ε.
 
-    python -m benchmarks.cancelling
+    python -m benchmarks.cancelling [EPSILON]
 
-Trains a small convolutional network (26,000 parameters) for two epochs of expected batches of 256, at
-ε = 8 and δ = 1e-5 for blanking out one record. The learning rate of each method is the best of
-`RATES` by accuracy on the last 10,000 training records, which are left out, for one seed; printed
-is the accuracy on the test part for five others. Takes half an hour of one processor.
+Trains a perceptron with one hidden layer of 64 units for one epoch of expected batches of 256, at
+ε = 8 or another and δ = 1e-5 for blanking out one record. The learning rate of each method is the
+best of `RATES` by accuracy on the last 10,000 training records, which are left out, for one seed;
+printed is the accuracy on the test part for five others. Takes three minutes of one processor.
 """
 
 import statistics
 import sys
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from prudent.lab.datasets import load
-from prudent.lab.models import opacus_cnn
+from prudent.lab.models import multilayer_perceptron
 from prudent.training import Execution, Plan, Sum, accuracy, fit
 
-BANDS, RATES, SEEDS = (1, 4, 16), (0.5, 1.0, 2.0, 4.0), 5
-EPSILON, DELTA, BATCH, EPOCHS, CLIP = 8.0, 1e-5, 256, 2, 0.1
+BANDS, RATES, SEEDS = (1, 4, 16), (2.0, 4.0, 8.0, 16.0), 5
+DELTA, BATCH, EPOCHS, CLIP = 1e-5, 256, 1, 0.1
 
 
-def planned(bands: int, records: int) -> Plan:
+def planned(bands: int, records: int, epsilon: float) -> Plan:
     """The plan with the least noise for ε."""
     return Plan(
         sampling_rate=BATCH / records,
         steps=EPOCHS * records // BATCH,
         aggregation=Sum(clip=CLIP, noise_multiplier=1.0),
         bands=bands,
-    ).calibrate(epsilon=EPSILON, delta=DELTA)
+    ).calibrate(epsilon=epsilon, delta=DELTA)
 
 
-def trained(plan: Plan, rate: float, seed: int, features: torch.Tensor, labels: torch.Tensor):  # type: ignore[no-untyped-def]
+def trained(plan: Plan, rate: float, seed: int, features: Tensor, labels: Tensor) -> nn.Module:
     """A model trained by a plan; `rate` is relative to the clip."""
-    model = opacus_cnn((1, 28, 28), 10, seed=seed)
+    model = multilayer_perceptron((1, 28, 28), 10, seed=seed)
     loss = nn.CrossEntropyLoss(reduction="none")
     execution = Execution(seed=seed)
     fit(plan, model, loss, (features, labels), lr=rate / CLIP, execution=execution)
@@ -46,22 +45,21 @@ def main() -> None:
     data = load("mnist")
     features, labels = data.train_features, data.train_labels
     known, held = (features[:-10_000], labels[:-10_000]), (features[-10_000:], labels[-10_000:])
-    for bands in map(int, sys.argv[1:]) if sys.argv[1:] else BANDS:
-        plan = planned(bands, len(known[1]))
+    epsilon = float(sys.argv[1]) if sys.argv[1:] else 8.0
+    for bands in BANDS:
+        plan = planned(bands, len(known[1]), epsilon)
         found = {rate: accuracy(*held)(trained(plan, rate, 100, *known)) for rate in RATES}
         best = max(found, key=lambda rate: found[rate]["accuracy"])
-        plan = planned(bands, len(labels))
+        plan = planned(bands, len(labels), epsilon)
         test = accuracy(data.test_features, data.test_labels)
         scores = [
             test(trained(plan, best, seed, features, labels))["accuracy"] for seed in range(SEEDS)
         ]
         rule = plan.aggregation
         assert isinstance(rule, Sum)
-        print(
-            f"bands {bands:2d}  noise multiplier {rule.noise_multiplier:.3f}  lr {best:g}/clip  "
-            f"{statistics.mean(scores):.2%} ± {statistics.stdev(scores):.2%}",
-            flush=True,
-        )
+        noise = f"noise multiplier {rule.noise_multiplier:.3f}  lr {best:g}/clip"
+        mean, spread = statistics.mean(scores), statistics.stdev(scores)
+        print(f"ε = {epsilon:g}  bands {bands:2d}  {noise}  {mean:.2%} ± {spread:.2%}", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import prudent.training
 from benchmarks import large_models
-from benchmarks.network_cases import CASES
+from benchmarks.network_cases import CASES, LARGE
 from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
@@ -49,6 +49,7 @@ PLAN = prudent.training.Plan(
         clip=CLIP, propose=0.5, noise_multiplier=1.1, test=GaussianTest(4.0)
     ),
 )
+ALL = CASES | LARGE
 Run = Callable[[], object]
 
 
@@ -70,7 +71,7 @@ class Called(nn.Module):
 
 
 def plain(model: nn.Module, inputs: Any, targets: Tensor, bf16: bool, compiled: bool) -> Run:
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE)
     called = Called(model)
     forward = torch.compile(called) if compiled else called
 
@@ -114,7 +115,7 @@ def ours(
         processes=processes,
         **options,
     )
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE)
     rank, count = (0, 1) if processes is None else (processes.rank, processes.count)
     ids = torch.arange(len(targets), device=targets.device) * count + rank
     chunk = prudent.training.Chunk(inputs, targets, ids=None if processes is None else ids)
@@ -124,6 +125,23 @@ def ours(
         optimizer.step()
 
     return step
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """The model with its layers run again on the way back."""
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model
+
+
+def divided(model: nn.Module) -> nn.Module:
+    """The model divided among the processes (FSDP2), by its layers."""
+    from torch.distributed.fsdp import fully_shard
+
+    joined()
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    return model
 
 
 def peer(model: nn.Module, inputs: Any, targets: Tensor, bf16: bool) -> Run:
@@ -145,13 +163,31 @@ CONTENDERS: dict[str, tuple[str, Callable[..., Run]]] = {
         lambda *args: ours(*args, compiled=False, graph=None, processes=joined()),
     ),
     "opacus ghost": ("plain", peer),
+    "plain, checkpointed": (
+        "plain, checkpointed",
+        lambda model, *args: plain(checkpointed(model), *args, compiled=False),
+    ),
+    "ours, checkpointed": (
+        "plain, checkpointed",
+        lambda model, *args: ours(checkpointed(model), *args, compiled=False, graph=False),
+    ),
+    "plain, FSDP2": (
+        "plain, FSDP2",
+        lambda model, *args: plain(divided(model), *args, compiled=False),
+    ),
+    "ours, FSDP2": (
+        "plain, FSDP2",
+        lambda model, *args: ours(
+            divided(model), *args, compiled=False, graph=None, processes=joined()
+        ),
+    ),
     "plain, compiled": ("plain, compiled", lambda *args: plain(*args, compiled=True)),
     "ours, compiled": ("plain, compiled", lambda *args: ours(*args, compiled=True, graph=None)),
 }
 
 
 def made(name: str, label: str, batch: int, bf16: bool, options: argparse.Namespace) -> Run:
-    case = CASES[name]
+    case = ALL[name]
     torch.manual_seed(0)
     inputs, targets = case.draw(batch, options.tiny, options.device)
     model = case.model(options.tiny).to(options.device).train()
@@ -181,7 +217,7 @@ def measured(name: str, label: str, bf16: bool, options: argparse.Namespace) -> 
     clear(device)
     base = torch.cuda.memory_allocated() if device == "cuda" else 0
     begun = time.perf_counter()
-    step = made(name, label, options.batch or CASES[name].batch, bf16, options)
+    step = made(name, label, options.batch or ALL[name].batch, bf16, options)
     for _ in range(5):
         step()
     row: dict[str, Any] = {"prepared s": time.perf_counter() - begun}
@@ -221,7 +257,7 @@ def largest(name: str, label: str, bf16: bool, options: argparse.Namespace) -> i
             step()
         return (torch.cuda.max_memory_allocated() - base) / 2**30
 
-    batch = CASES[name].batch
+    batch = ALL[name].batch
     tried = {batch: peak(batch), 2 * batch: peak(2 * batch)}
     for _ in range(3):
         (one, low), (two, high) = sorted(tried.items())[-2:]
@@ -241,7 +277,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--models", default=",".join(CASES))
     parser.add_argument("--precisions", default="bf16,tf32")
-    parser.add_argument("--only", default=";".join(CONTENDERS), help="separated by semicolons")
+    usual = [name for name in CONTENDERS if "checkpointed" not in name and "FSDP2" not in name]
+    parser.add_argument("--only", default=";".join(usual), help="separated by semicolons")
     parser.add_argument("--batch", type=int, help="records in a batch; each model's own if unset")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--largest", default="", help="contenders to find the largest batch of")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.image_networks import MobileNet, UNet
-from benchmarks.large_networks import resnet18, resnet50
+from benchmarks.large_networks import Adapted, resnet18, resnet50
 from benchmarks.other_networks import AudioNetwork, ClickNetwork, GraphNetwork
 from prudent.training.checking.mending import mend
 
@@ -118,12 +118,35 @@ def _shipped(
     return make
 
 
+def _long_language(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
+    ids = torch.randint(3, TOY_TOKENS, (batch, TOY_LENGTH if tiny else 2048), device=device)
+    return {"input_ids": ids}, ids.roll(-1, 1)
+
+
+def _adapted_decoder(tiny: bool) -> nn.Module:
+    """A Llama of seven billion frozen parameters in bfloat16, made on the GPU; LoRA of rank 16."""
+    place = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(place):
+        model = _shipped("LlamaForCausalLM", _SEVEN_BILLION, _TOY_DECODER)(tiny)
+    model = (model if tiny else model.bfloat16()).requires_grad_(False)
+    for layer in list(model.modules()):
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            if isinstance(getattr(layer, name, None), nn.Linear):
+                setattr(layer, name, Adapted(getattr(layer, name), 4 if tiny else 16).to(place))
+    return model
+
+
 _TOY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 _TOY |= {"intermediate_size": 64, "vocab_size": TOY_TOKENS}
 _BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 _DECODER = _BASE | {"num_key_value_heads": 4, "intermediate_size": 2048, "vocab_size": 32_000}
 _DECODER |= {"use_cache": False}
 _TOY_DECODER = _TOY | {"num_key_value_heads": 1, "head_dim": 16}
+_SEVEN_BILLION = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}
+_SEVEN_BILLION |= {"intermediate_size": 11_008, "vocab_size": 32_000, "use_cache": False}
+_ONE_BILLION = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32}
+_ONE_BILLION |= {"num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 32_000}
+_ONE_BILLION |= {"use_cache": False}
 _GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": TOY_TOKENS, "n_positions": 16}
 _T5 = {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12, "use_cache": False}
 _TOY_T5 = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "vocab_size": TOY_TOKENS}
@@ -202,3 +225,9 @@ CASES = {
     ),
     "neox": Case(_shipped("GPTNeoXForCausalLM", _NEOX, _TOY), 16, _language),
 }
+
+LARGE = {
+    "llama-7b-lora": Case(_adapted_decoder, 8, _long_language),
+    "llama-1b": Case(_shipped("LlamaForCausalLM", _ONE_BILLION, _TOY_DECODER), 16, _language),
+}
+"""Not in the table unless asked for: they take most of a large GPU."""

@@ -145,7 +145,8 @@ class Traffic:
     """How many queries were asked, and how much came back, at eight bytes a number."""
 
     def __init__(self) -> None:
-        from prudent.release.columns import asking, table_rows
+        from prudent.release.columns import table_rows
+        from prudent.release.columns.together import asking
 
         self.queries = self.rows = self.bytes = 0
         fetch = asking.fetched

@@ -15,7 +15,7 @@ import prudent
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
-from tests.tiers import BRIEF, OTHER_TIERS, SERVERS, representatives
+from tests.tiers import BRIEF, OTHER_TIERS, SERVER_NAMES, SERVERS, representatives
 from tests.warming import begin_at_ones_own_end
 
 _PLAIN = SimpleNamespace(_idlist=())
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if OTHER_TIERS & {mark.name for mark in item.iter_markers()}:
             continue
         long = item.get_closest_marker("unhurried") is not None
-        if (QUICK and long) or SERVERS.intersection(getattr(item, "fixturenames", ())):
+        if (QUICK and long) or asks_a_server(item):
             item.add_marker("thorough")
         else:
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
@@ -77,6 +77,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for position, case in enumerate(cases):
             if position not in chosen:
                 case.add_marker("thorough")
+
+
+def asks_a_server(item: pytest.Item) -> bool:
+    """Whether a test has the fixture of a server, or a parameter that is named after one."""
+    words = {word for name in getattr(item, "callspec", _PLAIN)._idlist for word in name.split("-")}
+    return bool(SERVERS.intersection(getattr(item, "fixturenames", ())) or words & SERVER_NAMES)
 
 
 @pytest.hookimpl(wrapper=True)

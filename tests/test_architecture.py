@@ -142,6 +142,7 @@ def test_no_import_goes_back(room: str) -> None:
     assert not found, "\n".join(found)
 
 
+@pytest.mark.thorough
 def test_an_analyst_never_imports_the_lab() -> None:
     script = (
         "import sys, prudent; from prudent.cli import main;"

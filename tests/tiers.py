@@ -21,6 +21,8 @@ BRIEF = 10
 OTHER_TIERS = frozenset(("peers", "site", "slow", "thorough", "tutorials"))
 SERVERS = frozenset(("browser", "postgres_location", "postgres_url", "spark_session"))
 """Fixtures; what asks for one of them is in the second tier."""
+SERVER_NAMES = frozenset(("postgres", "spark"))
+"""Parameters of tests, by which a fixture may start one of them."""
 
 
 def representatives(cases: Sequence[Sequence[str]]) -> set[int]:

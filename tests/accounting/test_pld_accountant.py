@@ -642,7 +642,7 @@ def test_many_deltas_at_once_are_bounds_as_well(count):
         assert delta <= accountant.get_delta(float(epsilon)) * 1.05 + 1e-15
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 @pytest.mark.parametrize("sigma", [0.7, 8.0])
 def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
     """It failed with much noise: rounding hid the spread of losses, and the grid was too fine."""

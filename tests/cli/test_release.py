@@ -237,7 +237,25 @@ def test_private_groups(run: Run, files: Path, tmp_path: Path) -> None:
         assert charge.details.groups == "private"
     status, out, err = run("median", *given, "--epsilon", "1")
     assert (status, out) == (2, "")
-    assert err.startswith("--delta: expected for private groups")
+    assert err.startswith("--delta: expected for groups or categories that are found privately")
+
+
+def test_where_no_group_is_found_the_price_is_told(run: Run, tmp_path: Path) -> None:
+    table = pa.table({"x": [1.0, 2.0], "city": ["Oslo", "Bergen"]})
+    pa.parquet.write_table(table, tmp_path / "few.parquet")
+    given = ["--by", "city", "--groups", "private", "--epsilon", "0.1", "--delta", "1e-9"]
+    asked = ["count", str(tmp_path / "few.parquet"), *given]
+    status, out, err = run(*asked)  # a group of one record is found with probability 1e-9
+    assert (status, out) == (3, "(0.1, 1e-09)-DP for adding or removing one record\n")
+    assert err.startswith("No group was found that has enough records")
+    answer = json.loads(run(*asked, "--json")[1])
+    assert (answer["status"], answer["epsilon"], answer["delta"]) == ("refused", 0.1, 1e-9)
+
+
+def test_a_quantile_is_named_by_its_decimals(run: Run, files: Path) -> None:
+    given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "0.5", "--dry-run"]
+    assert run("quantile", *given, "--p", "0.9")[1].startswith("0.9-quantile by exponential")
+    assert run("quantile", *given, "--p", "0.5")[1].startswith("median by exponential")
 
 
 @pytest.mark.usefixtures("same_draws")
@@ -419,6 +437,14 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["median", "T", *MEDIAN, "--where", "y = 1"], "--where: expected"),
         (["quantiles", "T", "--column", "x", *COST[:2], "--ps", "0.5,2"], "--ps: expected"),
         (["mode", "T", "--column", "n", *COST, "--categories", "a"], "--categories: expected of"),
+        (["median", "T", *COST], "--column: expected one of city, n, "),
+        (["median", "T", "--column", "city", *COST], "Of text, ask for a count, a mode, the most"),
+        (["count", "T", *COST[:2], "--delta", "2"], "--delta: expected in [0, 1), got 2.0."),
+        (["count", "T", *COST, "--dataset", "b"], "--dataset: expected only with a ledger, got"),
+        (["top-k", "T", "--column", "city", *COST[:2]], "--delta: expected for groups or categ"),
+        (["count", "T", "--by", "city", *COST], "or give --groups private and delta."),
+        (["count", "--connect", "mysql://me:secret@h/d", "--table", "t", *COST],
+         "--connect: expected a table in DuckDB, PostgreSQL or Spark, got mysql. Export it"),
         (["median", "--connect", "postgres://me:secret@127.0.0.1:1/d", "--table", "t", *MEDIAN],
          "Could not connect"),
     ],

@@ -28,6 +28,7 @@ from tests.differential.entries import (
     SILENT,
     Entry,
     Items,
+    OfPeople,
     Training,
     cross_entropy,
     leaving_out,
@@ -80,6 +81,9 @@ ODD_TEXTS = {
 }
 
 
+ODD_PEOPLE = {name: [each, TEXTS[3], each] for name, each in ODD_TEXTS.items()}
+
+
 class HuggingFace(Entry):
     """`PrivateTrainer`."""
 
@@ -119,16 +123,38 @@ class HuggingFace(Entry):
             PrivateTrainer(
                 model,
                 arguments,
-                train_dataset=Texts(records),
                 eval_dataset=public,
                 plan=PLAN,
                 key=Key.from_seed(0),
                 delta=1e-3,
+                **self.given(records),
             ).train()
         return (before - weights_of(model)) * COUNT
 
+    def given(self, records: Sequence[Any]) -> dict[str, Any]:
+        """What the trainer is given of the records."""
+        return {"train_dataset": Texts(records)}
+
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         plant_shared_streams(patch)
+
+
+class HuggingFaceOfPeople(HuggingFace):
+    """The same with a privacy unit: each of the "records" is a person, with several texts."""
+
+    name = "PrivateTrainer, people"
+    slow = True
+    telling = ("far",)
+    plain = tuple([each] * (1 + place % 4) for place, each in enumerate(TEXTS))
+    odd = ODD_PEOPLE
+
+    def drawn(self) -> st.SearchStrategy[Any]:
+        return st.lists(super().drawn(), min_size=1, max_size=4)
+
+    def given(self, records: Sequence[Any]) -> dict[str, Any]:
+        owned = [(one, person) for person, texts in enumerate(records) for one in texts]
+        data, unit = zip(*owned, strict=True)
+        return {"train_dataset": Texts(data), "unit": list(unit), "records_per_person": 3}
 
 
 class Lightning(Training):
@@ -158,7 +184,7 @@ class Lightning(Training):
         data: Any = DataLoader(Items(records, augmented=self.augmented), batch_size=4)
         module = Module()
         module, loader = make_private(
-            module, data, model=module.net, plan=PLAN, key=Key.from_seed(0)
+            module, data, model=module.net, plan=PLAN, key=Key.from_seed(0), **self.options
         )
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Lightning's own advice
@@ -171,6 +197,10 @@ class Lightning(Training):
                 enable_model_summary=False,
                 enable_checkpointing=False,
             ).fit(module, loader)
+
+
+class LightningOfPeople(OfPeople, Lightning):
+    """The same with a privacy unit."""
 
 
 UPDATES = {
@@ -346,6 +376,8 @@ class SeveralProcesses(Training):
 
 ENTRIES += [
     HuggingFace(),
+    HuggingFaceOfPeople(),
+    LightningOfPeople("Lightning, people", slow=True),
     Lightning("Lightning, augmentation", augmented=True),
     Lightning("Lightning", telling=("longer",)),
     Federated(),

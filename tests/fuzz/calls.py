@@ -1102,6 +1102,7 @@ CALLS: tuple[Call, ...] = (
     ),
     Call("training.FixedTrim", _of("training:FixedTrim", share=0.1)),
     Call("training.Watch", _of("training:Watch", loss_every=5, bound=2.0, noise_multiplier=3.0)),
+    Call("training.HeldOut", _of("training:HeldOut", every=5, noise_multiplier=3.0)),
     Call(
         "training.AdaptiveTrim",
         _of("training:AdaptiveTrim", first=0.25, up=0.02, down=0.02, least=0.0, most=0.5),

@@ -267,6 +267,7 @@ def test_moving_moves_everything():
 
 
 @needs_data
+@pytest.mark.thorough
 def test_the_letters_in_the_data_folder():
     if not (Path(DATA) / "emnist-az").is_dir():
         pytest.skip("PRUDENT_DATA holds no emnist-az")

@@ -51,7 +51,7 @@ def test_a_seed_fixes_everything(table, corrupt):
     assert not torch.equal(weights(first), weights(other))
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_corruption_reaches_the_training_and_not_the_test_part(table):
     clean, bad = (
         run(FIXED.changed(method="sgd", steps=60, corrupt=kind), dataset=table)

@@ -13,9 +13,9 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import Ledger, statistics, table  # noqa: E402
-from prudent.release.columns import asking  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
+from prudent.release.columns.together import asking  # noqa: E402
 from prudent.release.columns.units import StagedTable  # noqa: E402
 from prudent.release.explanation import Question, explain  # noqa: E402
 

@@ -11,25 +11,27 @@ from prudent.release.outcome import Branch, Groups, NoiseSpread, Refused, Releas
 def test_groups_become_a_frame_with_intervals() -> None:
     spread = NoiseSpread(Distribution.LAPLACE, 1.0, 0.0)
     released = Released(5.0, Branch.ROBUST, 1.4, 0.0, None, spread=spread)
-    groups = Groups({"<a>": released, "b": Refused("no", None)})
+    groups = Groups({"<a>": released, "b": Refused("no", None)}, epsilon=0.5, delta=0.0)
     frame = groups.to_frame()
     assert list(frame.columns) == ["group", "value", "low", "high", "status"]
     assert frame.status.tolist() == ["released", "refused"]
     assert frame.low[0] < 5.0 < frame.high[0]
     assert "&lt;a&gt;" in groups._repr_html_()
+    first, *_, price = str(groups).splitlines()
+    assert first.startswith("<a>: 5")
+    assert price == "(0.5, 0)-DP"
 
 
 def test_groups_of_dates_are_drawn_along_a_line(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     spread = NoiseSpread(Distribution.LAPLACE, 1.0, 0.0)
     days = [datetime.date(2024, 1, day) for day in range(1, 5)]
-    series = Groups(
-        {day: Released(5.0, Branch.ROBUST, 1.4, 0.0, None, spread=spread) for day in days}, ["day"]
-    )
+    released = {day: Released(5.0, Branch.ROBUST, 1.4, 0.0, None, spread=spread) for day in days}
+    series = Groups(released, ["day"], epsilon=0.5, delta=0.0)
     figure = series.plot(tmp_path / "series.svg")
     assert (tmp_path / "series.svg").exists()
     assert figure.axes[0].lines[0].get_linestyle() == "-"
-    pairs = Groups({("a", "b"): series[days[0]]}, ["g", "h"])
+    pairs = Groups({("a", "b"): series[days[0]]}, ["g", "h"], epsilon=0.5, delta=0.0)
     assert pairs.plot().axes[0].get_xlabel() == "g, h"
 
 

@@ -70,7 +70,7 @@ def test_a_search_costs_what_was_asked(proposals: list[float]) -> None:
     assert len(search.mechanisms) == len(proposals)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_search_stops_at_the_smallest_proposal_that_passes() -> None:
     data = SHAPE.rvs(20_000, random_state=np.random.default_rng(3))
     released = search_quantile(data, proposals=[3.0, 1e-5, 30.0], **BUDGET)

@@ -33,6 +33,7 @@ from prudent.training import (
     Execution,
     Fallback,
     FixedTrim,
+    HeldOut,
     Mean,
     Plan,
     PoissonSampler,
@@ -110,12 +111,28 @@ def result(fitted, model=None):
     }
 
 
-def train(rule=SUM, data=None, model=None, rate=0.3, steps=FEW, how=None, **options):
+def train(
+    rule=SUM,
+    data=None,
+    model=None,
+    rate=0.3,
+    steps=FEW,
+    how=None,
+    bands=1,
+    held_out=None,
+    **options,
+):
     settings = {"evaluate_every": 3, "private_diagnostics": True, "lr": 0.3}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The test hardly ever passes")  # as some are meant to
         return fit(
-            Plan(sampling_rate=rate, steps=steps, aggregation=rule),
+            Plan(
+                sampling_rate=rate,
+                steps=steps,
+                aggregation=rule,
+                bands=bands,
+                held_out=held_out,
+            ),
             network() if model is None else model,
             cross_entropy,
             records() if data is None else data,
@@ -159,7 +176,15 @@ def louder(gradients, chunk, generator):
     return {n: g * (1 + 3 * odd.view(-1, *[1] * (g.ndim - 1))) for n, g in gradients.items()}
 
 
+simple(
+    "held_out",
+    held_out=HeldOut(every=2, noise_multiplier=4.0),
+    held_out_set=records(19),
+    patience=3,
+    keep_best=True,
+)
 simple("sum", SUM, steps=STEPS)
+simple("cancelling", SUM, bands=3, steps=STEPS)
 simple("mean", Mean())
 simple("trimmed", TRIMMED)
 simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))

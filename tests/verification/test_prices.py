@@ -69,6 +69,7 @@ LONGER = {
     "branches": (sampled(ptr(LaplaceTest(1.0), "branch"), 500), 1e-7, ZERO_OUT),
     "monotone": (sampled(ptr(GaussianTest(2.0), "monotone-branch"), 500), 1e-5, ZERO_OUT),
     "three records": (sampled(GAUSSIAN(2.0), 500), 1e-5, Relation("zero-out", 3)),
+    "a chain": (sampled(ptr(LaplaceTest(3.0)), 100), 1e-5, Relation("add-remove", 4)),
     "replaced in samples": (sampled(GAUSSIAN(2.0), 500), 1e-5, REPLACE_ONE),
     "geometric": (RepeatAndSelectDpEvent(sampled(GAUSSIAN(1.5), 500), 10.0, 1.0), 1e-5, ZERO_OUT),
     "logarithmic": (RepeatAndSelectDpEvent(GAUSSIAN(9.0), 20.0, 0.0), 1e-5, ADD_REMOVE),

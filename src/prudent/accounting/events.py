@@ -345,9 +345,12 @@ def _events(events: Iterable[DpEvent]) -> tuple[DpEvent, ...]:
 
 @attrs.frozen
 class WorstOfDpEvent(DpEvent):
-    """One of several mechanisms, chosen independently of the data.
+    """One of several mechanisms, chosen independently of the data; or several on disjoint records.
 
-    Which one it was may be public. It is charged like the worst of them at every ε.
+    Which one it was may be public. It is charged like the worst of them at every ε. That is also
+    the price of mechanisms that run side by side if one record enters at most one of them, as long
+    as its part is a function of that record and of public facts. Several records may enter
+    different parts, so no more is said of them than group privacy does of one.
 
     Attributes:
         events: The mechanisms, at least one.

@@ -122,7 +122,8 @@ def _chain_epsilon(
     known = min(known, distance * curve(0.0))  # finite if every event is pure DP
     if delta == 0:
         return known
-    deltas = [delta * share for share in _SHARES if delta * share > _LEAST_LINK]
+    least = max(_LEAST_LINK, delta * 1e-3 * math.exp(-6 * distance * curve(delta)))
+    deltas = [delta * share for share in _SHARES if delta * share > least]
     roots, prices = [math.sqrt(-math.log(one)) for one in deltas], [curve(one) for one in deltas]
 
     def rough(link: float) -> float:

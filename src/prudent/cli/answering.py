@@ -338,6 +338,8 @@ def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, A
 def budget(request: Request) -> Iterator[Any]:
     """The ledger to charge, if there is one; a charge that overdraws it ends the command."""
     if request.ledger is None:
+        if request.dataset != "default":
+            raise ArgumentError("dataset", "only with a ledger", got=request.dataset)
         yield None
         return
     from prudent.budget.ledger import Ledger, OverBudgetError
@@ -373,19 +375,19 @@ def _print(request: Request, outcome: Any) -> None:
         print_json(_plain_answer(outcome))
         return
     from prudent.accounting import ADD_REMOVE
-    from prudent.release.outcome import group_title
+    from prudent.release.outcome import NO_GROUPS, group_title
 
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
+    if not outcomes:
+        echo(NO_GROUPS, err=True)
     for group, each in outcomes.items():
         name = "" if group is None else f"{group_title(group)}: "
         # One line each: a value with a line end in it could pretend to be another answer.
         for line in each.lines():
             echo(neutral(f"{name}{line}"), err=not _is_released(each))
-    one = next(iter(outcomes.values()), None)
-    if one is not None:
-        unit = "record" if request.unit is None else "unit"
-        price = f"({rounded_up(one.epsilon, 6)}, {rounded_up(one.delta, 6)})-DP"
-        echo(f"{price} for {ADD_REMOVE.sentence(unit)}")
+    unit = "record" if request.unit is None else "unit"
+    price = f"({rounded_up(outcome.epsilon, 6)}, {rounded_up(outcome.delta, 6)})-DP"
+    echo(f"{price} for {ADD_REMOVE.sentence(unit)}")
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:
@@ -396,8 +398,7 @@ def _plain_answer(outcome: Any) -> dict[str, Any]:
 
     groups = {group_title(group): each.plain() for group, each in outcome.items()}
     released = any(_is_released(each) for each in outcome.values())
-    one = next(iter(outcome.values()), None)
-    price = {} if one is None else {"epsilon": one.epsilon, "delta": one.delta}
+    price = {"epsilon": outcome.epsilon, "delta": outcome.delta}
     return {"status": "released" if released else "refused", "groups": groups} | price
 
 

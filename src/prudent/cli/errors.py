@@ -43,7 +43,7 @@ _FLAGS = {
     "target_delta": "--delta",
 }
 
-_SETTING = re.compile(r"\b(?P<name>\w+)=(?P<value>True\b|\d[\w-]*(?:\.\d[\w-]*)?)")
+_SETTING = re.compile(r"\b(?P<name>\w+)=(?P<value>True\b|'\w+'|\d[\w-]*(?:\.\d[\w-]*)?)")
 _NOT_A_CHOICE = re.compile(r"(?P<given>'.*') is not one of (?P<choices>.*)\.", re.DOTALL)
 
 
@@ -121,7 +121,8 @@ def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
         flag = "--" + match["name"].replace("_", "-")
         if flag not in options:
             return match[0]
-        return flag if match["value"] == "True" else f"{flag} {match['value']}"
+        value = match["value"].strip("'")
+        return flag if value == "True" else f"{flag} {value}"
 
     return Fault(_SETTING.sub(setting, text), flag)
 

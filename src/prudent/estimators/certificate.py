@@ -48,6 +48,33 @@ CONFIDENCE = 0.95
 _BEYOND = math.sqrt(2 * math.log(3 / (1 - CONFIDENCE)))
 
 
+@attrs.frozen(kw_only=True)
+class SlopeBasis:
+    """The released numbers that a certificate follows from, with which it can be computed again.
+
+    Attributes:
+        gradient: F(θ̂) and the gradient of a penalty, with noise.
+        curvature: A, with noise.
+        count: The noisy number of records.
+        multipliers: The noise of these three, over what one record can change.
+        root: The whitening root P.
+        reach: R.
+        bound: The largest |ψ|, b.
+        slope: Its slope m up to the limit.
+        hidden: What rounding hides of one record; see `rounding`.
+    """
+
+    gradient: FloatArray
+    curvature: FloatArray
+    count: float
+    multipliers: tuple[float, float, float]
+    root: FloatArray
+    reach: float
+    bound: float
+    slope: float
+    hidden: float
+
+
 @attrs.frozen
 class SlopeCertificate:
     """A number of bad records that the slopes of a regression withstand.
@@ -56,11 +83,13 @@ class SlopeCertificate:
         records: So many records can be removed or added, whichever they are, and each slope of the
             regression, with its clipping as it was released, is within `tolerance` of the answer.
         tolerance: In scales of the target per scale of a column, as they were released.
+        basis: The released numbers that it follows from.
         confidence: Probability with which this holds, at least, over the noise.
     """
 
     records: int
     tolerance: float
+    basis: SlopeBasis = attrs.field(eq=False, repr=False)
     confidence: float = CONFIDENCE
 
     def __str__(self) -> str:
@@ -131,7 +160,18 @@ def certify(
     least -= reach**2 * (
         engine.deviation("curvature") * (math.sqrt(2 * width) + _BEYOND) + most * hidden
     )
-    return SlopeCertificate(withstood(least, size, radius, reach, pull), tolerance)
+    basis = SlopeBasis(
+        gradient=gradient,
+        curvature=moment,
+        count=count,
+        multipliers=(*map(engine.deviation, ("gradient", "curvature", "count")),),
+        root=whitening.root,
+        reach=reach,
+        bound=pull.bound,
+        slope=pull.slope,
+        hidden=hidden,
+    )
+    return SlopeCertificate(withstood(least, size, radius, reach, pull), tolerance, basis)
 
 
 def rounding(whitening: Whitening) -> float:

@@ -14,7 +14,7 @@ from prudent._files import replacing
 from prudent._formats import check_format, reading
 from prudent.accounting.serialisation import from_plain, to_plain
 from prudent.estimators.base import PrivateEstimator
-from prudent.estimators.certificate import SlopeCertificate
+from prudent.estimators.certificate import SlopeBasis, SlopeCertificate
 from prudent.estimators.features import ClassMoments, StandardFeatures
 from prudent.estimators.models.trees import Forest, Tree
 
@@ -22,7 +22,8 @@ FORMAT = 1
 """Format number of files of fits."""
 
 _PARTS = {
-    each.__name__: each for each in (StandardFeatures, ClassMoments, Forest, Tree, SlopeCertificate)
+    each.__name__: each
+    for each in (StandardFeatures, ClassMoments, Forest, Tree, SlopeCertificate, SlopeBasis)
 }
 _DATES = {each.__name__: each for each in (datetime.datetime, datetime.date)}
 _DTYPE = re.compile(r"[<>|]([biuf]\d+|M8\[\w+\])")  # of a fixed, small size

@@ -59,7 +59,10 @@ def checklist(receipt: Receipt, verdict: str) -> str:
     if receipt.ledger is not None:
         head = str(receipt.ledger["head"])[:16]
         composition = f"Charged to a ledger, whose head was {head}… then; see `prudent report`."
-    certified = [f"at least {each.get('needed')} records" for each in receipt.certificates()]
+    certified = [
+        f"at least {each['needed']} records" if "needed" in each else f"over {each.get('records')}"
+        for each in receipt.certificates()
+    ]
     sections: dict[str, list[tuple[str, str | None]]] = {
         "The guarantee (after NIST SP 800-226)": [
             ("Privacy parameters", claim(receipt)),

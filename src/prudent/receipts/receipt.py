@@ -170,7 +170,7 @@ def _check_depth(value: Any) -> None:
 def _certificates(value: Any) -> Any:
     if isinstance(value, Mapping):
         for name, each in value.items():
-            if name == "certificate" and isinstance(each, Mapping):
+            if name in ("certificate", "certificate_") and isinstance(each, Mapping):
                 yield each
             else:
                 yield from _certificates(each)

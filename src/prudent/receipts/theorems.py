@@ -29,7 +29,7 @@ _EVENTS = {
     "ComposedDpEvent": ("composition", "Finite.composition", _FINITE),
     "SelfComposedDpEvent": ("composition", "Finite.composition", _FINITE),
     "WorstOfDpEvent": (
-        "one of several, chosen without the data",
+        "one of several, chosen without the data, or several on disjoint records",
         "Zhu, Dong and Wang 2022",
         _PAPER,
     ),
@@ -39,6 +39,12 @@ _EVENTS = {
         "accounting.losses.repeated_selection",
         _PAPER,
     ),
+}
+
+_CERTIFICATES = {
+    "distance": ("a noisy distance", "release.certificates"),
+    "votes": ("noisy votes", "estimators.aggregation.votes"),
+    "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
 }
 
 
@@ -52,9 +58,9 @@ def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, st
         bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
         found.append(("several records of a person", bounds, _PAPER))
     for certificate in receipt.certificates():
-        votes = "'votes'" in str(certificate.get("basis"))
-        place = "estimators.aggregation.votes" if votes else "release.certificates"
-        by = "noisy votes" if votes else "a noisy distance"
+        basis = certificate.get("basis")
+        kind = basis.get("kind") if isinstance(basis, Mapping) else None
+        by, place = _CERTIFICATES.get(str(kind), _CERTIFICATES["distance"])
         found.append((f"a certificate by {by}", place, _PAPER))
     if receipt.kind == "classifier":
         found.append(("radii of predictions by counts", "Counts.certificate", _COQ))

@@ -21,12 +21,12 @@ import ibis.expr.types as ir
 
 from prudent import _validate
 from prudent.release.charging import Preview
-from prudent.release.columns.asking import Asked, alike, answer, query
 from prudent.release.columns.column import Kind
 from prudent.release.columns.dialects import plan
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.queries import FEW, TableColumn, sizes_of_groups
-from prudent.release.columns.turns import ask, together
+from prudent.release.columns.together.asking import Asked, alike, answer, query
+from prudent.release.columns.together.turns import ask, together
 from prudent.release.failures import SourceError, withheld
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import TABLE_OPTIONS, Part, Request, of_one_table, open_records, price

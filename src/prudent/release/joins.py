@@ -82,7 +82,8 @@ def join(
     Args:
         left: The first table, private: any source of a statistic, or another join; with `connect`
             the name of a table.
-        right: The second table, in the same engine.
+        right: The second table, in the same engine; a public one of up to 1,000 rows may also be a
+            file or a frame.
         on: The column that must be equal in both, or several; {"patient": "id"} where the second
             table has another name for it. A missing key matches nothing.
         unit: The column that says whose row it is. A private second table is joined on it, since

@@ -431,17 +431,34 @@ def digits(value: Any, interval: tuple[Any, Any] | None, noise_scale: float = 0.
 T = TypeVar("T")
 
 
+NO_GROUPS = "No group was found that has enough records; a dry run says how many it takes."
+
+
 class Groups(dict[Hashable, T]):
     """The outcomes of several groups, by group; a dictionary that can be shown as a table.
 
     Attributes:
         names: The columns that the groups are of; the name of a group has a value for each.
+        epsilon: ε that all groups cost together; known also where no group was found.
+        delta: δ that they cost.
     """
 
-    def __init__(self, outcomes: Mapping[Hashable, T], names: Sequence[str] = ("group",)) -> None:
-        """Store the outcomes."""
+    def __init__(
+        self,
+        outcomes: Mapping[Hashable, T],
+        names: Sequence[str] = ("group",),
+        *,
+        epsilon: float,
+        delta: float,
+    ) -> None:
+        """Store the outcomes and their price."""
         super().__init__(outcomes)
-        self.names = tuple(names)
+        self.names, self.epsilon, self.delta = tuple(names), epsilon, delta
+
+    def only(self, groups: Sequence[Hashable]) -> "Groups[T]":
+        """Some of the groups, in this order, at the same price."""
+        outcomes = {group: self[group] for group in groups}
+        return Groups(outcomes, self.names, epsilon=self.epsilon, delta=self.delta)
 
     def labels(self, group: Hashable) -> dict[str, Any]:
         """The values that a group is named by, each with its column."""
@@ -466,6 +483,17 @@ class Groups(dict[Hashable, T]):
 
         rows = [self.labels(group) | _row(outcome) for group, outcome in self.items()]
         return drawn(rows, self.names, path)
+
+    def lines(self) -> list[str]:
+        """The outcomes in words, each with its group."""
+        return [
+            f"{group_title(group)}: {line}"
+            for group, outcome in self.items()
+            for line in outcome.lines()
+        ] or [NO_GROUPS]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), _price(self.epsilon, self.delta)])
 
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""

@@ -27,7 +27,7 @@ from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
 from prudent.release.columns.column import ArrayColumn, Column, Kind, PerUnit
-from prudent.release.columns.turns import together
+from prudent.release.columns.together.turns import together
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
@@ -90,6 +90,11 @@ class Request:
     def __attrs_post_init__(self) -> None:
         _validate.one_of((True, False, None), dry_run=self.dry_run)
         _validate.one_of((True, False, None), fallback=self.fallback)
+        if self.delta is not None:  # also where nothing needs it: a slip must not pass unseen
+            _validate.between(0, 1, ends="[)", delta=self.delta)
+        data, column = _with_name(self.data, self.column)
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "column", column)
         if self.unit is None and self.join is not None:
             object.__setattr__(self, "unit", self.join.unit)
 
@@ -269,7 +274,8 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         if request.by is None:
             found.append(outcomes[None])
         else:
-            found.append(Groups(outcomes, request.group_columns))
+            price = {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
+            found.append(Groups(outcomes, request.group_columns, **price))
     every = [
         each
         for outcome in found
@@ -308,7 +314,7 @@ def open_records(request: Request, kind: Kind) -> Any:
     Returns:
         One column for each group, for None without groups; or a `PrivateGroups`.
     """
-    data, column = _with_name(request.data, request.column)
+    data, column = request.data, request.column
     table = request.in_table()
     per_group = isinstance(request.propose, Mapping)
     if isinstance(data, Column | list | tuple | np.ndarray) and column is None:
@@ -325,7 +331,9 @@ def open_records(request: Request, kind: Kind) -> Any:
         if not per_group:
             return {None: opened}
     if request.by is None and (request.groups is not None or per_group):
-        raise _missing("by", "the name of the column that says which group a row is in")
+        raise _validate.ArgumentError(
+            "by", "the name of the column that says which group a row is in", shown="nothing"
+        )
     with _extras.needed("A release from a table"):
         from prudent.release.columns import opening  # needs ibis, which arrays do not
 
@@ -392,7 +400,12 @@ def _price_all(
         _validate.positive(epsilon=epsilon)
     if request.private_groups:
         if delta is None:
-            raise _missing("delta", "for private groups")
+            raise _validate.ArgumentError(
+                "delta",
+                "for groups or categories that are found privately",
+                shown="nothing",
+                hint="Give delta=1e-7, for example, or a list of them that is public knowledge.",
+            )
         choosing, epsilon = shares_of(_validate.positive(epsilon=epsilon), SELECTION_SHARE)
         delta = delta / 2  # a test may need half of δ; what is left is for the groups
     total = sum(part.weight for part in parts)
@@ -510,10 +523,6 @@ def check_certifiable(records: Column) -> None:
             why="a certificate counts units, and the distance is in records",
             hint="Give a rule such as per_unit='mean', or leave the certificate out.",
         )
-
-
-def _missing(argument: str, what: str) -> _validate.ArgumentError:
-    return _validate.ArgumentError(argument, what, shown="nothing")
 
 
 def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) -> Any:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -288,7 +288,8 @@ class _Parts:
         # on them; otherwise graphs that run concurrently would share a workspace.
         current = torch.cuda.current_stream()
         own = current != torch.cuda.default_stream()
-        self._contexts.enter_context(torch.cuda.stream(current if own else torch.cuda.Stream()))
+        stream = current if own else _capture_stream(torch.cuda.current_device())
+        self._contexts.enter_context(torch.cuda.stream(stream))
         self._begin()
         token = _SPLIT.set(self._split)
         self._contexts.callback(_SPLIT.reset, token)
@@ -319,6 +320,12 @@ class _Parts:
         self._graphs[-1].capture_end()
         self._between.append(partial(function, *tensors))
         self._begin()
+
+
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """One stream for all captures on a device: its workspaces are never freed."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class _Graph(NamedTuple):

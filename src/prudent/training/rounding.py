@@ -71,6 +71,14 @@ Guarantee:
     below 2⁻⁷⁴ occur with a probability of at most n 2⁻⁷⁴. Replace the real run by the ideal one on
     both data sets: if the ideal run is (ε, δ)-DP, the real run is (ε + 2λ, e^λ δ + (1 + e^(ε+2λ))
     δ₂)-DP with δ₂ = δ₁ + n 2⁻⁷⁴.
+
+    *Noise that cancels* (`cancelling`). Let w be the noises as computed; they are numbers that no
+    data decide. Then c₀wₜ + c₁wₜ₋₁ + … is z up to the rounding of b products and sums of this step
+    alone: errors do not add up over steps. Each coordinate is within
+    η(r) + (b + 3) (r + |wₜ₋₁| + … + |wₜ₋ₖ|) u of an ideal normal, and a cell has c₀ times its side.
+    For b ≤ 64, c₀ is at least 1/3 and a noise has a standard deviation of at most 5, so that the
+    mean square of e, and with it λ, grows by a factor below 2·10³: λ stays below 10⁻³ for 10¹⁰
+    numbers drawn.
 """
 
 import functools

@@ -247,7 +247,7 @@ class Step:
         elif device.type == "cuda" and self._repeats() and isinstance(processes, Alone):
             self._run = Recorded(self._release, kind, lambda: restarting(device), self.modes)
         captures = device.type == "cuda" and cuda_graph is not False
-        captures = captures and self._repeats() and not has_shards(model)
+        captures = captures and self._repeats() and processes.captures and not has_shards(model)
         self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 

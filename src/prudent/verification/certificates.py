@@ -1,7 +1,7 @@
 """Certificates computed again from the released numbers that they follow from."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flint import arb, ctx
@@ -9,19 +9,31 @@ from flint import arb, ctx
 from prudent.verification.pairs import BITS, positive
 
 _MOST = 1 << 60  # records
+_ROUNDED = 1e-9  # of floating point, in what the program computed
 
 
 def problem_of(certificate: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
     """What is wrong with a certificate; None if it follows from the released numbers."""
-    needed, confidence = certificate["needed"], certificate["confidence"]
+    basis = certificate["basis"]
+    about_slopes = basis["kind"] == "SlopeBasis"
+    needed, confidence = (
+        certificate["records" if about_slopes else "needed"],
+        certificate["confidence"],
+    )
     if type(needed) is not int or type(confidence) is not float or not 0 < confidence < 1:
         return "its numbers are no numbers of a certificate."
-    if certificate["withstands"] != max(0, needed - 1):
+    if not about_slopes and certificate["withstands"] != max(0, needed - 1):
         return "the records it withstands do not follow from those that are needed."
-    basis = certificate["basis"]
     noises = list(_noises(event))
     with ctx.workprec(BITS):
         match basis["kind"]:
+            case "SlopeBasis":
+                own = [("gaussian", 1 / each) for each in basis["multipliers"]]
+                if len(own) != 3 or not set(own) <= set(noises):
+                    return "no noise of its scale is in the event."
+                if needed == 0 or _slopes_withstand(needed, certificate, basis):
+                    return None
+                return f"the released numbers do not show {needed} records."
             case "distance":
                 if ("laplace", certificate["epsilon"]) not in noises:
                     return "no noise of its ε is in the event."
@@ -79,6 +91,58 @@ def _by_votes(certificate: Mapping[str, Any], basis: Mapping[str, Any]) -> int:
         ]
         needed.append(max(0, -(-min(gaps) // 2)))
     return int(min(needed))
+
+
+def _slopes_withstand(
+    records: int, certificate: Mapping[str, Any], basis: Mapping[str, Any]
+) -> bool:
+    """Whether the theorem of `estimators.certificate` holds for so many records.
+
+    It needs a least eigenvalue of the curvature, so that without it a matrix is still positive.
+    """
+    gradient, curvature, root = (basis[name] for name in ("gradient", "curvature", "root"))
+    reach, bound, slope = (positive(basis[name]) for name in ("reach", "bound", "slope"))
+    width = len(gradient)
+    if not len(root) == len(curvature) == width or any(
+        len(row) != width for row in [*root, *curvature]
+    ):
+        raise ValueError("The basis of a certificate is a vector and two matrices.")
+    longest = max(_length(row) for row in (root[1:] or root))
+    radius = positive(certificate["tolerance"]) / longest
+    hidden = positive(basis["hidden"])
+    if (
+        hidden
+        < (arb(width).sqrt() * (1 + arb(width).sqrt() * longest / reach) + 2) / 2**16 - _ROUNDED
+    ):
+        return False
+    by_gradient, by_curvature, by_count = map(positive, basis["multipliers"])
+    beyond = (2 * (3 / (1 - arb(certificate["confidence"]))).log()).sqrt()
+    most = arb(basis["count"]) + beyond * by_count
+    size = _length(gradient)
+    size += reach * bound * (by_gradient * (arb(width).sqrt() + beyond) + most * hidden)
+    least = (size + records * (reach * bound + reach**2 * slope * radius)) / (slope * radius)
+    least += reach**2 * (by_curvature * (arb(2 * width).sqrt() + beyond) + most * hidden)
+    return _is_positive(curvature, least * (1 - _ROUNDED))
+
+
+def _length(vector: Sequence[float]) -> arb:
+    return sum((arb(each) ** 2 for each in vector), arb(0)).sqrt()
+
+
+def _is_positive(matrix: Sequence[Sequence[float]], less: arb) -> bool:
+    """Whether a symmetric matrix less a multiple of the identity is positive, by elimination."""
+    rows = [
+        [arb(each) - less * (i == j) for j, each in enumerate(row)] for i, row in enumerate(matrix)
+    ]
+    if any(matrix[i][j] != matrix[j][i] for i in range(len(rows)) for j in range(i)):
+        raise ValueError("A curvature is symmetric.")
+    for k, pivot in enumerate(rows):
+        if not pivot[k] > 0:
+            return False
+        for row in rows[k + 1 :]:
+            share = row[k] / pivot[k]
+            row[:] = [a - share * b for a, b in zip(row, pivot, strict=True)]
+    return True
 
 
 def _fewest(holds: Callable[[int], bool]) -> int:

@@ -213,15 +213,19 @@ def _certificates(receipt: Receipt) -> Iterator[Finding]:
             problem = certificates.problem_of(each, receipt.event)
         except Exception:  # whoever wrote the receipt chooses what goes wrong
             problem = "its fields cannot be read."
+        shown = f"at least {each.get('needed')} records must change"
+        if "records" in each:
+            shown = f"the slopes withstand {each['records']} records"
         words = (
-            f"at least {each.get('needed')} records must change, from the released numbers, with "
-            f"confidence {exact(each.get('confidence'))}."
+            f"{shown}, from the released numbers, with confidence {exact(each.get('confidence'))}."
         )
         yield _ok(problem is None, "certificate", words, str(problem))
     if receipt.kind == "classifier":
         problem = certificates.problem_of_counts(receipt.released)
-        words = "the counts are whole; the radius of every prediction follows from them alone."
+        words = "the counts are whole; the radius of every prediction follows from them."
         yield _ok(problem is None, "certificate", words, str(problem))
+        words = "the radius of a query takes the public feature map as well, known here by digest."
+        yield Finding(Standing.UNCHECKED, "certificate", words)
 
 
 def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:

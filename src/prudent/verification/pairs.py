@@ -9,6 +9,7 @@ Propose-Test-Release are those of the errata, 2.1 to 2.5, written down from ther
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import attrs
@@ -287,11 +288,6 @@ class MarginTest:
             raise UnknownEventError(f"Events of the kind {event['kind']!r:.60} are not known here.")
         return cls(event["kind"], positive(event["scale"]))
 
-    @property
-    def whole(self) -> bool:
-        """Whether the noise is a whole number."""
-        return self.kind in _WHOLE
-
     def passes(self, distance: arb) -> arb:
         """Pr[noise > distance]; a whole number if the noise is one."""
         if self.kind == "GaussianTest":
@@ -307,12 +303,11 @@ class MarginTest:
         if self.kind == "DiscreteLaplaceTest":
             ratio = (-1 / self.scale).exp()
             return ratio ** (steps + 1) / (1 + ratio)
-        weights, rest = self._weights()
-        whole = 2 * sum(weights[1:], weights[0] / 2 + rest)
-        return sum(weights[steps + 1 :], rest) / whole
+        masses, rest = self._masses()
+        return sum(masses[steps + 1 :], rest)
 
-    def _weights(self) -> tuple[list[arb], arb]:
-        """exp(-x²/(2 s²)) for whole x >= 0, and a ball that holds the sum of all beyond."""
+    def _masses(self) -> tuple[list[arb], arb]:
+        """Those of discrete Gaussian noise at x >= 0, and a ball with the sum of all beyond."""
         reach = math.ceil(14 * float(self.scale)) + 2
         if reach > _MOST_TERMS:
             raise UnknownEventError("Discrete Gaussian noise of this scale is not summed here.")
@@ -320,8 +315,9 @@ class MarginTest:
         weights = [(-(arb(x) ** 2) / square).exp() for x in range(reach + 1)]
         # From one term to the next the ratio falls, so a geometric series bounds the rest.
         last = (-(arb(reach + 1) ** 2) / square).exp()
-        bound = last / (1 - (-arb(2 * reach + 3) / square).exp())
-        return weights, arb(0).union(bound)
+        rest = arb(0).union(last / (1 - (-arb(2 * reach + 3) / square).exp()))
+        whole = 2 * sum(weights[1:], weights[0] / 2 + rest)
+        return [weight / whole for weight in weights], rest / whole
 
     def threshold(self, failure: arb) -> arb:
         """The threshold as a real number, whose double `THRESHOLD_ERROR` covers; or a whole one."""
@@ -350,14 +346,10 @@ class MarginTest:
                 return Mixture(((arb(1), arb(1), 1 / precision.sqrt()),))
             case "DiscreteLaplaceTest":
                 return _discrete_laplace(1 / self.scale, 1, sigma)
-        weights, rest = self._weights()
-        whole = 2 * sum(weights[1:], weights[0] / 2 + rest)
-        reach, beyond = len(weights) - 1, rest / whole
-        parts = [
-            (weights[abs(x)] / whole, weights[abs(x - 1)] / whole, sigma)
-            for x in range(1 - reach, reach + 1)
-        ]
-        ends = beyond + weights[reach] / whole
+        masses, rest = self._masses()
+        reach = len(masses) - 1
+        parts = [(masses[abs(x)], masses[abs(x - 1)], sigma) for x in range(1 - reach, reach + 1)]
+        ends = rest + masses[reach]
         # What lies beyond is taken to reveal the record: losses have no bound.
         return Mixture((*parts, (2 * ends, arb(0), sigma), (arb(0), 2 * ends, sigma)))
 
@@ -408,10 +400,8 @@ def _case_two(
         margins = range(1, last + 1)
         slack = 1 - test.passes(threshold - last)
     pairs: list[Mixture] = []
-    passes = {margin: test.passes(threshold - margin) for margin in (0, *margins)}
-    for margin in margins:
-        one = passes[margin]
-        less = passes[margin - 1] if margin - 1 in passes else test.passes(threshold - margin + 1)
+    passes = [test.passes(threshold - margin) for margin in (margins[0] - 1, *margins)]
+    for less, one in pairwise(passes):
         pairs.append(Mixture(((1 - one, 1 - less, fallback), (one, less, robust))))
         if reveals == "branch":
             pairs.append(Mixture(((1 - less, 1 - one, fallback), (less, one, robust))))

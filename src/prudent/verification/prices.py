@@ -35,7 +35,7 @@ _ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to not
 
 _ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
 _TAIL = 1e-4  # of δ, which the ends of a grid may cost
-_FEW = 64  # candidates of which all may be released instead of the best
+_TILTS = [k / 20 for k in range(16)]  # of the shares of ε in a chain
 
 
 @attrs.frozen
@@ -159,17 +159,27 @@ def _approximate(
         # Of selections the accountant has several bounds, and one may be sharper than this one.
         coarse = any(kind in SELECTIONS for kind in kinds(event))
         return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
-    # A chain of single records: ε/k for each link, and its δ weighs e^ε/k more than the one before.
+    # A chain of single records. What a link adds to δ weighs e^ε of all links before it, so those
+    # at the end may get more of ε; each way to divide it is a proof.
     one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
     assert one is not None
     single = one.prepared(_TAIL * delta, _ACCURACIES[0])
 
     def bound(total: float) -> float:
-        links = sum(((arb(total) / distance * k).exp() for k in range(distance)), arb(0))
-        return upper(links * single(total / distance))
+        return min(_chained(single, total, distance, tilt) for tilt in _TILTS)
 
     found = epsilon if bound(epsilon) <= delta else _solved(bound, epsilon, delta)
-    return Found(found, f"a chain of {distance} records", coarse=True)
+    return Found(found, f"a chain of {distance} records", TOLERANCE, coarse=True)
+
+
+def _chained(single: Callable[[float], float], total: float, distance: int, tilt: float) -> float:
+    """A bound on δ of a chain whose links share ε, the last (1 + tilt) times the mean."""
+    before, found, mean = arb(0), arb(0), total * (1 - 1e-12) / distance
+    for k in range(distance):
+        own = mean * (1 + tilt * (2 * k - distance + 1) / (distance - 1))
+        found += before.exp() * single(own)
+        before += arb(own)
+    return upper(found) if before <= total else math.inf
 
 
 @attrs.frozen
@@ -215,12 +225,7 @@ class Parts:
         """
         if not self.laws:
             return lambda epsilon: 0.0
-        ways: list[Callable[[arb], arb]] = []
-        for adding in (False, True):
-            if len(self.laws) == 1 and self.laws[0][1] == 1:
-                ways.append(partial(self.laws[0][0], adding=adding))
-            else:
-                ways.append(self._summed(tail, accuracy, adding=adding).delta)
+        ways = [self.way(tail, accuracy, adding=adding) for adding in (False, True)]
         # Probabilities that are off by a factor in each run are off by their product in all.
         error = THRESHOLD_ERROR * self.runs
 
@@ -230,27 +235,22 @@ class Parts:
 
         return bound
 
-    def _summed(self, tail: float, accuracy: float, *, adding: bool) -> Law:
+    def way(self, tail: float, accuracy: float, *, adding: bool) -> Callable[[arb], arb]:
+        """The profile of one direction, by the law of the sum of all losses."""
+        if self.runs == 1:
+            return partial(self.laws[0][0], adding=adding)
         variance = 0.0
         for profile, count in self.laws:  # of a Gaussian the deviation is 2.5 times this
             variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
         # A window of some standard deviations of the sum has about as many points for few runs.
         spacing = min(accuracy, max(accuracy / 30, accuracy * math.sqrt(self.runs) / 30))
         interval = max(spacing * math.sqrt(variance / self.runs), 1e-9)
-        own = [
-            (
-                Law.of(
-                    partial(profile, adding=adding),
-                    partial(profile, adding=not adding),
-                    interval,
-                    spacing / 2 if self.runs > 30 else accuracy / 8,
-                    tail / self.runs,
-                ),
-                count,
-            )
-            for profile, count in self.laws
-        ]
-        return composed(own, tail)
+        growth = spacing / 2 if self.runs > 30 else accuracy / 8
+        own = []
+        for profile, count in self.laws:
+            there, back = (partial(profile, adding=each) for each in (adding, not adding))
+            own.append((Law.of(there, back, interval, growth, tail / self.runs), count))
+        return composed(own, tail).delta
 
 
 def _for_one(event: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
@@ -273,10 +273,8 @@ def _profile(leaf: Mapping[str, Any], relation: Mapping[str, Any]) -> Callable[.
         raise UnknownEventError("Expected sampling rates in (0, 1] in the event.")
     if inner["kind"] == "NonPrivateDpEvent":
         raise UnknownEventError("The event says that something is released without protection.")
-    if inner["kind"] in (*SELECTIONS, "WorstOfDpEvent"):
-        if rate < 1 or distance > 1:
-            return None if distance > 1 else _of_parts(inner)
-        return _of_parts(inner)
+    if inner["kind"] in (*SELECTIONS, "WorstOfDpEvent"):  # a sample reveals no more than all of it
+        return None if distance > 1 else _of_parts(inner)
     if distance > 1:
         return _at_distance(inner, rate, relation)
     return worst_of(inner, rate).profile
@@ -286,15 +284,11 @@ def _of_parts(event: Mapping[str, Any]) -> Callable[..., arb]:
     """The profile of an event that contains others: the worst of several, or the best of many."""
     one = {"adjacency": "add-remove", "records": 1}
     inside = event["events"] if event["kind"] == "WorstOfDpEvent" else [event["event"]]
-    each = [Parts.of(inner, one) for inner in inside]
-    ways: dict[bool, list[Callable[[arb], arb]]] = {False: [], True: []}
-    for adding, found in ways.items():
-        for parts in each:
-            assert parts is not None
-            if len(parts.laws) == 1 and parts.laws[0][1] == 1:
-                found.append(partial(parts.laws[0][0], adding=adding))
-            elif parts.laws:
-                found.append(parts._summed(1e-16, _ACCURACIES[0], adding=adding).delta)
+    each = [parts for inner in inside if (parts := Parts.of(inner, one)) and parts.laws]
+    ways = {
+        adding: [parts.way(1e-16, _ACCURACIES[0], adding=adding) for parts in each]
+        for adding in (False, True)
+    }
 
     def profile(epsilon: arb, *, adding: bool) -> arb:
         return largest([way(epsilon) for way in ways[adding]])

@@ -38,7 +38,7 @@ def test_a_figure_that_cannot_be_written_is_one_line(run: Command, tmp_path: Pat
     assert answer.err == f"{tmp_path / 'taken'}: File exists.\n"
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_the_comparison_holds_the_exact_price_and_every_conversion(
     run: Command, tmp_path: Path
 ) -> None:

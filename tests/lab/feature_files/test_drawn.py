@@ -87,6 +87,7 @@ def test_glyphs_without_loops_are_those_of_the_shipped_statistics() -> None:
     assert not torch.equal(one, two)
 
 
+@pytest.mark.thorough
 def test_digits_by_strokes_are_drawn_again_and_fill_their_box() -> None:
     drawn = digits(200, 7)
     assert torch.equal(drawn, digits(200, 7))

@@ -1,5 +1,6 @@
 """A join is one person's rows with that person's rows, or with public ones, and nothing else."""
 
+import datetime
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -330,7 +332,41 @@ def test_duckdb_joins_files_and_its_own_tables(tmp_path: Any) -> None:
     check_engine(connection.table)
     with pytest.raises(ValueError, match="in the engine of the first"):
         check_engine(lambda name: connection.table(name) if name == "left" else arrow_of(name))
+    check_public_frame(connection.table("left"))
     connection.disconnect()
+
+
+PUBLIC = pa.table(
+    {
+        "u": ["a", "b", "B", None],
+        "place": ["'; --", "é", "", None],
+        "n": pa.array([1, None, -(2**63), 4]),
+        "f": [0.1, float("nan"), 5e-324, None],
+        "flag": [True, False, None, True],
+        "day": [datetime.date(2024, 2, 29), None, datetime.date(1, 1, 1), None],
+    }
+)
+
+
+def check_public_frame(left: Any, connect: str | None = None) -> None:
+    """A small public frame is written into the queries of another engine, value by value."""
+    joined = join(left, PUBLIC, on="u", public=True, how="left", connect=connect)
+    opened = open_source(joined)
+    names = ("u", "place", "n", "f", "flag", "day")
+    rows = _fetched(opened, names)
+    opened.close()
+    found = Counter(tuple(map(_plain, row)) for row in rows)
+    whole = arrow_of("left").join(PUBLIC.filter(pa.compute.field("u").is_valid()), "u")
+    expected = [[row[name] for name in names] for row in whole.to_pylist()]
+    assert found == Counter(tuple(map(_plain, row)) for row in expected)
+    for wrong in (pa.table({"u": list(map(str, range(1_001)))}), pa.table({"u": [["a"]]})):
+        with pytest.raises(ValueError, match="of 1 to 1,000 rows of texts"):
+            open_source(join(left, wrong, on="u", public=True, connect=connect))
+
+
+def _fetched(opened: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    columns = joining.fetched(opened.table.select(*names))
+    return list(zip(*(columns[name] for name in names), strict=True))
 
 
 def test_postgres_joins_two_tables_of_a_database(postgres_url: str) -> None:
@@ -347,6 +383,7 @@ def test_postgres_joins_two_tables_of_a_database(postgres_url: str) -> None:
                     f"INSERT INTO join_{name} VALUES (%s, %s, '{{}}')", [row["u"], row[other]]
                 )
     check_engine(lambda name: f"join_{name}", postgres_url)
+    check_public_frame("join_left", postgres_url)
     found = prudent.sql(
         "SELECT count(*) n FROM join_left l JOIN join_right r ON l.u = r.u WHERE r.y = 'p'",
         connect=postgres_url,
@@ -364,3 +401,4 @@ def test_spark_joins_two_frames_of_a_session(spark_session: Any) -> None:
         return spark_session.createDataFrame(rows, f"u string, {other}")
 
     check_engine(frame)
+    check_public_frame(frame("left"))

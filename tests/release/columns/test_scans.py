@@ -13,9 +13,10 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import asking, table_rows
-from prudent.release.columns import turns as asking_turns
-from prudent.release.columns.turns import together
+from prudent.release.columns import table_rows
+from prudent.release.columns.together import asking
+from prudent.release.columns.together import turns as asking_turns
+from prudent.release.columns.together.turns import together
 from prudent.release.noise import ReproducibleNoise
 from tests.release.recording import Silence
 

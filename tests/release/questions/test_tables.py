@@ -50,6 +50,18 @@ def test_all_questions_are_charged_once() -> None:
     assert found["COUNT(*)"].epsilon < found["mean(x)"].epsilon
 
 
+def test_answers_are_found_by_the_text_of_their_question() -> None:
+    """As it was written, and however it is spaced and capitalised."""
+    asked = ["median(x)", "AVG( yes )", "corr(x,n)", "count(DISTINCT city)"]
+    found: Any = prudent.table(TABLE, asked, epsilon=40.0, noise=ReproducibleNoise(1))
+    assert list(found.answers) == ["median(x)", "avg(yes)", "corr(x, n)", "count(DISTINCT city)"]
+    for text in (*asked, *found.answers, "MEDIAN(x)"):
+        assert found[text].epsilon < 40
+    for unknown in ("median(y)", "no ( question"):
+        with pytest.raises(KeyError):
+            found[unknown]
+
+
 @pytest.mark.thorough
 def test_answers_are_one_frame() -> None:
     given: Any = {"epsilon": 20.0, "noise": ReproducibleNoise(2)}

@@ -56,6 +56,29 @@ def test_different_values_are_counted_once() -> None:
     assert [each.value for each in found.values()] == [3, 3]
 
 
+@pytest.mark.parametrize("kind", ["pandas", "polars", "arrow", "list"])
+def test_a_column_given_by_itself_is_read_as_in_a_table(kind: str) -> None:
+    """Also where it holds texts: its values are counted, however the column is given."""
+    import pandas as pd
+    import polars as pl
+
+    made = {"pandas": pd.Series, "polars": pl.Series, "arrow": pa.array, "list": list}
+    column = made[kind](CITIES)
+    given: Any = {"epsilon": 1.0, "noise": Silence()}
+    assert prudent.count(column, **given).value == 100
+    if kind == "list":
+        with pytest.raises(ArgumentError, match=r"Expected column .* Give a series"):
+            prudent.top_k(column, delta=1e-6, **given)
+    else:
+        assert list(prudent.top_k(column, categories=["oslo", "bergen"], **given)) == CITIES[49:51]
+
+
+def test_a_delta_that_is_none_is_refused_also_where_nothing_needs_it() -> None:
+    for wrong in (2.0, -1e-9, "x"):
+        with pytest.raises(ArgumentError, match=r"Expected delta in \[0, 1\)"):
+            prudent.count(CITIES, epsilon=1.0, delta=wrong)  # type: ignore[arg-type]
+
+
 def test_one_person_changes_the_number_by_so_many_values() -> None:
     """A person with a thousand values of their own adds two, where two of each count."""
     held = {"who": ["a"] * 1000 + ["b"] * 3, "what": [*range(1000), 1000, 1001, 1002]}

@@ -73,7 +73,7 @@ def test_advice_follows_from_what_is_public(monkeypatch: pytest.MonkeyPatch) -> 
         for records in (3, 40, 100)
     }
     ((note,),) = notes
-    assert "bounds=(0, 256) about" in note
+    assert "with the bounds 0 and 256 about" in note
 
 
 def test_bounds_that_are_advised_need_fewer_records() -> None:

@@ -10,7 +10,8 @@ from torch import nn
 
 import prudent
 from prudent import ArgumentError, HeldOut, Plan, Reporting, Sum
-from prudent.accounting import ADD_REMOVE, REPLACE_ONE, WorstOfDpEvent
+from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, WorstOfDpEvent
+from prudent.accounting.group_privacy import event_at_distance
 from prudent.records.people import Unit
 from prudent.training import Execution, Key, Step, fit
 from prudent.training.evaluation.held_out import HeldOutRecords
@@ -50,6 +51,8 @@ class TestPrice:
         alone = dp.SelfComposedDpEvent(dp.GaussianDpEvent(3.0), 3)
         assert plan.event == dp.ComposedDpEvent([plain().event, alone])
         assert plan.epsilon(1e-5) > plain(plan).epsilon(1e-5) * 1.05
+        # Of two records one may be trained on and one held out: the worse of both says too little.
+        assert event_at_distance(PLAN.event, REPLACE_ONE) is None
 
     def test_calibration_and_length_leave_room_for_it(self):
         plan = attrs.evolve(PLAN, held_out=HeldOut(every=1, noise_multiplier=10.0))
@@ -257,6 +260,26 @@ class TestRun:
             other = trained(held=data(60, 2), reporting=again)
         assert other.lost == 1
         assert [m.step for m in other.history if m.evaluation] == [10]
+
+    @pytest.mark.thorough
+    def test_gains_steps_only_where_both_parts_pay_for_all_releases(self, tmp_path):
+        for every, fits in ((5, True), (4, False)):
+            settings = HeldOut(every=every, noise_multiplier=30.0)
+            plans = [attrs.evolve(PLAN, held_out=settings, steps=steps) for steps in (10, 20)]
+            paid = [2 * plans[0].held_out.releases(10), plans[1].held_out.releases(20)]
+            assert (paid[0] >= paid[1] and 10 % every == 0) is fits
+            folder = tmp_path / str(every)
+            budget = {"epsilon": 99.0, "delta": 1e-4, "relation": ZERO_OUT}
+            with prudent.Ledger(tmp_path / f"{every}.db", **budget) as ledger:
+                trained(plans[0], reporting=Reporting(out=folder), ledger=ledger, delta=1e-5)
+                again = {"reporting": Reporting(out=folder, resume=True), "ledger": ledger}
+                if fits:
+                    assert trained(plans[1], delta=1e-5, **again).history[-1].step == 20
+                    charged = sum(_steps(c.event, plans[1]) for c in ledger.history())
+                    assert charged == 20
+                else:
+                    with pytest.raises(ArgumentError, match="steps"):
+                        trained(plans[1], delta=1e-5, **again)
 
     def test_needs_both_a_plan_and_records(self):
         for plan, held in ((plain(), data(5)), (PLAN, None)):

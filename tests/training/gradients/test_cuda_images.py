@@ -142,3 +142,30 @@ def test_no_record_adds_more_than_its_norm(monkeypatch, autocast):
         size = torch.cat([value.flatten() for value in total.values()]).double().norm()
         assert size <= 0.37 * norms[record] * (1 + 1e-6)
         assert size >= 0.37 * norms[record] * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "size", "channels"),
+    [
+        ((7, 7), (1, 1), (3, 3), (1, 1), (14, 14), 48),
+        ((3, 2), (2, 3), (1, 0), (1, 2), (9, 11), 5),
+        ((2, 3), (3, 1), (2, 1), (2, 1), (40, 33), 33),
+    ],
+)
+def test_depthwise_gradients(kernel, stride, padding, dilation, size, channels, dtype, last):
+    geometry = Geometry(kernel, stride, padding, dilation, channels)
+    values = images(3, channels, *size, dtype=dtype)
+    gradient = images(3, channels, *geometry.output_size(size), dtype=dtype) + 0.5
+    if not last:
+        values, gradient = values.contiguous(), gradient.contiguous()
+    assert kernels.is_depthwise(values, gradient, geometry)
+    found = kernels.depthwise_gradients(values, gradient, geometry)
+    weight = torch.zeros(channels, 1, *kernel, device="cuda", dtype=torch.float64)
+    for image, own in enumerate(found):
+        weight.requires_grad_()
+        settings = stride, padding, dilation, channels
+        result = nn.functional.conv2d(values[image : image + 1].double(), weight, None, *settings)
+        (expected,) = torch.autograd.grad(result, weight, gradient[image : image + 1].double())
+        torch.testing.assert_close(own.double(), expected.flatten(1), rtol=1e-4, atol=1e-3)

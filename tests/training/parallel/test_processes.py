@@ -106,6 +106,17 @@ def test_as_one_process_would(alone, together, name, count):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("count", COUNTS)
+def test_held_out_records_are_divided_among_processes(alone, together, count):
+    expected = alone("held_out")["shown"]
+    assert sum("held_out_accuracy" in shown for shown in expected) == 3
+    for outcome in together(count, "held_out"):
+        assert [shown.keys() for shown in outcome["shown"]] == [shown.keys() for shown in expected]
+        values = zip(outcome["shown"], expected, strict=True)
+        assert all(one == pytest.approx(other, abs=1e-9) for one, other in values)
+
+
+@pytest.mark.thorough
 def test_the_scenarios_are_what_their_names_say(alone):
     assert alone("passing")["pass_rate"] == 1
     assert alone("failing")["pass_rate"] == 0

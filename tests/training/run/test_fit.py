@@ -402,7 +402,7 @@ def test_an_evaluation_returns_numbers_by_name():
         train(plan_of(1), evaluate=lambda _: None)
 
 
-@pytest.mark.unhurried
+@pytest.mark.thorough
 def test_a_private_model_learns():
     rule = ProposeTestRelease(
         clip=1.0, propose=0.9, noise_multiplier=0.5, test=GaussianTest(1.0), failure=1e-3

@@ -259,6 +259,7 @@ class LossSum:
     adding: bool
     upper: bool
     grid: LossGrid
+    _scans: dict[float, Scan] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     @property
     def runs(self) -> int:
@@ -361,7 +362,9 @@ class LossSum:
             yield table
 
     def _scan(self, tail: float) -> Scan:
-        return Scan.of(self.parts, adding=self.adding, tail=tail)
+        if tail not in self._scans:
+            self._scans[tail] = Scan.of(self.parts, adding=self.adding, tail=tail)
+        return self._scans[tail]
 
     def _tables(self, scan: Scan, epsilon: float, delta: float) -> Iterator[LossTable]:
         """Yield distributions of the sum around `epsilon`, of decreasing tilt, the last without."""

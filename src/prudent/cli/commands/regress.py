@@ -189,7 +189,9 @@ def _plain(fitted: "LinearModel") -> dict[str, Any]:
     if fitted.r2:
         whole["r2"] = fitted.r2_
     if fitted.certify is not None:
-        whole["certificate"] = attrs.asdict(fitted.certificate_)
+        whole["certificate"] = attrs.asdict(
+            fitted.certificate_, filter=attrs.filters.exclude("basis")
+        )
     return whole
 
 

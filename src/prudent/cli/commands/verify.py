@@ -46,7 +46,7 @@ def verify(
 
     try:
         found = check(receipt, signer=signer, head=head)
-    except (DamagedFileError, NewerFormatError, OSError) as error:
+    except (DamagedFileError, NewerFormatError) as error:
         tell(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
     except (ValueError, ImportError):  # of an option, or of what is not installed

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
-from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
+from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 from prudent.release.lattice import (
     FloatArray,
     IntArray,
@@ -342,7 +342,7 @@ class ArrayColumn:
                 "values",
                 "that are numbers, dates, times or durations",
                 shown="others",
-                hint="Only their mode can be released.",
+                hint=OF_TEXT,
             )
         if kind == "truth" and not self._scale.truth:
             raise ArgumentError("values", "that are true or false", shown="others")
@@ -450,10 +450,7 @@ class ArrayColumn:
 
     def _checked(self) -> FloatArray:
         if self._numbers is None:
-            raise ValueError(
-                "Expected a column of numbers, got one of another type. "
-                "Only the mode can be released from it."
-            )
+            raise ValueError(f"Expected a column of numbers, got one of another type. {OF_TEXT}")
         return self._numbers
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from prudent import _lazy
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
-from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
+from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 
 _lazy.defer("ibis.backends.sql.compilers")  # it imports the compilers of twenty engines
 
@@ -299,11 +299,9 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
         return Scale("duration")
     raise ArgumentError(
         "column",
-        "of numbers, dates, times or durations",
+        "a column of numbers, dates, times or durations",
         shown=f"{name!r} of type {dtype}",
-        hint="Only its mode can be released, without propose."
-        if dtype.is_string()
-        else "Make one of these of it, in an ibis table.",
+        hint=OF_TEXT if dtype.is_string() else "Make one of these of it, in an ibis table.",
     )
 
 

@@ -27,6 +27,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import backend_name, double, exact, fetched
 from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.together.asking import values_table
 from prudent.release.columns.units import evenly_spaced
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
@@ -44,6 +45,8 @@ _SORTED = [
     "inet",
     "macaddr",
 ]
+_SENT = 1_000  # rows of a public table that a query may hold
+_WRITTEN = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
 _READ = {"integer": "int64", "number": "float64", "date": "date"}  # from the texts of a file
 
 
@@ -59,17 +62,59 @@ def open_join(join: Join) -> OpenTable:
         opened.callback(left.close)
         right = _opened(join, join.right, join.keys.get(join.unit or ""), left)
         opened.callback(right.close)
-        if left.table.get_backend() is not right.table.get_backend():
+        apart = left.table.get_backend() is not right.table.get_backend()
+        if apart and join.public and backend_name(right.table) == "duckdb":
+            right, apart = _sent(right, left), False
+        if apart:
             raise ArgumentError(
                 "right",
                 "a table in the engine of the first",
                 shown="one in another",
                 hint="Give two files or frames, two tables of one database with connect, two ibis "
-                "tables of one connection, or two data frames of one Spark session.",
+                "tables of one connection, or two data frames of one Spark session. A public "
+                f"table of up to {_SENT:,} rows may be a file or a frame.",
             )
         joined = _joined(join, left, right)
         own_connection = left.own_connection and right.own_connection
         return attrs.evolve(joined, close=opened.pop_all().close, own_connection=own_connection)
+
+
+def _sent(public: OpenTable, left: OpenTable) -> OpenTable:
+    """A small public table of a file or a frame, written into the queries of another engine.
+
+    Raises:
+        ArgumentError: if it has too many rows, or a type that is not written alike in all engines.
+    """
+    schema, backend = public.table.schema(), left.table.get_backend()
+    odd = [name for name, dtype in schema.items() if not isinstance(dtype, _WRITTEN)]
+    rows = public.table.limit(_SENT + 1).to_pyarrow().to_pydict()
+    count = len(next(iter(rows.values())))
+    if odd or not 0 < count <= _SENT:
+        raise ArgumentError(
+            "right",
+            f"a public table of 1 to {_SENT:,} rows of texts, numbers, dates and truth values, "
+            "beside one of another engine",
+            shown=f"{odd[0]!r} of type {schema[odd[0]]}" if odd else "none, or more",
+            hint="Load it into that engine.",
+        )
+    # Plain names inside: one of the columns may be called as the place of a row is.
+    names = {f"c{place}": name for place, name in enumerate(schema)}
+    values = values_table(
+        {
+            short: [
+                ibis.null(schema[name])
+                if each is None
+                else double(each)
+                if isinstance(each, float)
+                else ibis.literal(each, schema[name])
+                for each in rows[name]
+            ]
+            for short, name in names.items()
+        }
+    )
+    values = values.select(**{name: values[short] for short, name in names.items()})
+    table = backend.sql(backend.compile(values), schema=values.schema())
+    return OpenTable(table, own_connection=left.own_connection)
 
 
 def _opened(

@@ -14,8 +14,9 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | half-octaves and points of both columns, sums: 5 |
+| covariance and its kin | the same, of both columns at once: 3 |
 | all of them with bounds, proportion | 1 |
+| any of these but a mode, of up to 200 groups | as many, of all groups at once (`asking`) |
 
 With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
 point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
@@ -37,16 +38,6 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.asking import (
-    Asked,
-    Given,
-    Share,
-    answer,
-    joint,
-    keys_of,
-    number,
-    whole,
-)
 from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
     PublicValue,
@@ -61,7 +52,17 @@ from prudent.release.columns.dialects import (
     typed,
 )
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.turns import ask
+from prudent.release.columns.together.asking import (
+    Asked,
+    Given,
+    Share,
+    answer,
+    joint,
+    keys_of,
+    number,
+    whole,
+)
+from prudent.release.columns.together.turns import ask
 from prudent.release.columns.units import members_of
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
@@ -238,9 +239,11 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
-    size = call("floor", size, returns=dt.float64)  # infinity stays what it is
+    # Not `floor` of ibis, which makes an integer of it; Spark does so itself, and infinity is none.
+    raised = rows.value.sign() * call("floor", size, returns=dt.float64)
+    finite = rows.value.abs() < double(math.inf)
     keys = keys_of(rows)
-    found = rows.select(*keys, raised=rows.value.sign() * size)
+    found = rows.select(*keys, raised=ibis.cases((finite, raised), else_=rows.value))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 

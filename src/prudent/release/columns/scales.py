@@ -45,6 +45,10 @@ _MOST_DIGITS = 38
 _DIGITS_OF_A_DOUBLE = 700  # of the longest integer that a finite double can be, with room
 
 
+OF_TEXT = "Of text, ask for a count, a mode, the most frequent values or how many there are."
+"""What can be released of a column that has no numbers."""
+
+
 @attrs.frozen
 class Scale:
     """The unit of a column's numbers, and the type that they are displayed in.
@@ -84,7 +88,7 @@ class Scale:
             "read_as",
             "number, integer, decimal(2), boolean, date, timestamp or duration",
             got=name,
-            hint="Text has no numbers; only its mode can be released.",
+            hint=OF_TEXT,
         )
 
     @property

@@ -7,6 +7,7 @@ reader infers depends on every record, so one odd record could decide whether a 
 import contextlib
 import csv
 import glob
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from prudent.release.joins import Join
 _TEXT = {".csv": ",", ".tsv": "\t"}
 _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
+_SCHEME = re.compile(r"([a-z]{2,20})://")
 _LISTED = 20  # tables listed in an error message
 _FRAMES = {
     "pandas": ("DataFrame",),
@@ -139,7 +141,11 @@ def _known(opened: OpenTable, argument: str) -> OpenTable:
     if engine in ENGINES:
         return opened
     opened.close()
-    raise SourceArgumentError(
+    raise _other_engine(argument, engine)
+
+
+def _other_engine(argument: str, engine: str) -> SourceArgumentError:
+    return SourceArgumentError(
         argument,
         "a table in DuckDB, PostgreSQL or Spark",
         shown=engine,
@@ -320,6 +326,8 @@ def _from_address(address: str, table: str | None, backend: Any = None) -> OpenT
         pass
     elif address.startswith(("postgres://", "postgresql://")):
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
+    elif (engine := _SCHEME.match(address)) is not None and engine[1] not in ENGINES:
+        raise _other_engine("connect", engine[1])  # no more of the address: it may hold a password
     else:
         backend = _quietly(lambda: ibis.connect(address), "connect: check address, user, server")
     return _table_of(backend, table, "the database")

@@ -12,7 +12,6 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns.asking import Share
 from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
 from prudent.release.columns.dialects import (
     PublicValue,
@@ -39,6 +38,7 @@ from prudent.release.columns.row_values.expressions import (
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.together.asking import Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import withheld
@@ -254,7 +254,9 @@ def open_rows(asked: Asked) -> Opened:
     value: ir.Value = ibis.literal(1.0, "float64")
     scales: tuple[Scale | None, ...] = (NUMBER,)
     if asked.column is None and asked.kind != "rows":
-        raise _validate.ArgumentError("column", "the name of a column", shown="nothing")
+        raise _validate.ArgumentError(
+            "column", f"one of {', '.join(sorted(rows.columns))}", shown="nothing"
+        )
     if asked.column is not None:
         value, scale = _value(rows, asked, asked.column, opened)
         scales = (scale,)

@@ -17,7 +17,7 @@ the range is the largest of α, β and Δ(α + β), and the slower of the two de
 
 **Few records.** Beyond the 99 % quantile lie n/100 records. If c n/100 is small, all values beyond
 the data are as likely as it, and they have far more mass. So for p beyond 0.95, or below 0.05, the
-value aims at T(n), which is pn moved to at least 3.5/c records from both ends of the data, or to the
+value aims at T(n), which is pn moved to at least 3/c records from both ends of the data, or to the
 middle of fewer. A record more moves T by between 0 and 1, and L and U by 0 or 1: d changes by at
 most 1 either way, so c = ε/2, where 2Δ would be hardly less. The interval is still that of pn.
 
@@ -150,7 +150,7 @@ _FAR = 1e-9  # probability of an answer that is so far off that all such values 
 _USELESS = 1e9  # width of an interval, relative to the value, from which on it says nothing
 _MOST_RECORDS = 2**20  # on each side of the target that are read
 _EXTREME = Fraction(1, 20)  # fraction of the records beyond a quantile that keeps off the ends
-_ROOM = 3.5  # how far, in units of 1/c
+_ROOM = 3.0  # how far, in units of 1/c
 
 
 @attrs.frozen

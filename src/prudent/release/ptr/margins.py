@@ -41,6 +41,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import Column, in_order
 from prudent.release.failures import SourceError
@@ -100,6 +101,11 @@ class Window:
     def ranks(self) -> IntArray:
         """The ranks of the values."""
         return np.arange(self.first, self.first + len(self.values))
+
+
+def title(p: Fraction) -> str:
+    """A quantile in words."""
+    return "median" if p == HALF else f"{nearest(float(p), 6)}-quantile"
 
 
 def rational(p: float | Fraction | str, name: str = "p") -> Fraction:

@@ -37,7 +37,6 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
-from prudent.release.outcome import Groups
 from prudent.release.questions.asks import Ask
 from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
 from prudent.release.questions.tables import Table, answered
@@ -217,8 +216,7 @@ class _Query:
 
             groups.sort(key=place, reverse=largest_first)
         answers = {
-            name: Groups({group: answer[group] for group in groups[: self.limit]}, answer.names)
-            for name, answer in table.answers.items()
+            name: answer.only(groups[: self.limit]) for name, answer in table.answers.items()
         }
         return attrs.evolve(table, answers=answers)
 

@@ -15,7 +15,7 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import Groups, group_title, html_table, rows_of
+from prudent.release.outcome import NO_GROUPS, Groups, group_title, html_table, rows_of
 from prudent.release.questions.asks import Ask
 from prudent.release.request import (
     By,
@@ -50,7 +50,11 @@ class Table:
     delta: float
 
     def __getitem__(self, name: str) -> Any:
-        """The answer of this name."""
+        """The answer of this name: an alias, or the text of the question."""
+        if name not in self.answers:
+            from prudent.release.questions.text import name_of  # needs sqlglot
+
+            name = name_of(name)
         return self.answers[name]
 
     def groups(self) -> list[Hashable]:
@@ -101,9 +105,10 @@ class Table:
         """The answers in words."""
         found = []
         for name, answer in self.answers.items():
-            for group, outcome in (
-                answer if isinstance(answer, Groups) else {None: answer}
-            ).items():
+            groups = answer if isinstance(answer, Groups) else {None: answer}
+            if not groups:
+                found.append(f"{name}: {NO_GROUPS}")
+            for group, outcome in groups.items():
                 where = "" if group is None else f", {group_title(group)}"
                 first, *rest = outcome.lines()
                 found += [f"{name}{where}: {first}", *(f"  {line}" for line in rest)]

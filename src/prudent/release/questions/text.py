@@ -116,6 +116,9 @@ def _count(node: Node, options: dict[str, Any]) -> Ask:
 
 
 def _of(value: Node, statistic: str, options: dict[str, Any]) -> Ask:
+    if isinstance(value, ast.Distinct):
+        why = f"a {statistic} of different values has no private answer"
+        raise refused(text_of(value), why, NEAREST[ast.Distinct])
     value, bounds = _bounds(value)
     known: dict[str, Any] = {} if bounds is None else {"bounds": bounds}
     return Ask(statistic, text_of(value), **options, **known)
@@ -162,4 +165,14 @@ def constant_of(node: Node) -> Any:
 
 def text_of(node: Node) -> str:
     """A value of one row as `column` takes it: a name as it is, an expression as its text."""
-    return node.name if isinstance(node, ast.Column) else node.sql(dialect="duckdb")
+    if isinstance(node, ast.Column):
+        return str(node.name)
+    return str(node.sql(dialect="duckdb", normalize_functions="lower"))
+
+
+def name_of(text: str) -> str:
+    """The name of the answer to a question, however its text is spaced and capitalised."""
+    try:
+        return text_of(sqlglot.parse_one(str(text), dialect="duckdb"))
+    except Exception:  # also of the tokenizer
+        return str(text)

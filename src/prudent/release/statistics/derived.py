@@ -9,12 +9,12 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest
 from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, Kind, PerUnit
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Released
+from prudent.release.ptr import margins
 from prudent.release.request import (
     By,
     Condition,
@@ -219,8 +219,7 @@ class Extreme(Statistic):
         side = "below" if self.lowest else "above"
         beyond = math.ceil(float(1 - p) * max(1, counted))
         note = (
-            f"This is the {nearest(float(chosen.p), 6)}-quantile: about {beyond:,} records lie "
-            f"{side} it. The {priced.preview.statistic} itself is the value of one record, so it "
-            "is private."
+            f"This is the {margins.title(chosen.p)}: about {beyond:,} records lie {side} it. The "
+            f"{priced.preview.statistic} itself is the value of one record, so it is private."
         )
         return attrs.evolve(found, notes=(*found.notes, note))

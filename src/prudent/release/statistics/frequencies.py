@@ -66,7 +66,7 @@ def top_k(
     found = release_counts(TopCount(), locals(), categories)
     if isinstance(found, Preview):
         return found
-    return Groups(most_frequent(found, k), found.names)
+    return found.only(list(most_frequent(found, k)))
 
 
 def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
@@ -97,7 +97,8 @@ def _counted_by(given: dict[str, Any], categories: Any) -> Request:
     """The request that counts the rows of each category of a column, beside other groups."""
     request = Request.of(given)
     if request.column is None:
-        raise _validate.ArgumentError("column", "the name of a column", shown="nothing")
+        hint = "Give a series, or the name of a column with its frame or file."
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
     if request.by is None:
         return attrs.evolve(request, column=None, by=request.column, groups=categories)
     groups: Any = "private"

@@ -17,7 +17,7 @@ from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.kinds.pairs import PairColumn
-from prudent.release.columns.turns import together
+from prudent.release.columns.together.turns import together
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Branch, Released

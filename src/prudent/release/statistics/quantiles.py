@@ -80,8 +80,8 @@ Many quantiles are among its points, which are too coarse in one that is far too
 _ONE_BY_ONE = 3
 """The most quantiles that are chosen one by one."""
 
-_HALVED = 7
-"""The most quantiles that are chosen by halving, in three levels; more follow from a tree."""
+_HALVED = 15
+"""The most quantiles that are chosen by halving, in four levels; more follow from a tree."""
 
 _TAIL = Fraction(1, 5)
 """Quantiles with less than this fraction of the records on one side are in a tail."""
@@ -333,7 +333,7 @@ class Quantile(Tested):
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
-        name = "median" if self.p == margins.HALF else f"{self.p}-quantile"
+        name = margins.title(self.p)
         if request.propose is not None:
             return self.priced(
                 name, tested.calibrate(request, scale=records.scale), request, records
@@ -372,11 +372,12 @@ class Quantile(Tested):
         near = attrs.evolve(chosen, epsilon=share, measure=_measure(among, records.scale))
         enough = (rounded_up(each.enough_records, 2) for each in (chosen, near))
         without, with_bounds = (f"{int(float(each)):,}" for each in enough)
-        ends = ", ".join(exact(records.scale.value(end)) for end in among)
+        low, high = (exact(records.scale.value(end)) for end in among)
         return (
-            f"Too few records for an interval of the {self.p}-quantile at this ε: without bounds "
-            f"about {without} are enough; with bounds=({ends}) about {with_bounds}, and its rank "
-            f"is then off by about {rounded_up(near.typical_rank_error(), 1)} records."
+            f"Too few records for an interval of the {margins.title(self.p)} at this "
+            f"ε: without bounds about {without} are enough; with the bounds {low} and {high} about "
+            f"{with_bounds}, and its rank is then off by about "
+            f"{rounded_up(near.typical_rank_error(), 1)} records."
         )
 
     @override
@@ -619,7 +620,7 @@ class Withstanding(Statistic):
                 hint="They are the ends of the interval that is certified.",
             )
         preview = Preview(
-            statistic=f"certificate of a {self.p}-quantile",
+            statistic=f"certificate of a {margins.title(self.p)}",
             mechanism="laplace",
             epsilon=mechanism.epsilon,
             event=mechanism.event,

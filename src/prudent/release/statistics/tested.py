@@ -337,7 +337,7 @@ class SearchedQuantile(Statistic):
             bounds=scale.given_bounds(request.bounds),
         )
         preview = Preview(
-            statistic=f"search for a {self.p}-quantile",
+            statistic=f"search for a {margins.title(self.p)}",
             mechanism="propose-test-release",
             epsilon=request.epsilon,
             delta=delta,

@@ -58,10 +58,12 @@ class Processes(ABC):
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
+        captures: Whether a step may be captured as CUDA graphs, with exchanges between them.
     """
 
     rank: int
     count: int
+    captures: bool = True
 
     @abstractmethod
     def largest(self, ids: Tensor | None) -> int:
@@ -172,6 +174,11 @@ class Together(Processes):
     def __init__(self) -> None:
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
+        # What the hosts say to each other must not wait for their devices.
+        self.captures = distributed.get_backend() == "nccl"  # gloo works on the host
+        self._hosts = (
+            distributed.new_group(backend="gloo", timeout=PATIENCE) if self.captures else None
+        )
 
     @override
     def largest(self, ids: Tensor | None) -> int:
@@ -182,9 +189,9 @@ class Together(Processes):
                 got=None,
                 hint="Pass the ids of the sampled batch.",
             )
-        largest = torch.tensor(len(ids), device=ids.device)
+        largest = torch.tensor(len(ids))
         with self.watched():
-            distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+            distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._hosts)
         return int(largest)
 
     @override

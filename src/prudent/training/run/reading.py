@@ -238,17 +238,20 @@ class RunRecords:
         )
         return cls(count=count, fingerprint=known, loader=loader, people=people)
 
-    def check_same(self, processes: Processes) -> None:
-        """Raise an error unless every process has the same records in the same order."""
-        processes.check_same(records=self.count)
-        if processes.count > 1 and len(set(processes.gathered(self.fingerprint()))) > 1:
-            raise ArgumentError(
-                "train_set",
-                "with the same records in the same order in every process",
-                shown="different ones",
-                why="a record held by two processes would count twice",
-                hint="Shuffle and split with the same seed in every process.",
-            )
+
+def check_same_records(
+    processes: Processes, name: str, count: int, fingerprint: Callable[[], str]
+) -> None:
+    """Raise an error unless every process has the same records in the same order."""
+    processes.check_same(**{f"records of {name}": count})
+    if processes.count > 1 and len(set(processes.gathered(fingerprint()))) > 1:
+        raise ArgumentError(
+            name,
+            "with the same records in the same order in every process",
+            shown="different ones",
+            why="a record held by two processes would count twice",
+            hint="Shuffle and split with the same seed in every process.",
+        )
 
 
 def _gather(tensors: tuple[Any, Any], device: torch.device, processes: Processes) -> Gather:

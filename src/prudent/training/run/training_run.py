@@ -32,7 +32,7 @@ from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import Paid
 from prudent.training.run.execution import Execution
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.reading import RunRecords
+from prudent.training.run.reading import RunRecords, check_same_records
 from prudent.training.run.resuming import Continuity, Identity, machine, shared_key
 from prudent.training.run.updates import (
     Average,
@@ -107,7 +107,7 @@ class TrainingRun:
             model.to(device)
         records = RunRecords.of(train_set, execution, processes, collate_fn, example, unit)
         processes.check_same(plan=repr(plan))
-        records.check_same(processes)
+        check_same_records(processes, "train_set", records.count, records.fingerprint)
         key = shared_key(execution.key, processes)
         whole = records.loader is None and processes.count == 1
         step = Step(
@@ -135,7 +135,7 @@ class TrainingRun:
             autocast=step.engine.autocast,
         )
         if tested is not None:
-            processes.check_same(held_out=len(tested.members))
+            check_same_records(processes, "held_out_set", len(tested.members), tested.data)
         trainer = optimizer_of(model, optimizer, options)
         updates = Updates(
             step=step,

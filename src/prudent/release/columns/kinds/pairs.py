@@ -5,7 +5,6 @@ from typing import Any
 import attrs
 import ibis.expr.types as ir
 
-from prudent.release.columns.asking import Given, joint, keys_of, whole
 from prudent.release.columns.dialects import limb_bits
 from prudent.release.columns.queries import (
     TableColumn,
@@ -17,6 +16,7 @@ from prudent.release.columns.queries import (
     steps_of,
 )
 from prudent.release.columns.scales import Scale
+from prudent.release.columns.together.asking import Given, joint, keys_of, whole
 from prudent.release.lattice import Lattice
 
 

@@ -28,7 +28,14 @@ from prudent.training.gradients.factors.contributions import (
     as_it_is,
     forms,
 )
-from prudent.training.gradients.factors.kernels import Geometry, fuses, image_patches, row_strips
+from prudent.training.gradients.factors.kernels import (
+    Geometry,
+    depthwise_gradients,
+    fuses,
+    image_patches,
+    is_depthwise,
+    row_strips,
+)
 from prudent.training.gradients.factors.layers import autocasted
 from prudent.training.gradients.factors.products import (
     ALIGNED,
@@ -162,7 +169,11 @@ class NativeConvolution(Function):
             short = _cuts_factors(rows, values)
             product = short_product if short else precise_product
             shape = weight.shape
-            if not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
+            if is_depthwise(values, gradient, geometry):
+                each = depthwise_gradients(values, gradient, geometry)
+                each = each.view(ctx.records, -1, *each.shape[1:]).sum(1)
+                weight_use(Dense(each, lambda m: m.reshape(*m.shape[:-2], *shape)))
+            elif not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
                 # Norm and sum multiply the kept factors in different orders. Truncating the factors
                 # first makes the products exact, so the norm is that of what is summed.
                 cut = shortened if short else as_it_is

@@ -317,6 +317,7 @@ _SHARES = 8
 """Parts of the records that `weighted_rows` adds up separately, so that many programs can work."""
 _COLUMNS, _RECORDS = 256, 8
 _COPIED = 1 << 11
+_DEEP, _POSITIONS = 32, 32
 
 
 def normalises(values: Tensor, groups: int) -> bool:
@@ -436,6 +437,34 @@ def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
         triton.patches[images * out_height, blocks, down](
             values, result, height, breadth, channels, out_height, out_breadth,
             *geometry.padding, *geometry.stride, *geometry.dilation, across, cut, _COPIED,
+        )  # fmt: skip
+    return result
+
+
+def is_depthwise(values: Tensor, gradient: Tensor, geometry: Geometry) -> bool:
+    """Whether `depthwise_gradients` takes a convolution: of images, each channel by itself."""
+    apart = geometry.groups == values.shape[1] == gradient.shape[1] > 1
+    single = torch.float64 not in (values.dtype, gradient.dtype)
+    return apart and single and geometry.dimensions == 2 and fuses(values.new_empty(0))
+
+
+@kept_whole
+def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
+    """The gradients of a weight with one input channel: (images, channels, kernel).
+
+    A product over patches would copy as many numbers for each image as its kernel has offsets.
+    """
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels, *size = values.shape
+    offsets = math.prod(geometry.kernel)
+    result = torch.empty(images, channels, offsets, device=values.device)
+    wide, long = (_DEEP, _POSITIONS) if values.stride(1) == 1 else (1, _DEEP * _POSITIONS)
+    with torch.cuda.device(values.device):
+        triton.depthwise[images, -(-channels // wide), offsets](
+            values, gradient, result, channels, *size, *gradient.shape[2:],
+            *values.stride(), *gradient.stride(),
+            *geometry.padding, *geometry.stride, *geometry.dilation, geometry.kernel[1], wide, long,
         )  # fmt: skip
     return result
 

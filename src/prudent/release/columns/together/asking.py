@@ -7,7 +7,7 @@ and then the engine is asked once for all that ask the same with other numbers. 
 column are a row of a small table that the query holds itself, and that the rows are joined with.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import attrs
@@ -15,7 +15,7 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.columns.dialects import double, fetched
-from prudent.release.columns.turns import AT_ONCE
+from prudent.release.columns.together.turns import AT_ONCE
 from prudent.release.failures import withheld
 
 PLACE = "place"
@@ -107,6 +107,13 @@ def joint(question: Question) -> Question:
     return question
 
 
+def values_table(columns: Mapping[str, Sequence[ir.Value]]) -> ir.Table:
+    """A table that a query holds itself: literals, and the place of each row, from 0 on."""
+    size = len(next(iter(columns.values())))
+    rows = ibis.range(0, size).unnest().name(PLACE).as_table()
+    return rows.mutate(**{name: ibis.array(each)[rows[PLACE]] for name, each in columns.items()})
+
+
 def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
     """The query for questions that are alike, about the table that their columns share."""
     first = asked[0]
@@ -120,10 +127,7 @@ def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
     for place, _ in enumerate(parts[0].member):
         numbers[f"its_{place}"] = [part.member[place] for part in parts]
     numbers["second"] = [ibis.literal(part.second) for part in parts]
-    found = ibis.range(0, len(asked)).unnest().name(PLACE).as_table()
-    found = found.mutate(
-        **{name: ibis.array(values)[found[PLACE]] for name, values in numbers.items()}
-    )
+    found = values_table(numbers)
     same = [whole[f"member_{i}"] == found[f"its_{i}"] for i, _ in enumerate(parts[0].member)]
     rows = whole.join(found, same) if same else whole.cross_join(found)
     if any(part.second for part in parts):

@@ -6,7 +6,6 @@ deep inside of code that knows nothing of others.
 """
 
 import contextvars
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -33,7 +32,7 @@ class _Turn(threading.Thread, Generic[T]):
 
     def __init__(self, task: Callable[[], T]) -> None:
         super().__init__(daemon=True)
-        self._task = functools.partial(contextvars.copy_context().run, self._run, task)
+        self._task, self._context = task, contextvars.copy_context()
         self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self.asked: Sequence[Any] = ()
         self.answer: Answer = list
@@ -45,15 +44,15 @@ class _Turn(threading.Thread, Generic[T]):
     def run(self) -> None:
         self._go.acquire()
         try:
-            self._task()
+            self._context.run(self._run)
         except BaseException as error:
             self.error = error
         self.asked = ()
         self._back.release()
 
-    def _run(self, task: Callable[[], T]) -> None:
+    def _run(self) -> None:
         _turn.set(self)
-        self.result = task()
+        self.result = self._task()
 
     def wait(self, asked: Sequence[Any], answer: Answer) -> list[Any]:
         """Hand over, inside the task, until there are answers."""

@@ -1,0 +1,1 @@
+"""Questions of several columns of one table, asked together."""
