@@ -67,7 +67,7 @@ class SlopeBasis:
     gradient: FloatArray
     curvature: FloatArray
     count: float
-    multipliers: tuple[float, float, float]
+    multipliers: tuple[float, ...]
     root: FloatArray
     reach: float
     bound: float
@@ -164,7 +164,7 @@ def certify(
         gradient=gradient,
         curvature=moment,
         count=count,
-        multipliers=(*map(engine.deviation, ("gradient", "curvature", "count")),),
+        multipliers=tuple(map(engine.deviation, ("gradient", "curvature", "count"))),
         root=whitening.root,
         reach=reach,
         bound=pull.bound,

@@ -28,7 +28,7 @@ are not bytes are not scaled: scaling by a minimum, mean or deviation of the tra
 be an additional release, which the guarantee of the training would not cover.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -182,10 +182,16 @@ def _fetch(
     )
 
 
-def _load_npz(name: str) -> Dataset:
+def _archive(name: str) -> Path:
+    """The path of an archive that npz:PATH names."""
     path = _validate.path(name=name.removeprefix("npz:"))
     if not is_file(path):
         raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {name!r}.")
+    return path
+
+
+def _load_npz(name: str) -> Dataset:
+    path = _archive(name)
     spellings = (
         ("train_features", "train_labels", "test_features", "test_labels"),
         ("x_train", "y_train", "x_test", "y_test"),
@@ -199,12 +205,7 @@ def _load_npz(name: str) -> Dataset:
     for part in (labels, test_labels):
         if not np.issubdtype(part.dtype, np.integer):
             raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
-    if "classes" not in found:
-        raise ValueError(
-            f"Expected {path} to hold classes, how many there are, known without a look at the "
-            f"labels: the model is made for it. Save it beside the arrays, as a number."
-        )
-    classes = class_count(path, found["classes"])
+    classes = _class_count(path, found)
     train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
     for records, _ in (train, test):
         if records.dtype.kind not in "biuf":
@@ -250,8 +251,20 @@ def people_apart(
     return some, rest, torch.tensor(chosen)
 
 
-def class_count(path: Path, stored: npt.NDArray[np.generic]) -> int:
-    """The number of classes as an archive holds it."""
+def archive_classes(name: str) -> int:
+    """The number of classes of an archive, which is public and stands in it beside the records."""
+    if not name.startswith("npz:"):
+        raise ArgumentError("name", f"one of {', '.join((*NAMED_DATASETS, 'npz:PATH'))}", got=name)
+    path = _archive(name)
+    return _class_count(path, read_npz(path, "an .npz archive", "classes"))
+
+
+def _class_count(path: Path, found: Mapping[str, npt.NDArray[np.generic]]) -> int:
+    if (stored := found.get("classes")) is None:
+        raise ValueError(
+            f"Expected {path} to hold classes, how many there are, known without a look at the "
+            f"labels: the model is made for it. Save it beside the arrays, as a number."
+        )
     if stored.shape != () or stored.dtype.kind not in "iuf":
         raise ValueError(f"Expected classes in {path} to be a number, got an array.")
     return _validate.count(1, classes=stored.item())

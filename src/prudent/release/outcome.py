@@ -486,9 +486,10 @@ class Groups(dict[Hashable, T]):
 
     def lines(self) -> list[str]:
         """The outcomes in words, each with its group."""
+        outcomes: Mapping[Hashable, Any] = self
         return [
             f"{group_title(group)}: {line}"
-            for group, outcome in self.items()
+            for group, outcome in outcomes.items()
             for line in outcome.lines()
         ] or [NO_GROUPS]
 

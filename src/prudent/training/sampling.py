@@ -343,7 +343,7 @@ class Drawn(NamedTuple):
 
     ids: Tensor
     shares: Tensor | None
-    number: int
+    number: int = 0
 
 
 class _Draw(NamedTuple):

@@ -300,6 +300,12 @@ class Step:
         self.trim.copy_(released.trim)
         return outcome
 
+    def rehearse(self, form: tuple[Any, Any]) -> None:
+        """Raise what the model or the loss would raise on any batch of this form; takes no step."""
+        self._rehearsed = True
+        with without_gathering(self.model) if has_shards(self.model) else nullcontext():
+            self.engine.rehearse(self.values(), lambda: form)
+
     def modes(self) -> tuple[bool, ...]:
         """The training mode of each module, which a captured or compiled step was made for."""
         return tuple(module.training for module in self.model.modules())

@@ -99,7 +99,7 @@ def _distance(relation: Mapping[str, Any]) -> int:
 
 
 _DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
-_SAMPLED = "PoissonSampledDpEvent"
+_SAMPLED, _WORST = "PoissonSampledDpEvent", "WorstOfDpEvent"
 _MOST_RECORDS = 10**4
 _MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
@@ -153,6 +153,12 @@ def _approximate(
     event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
 ) -> Found:
     distance = _distance(relation)
+    known = list(leaves(event))
+    if distance == 1 and [(leaf["kind"], times) for leaf, times in known] == [(_WORST, 1)]:
+        # Alone, it has the largest ε of them, each of which is shown to its own accuracy.
+        each = [_approximate(one, relation, epsilon, delta) for one in known[0][0]["events"]]
+        if each:
+            return max(each, key=lambda found: found.epsilon)
     at_distance = Parts.of(event, relation)
     if distance == 1 or at_distance is not None:
         assert at_distance is not None

@@ -114,7 +114,7 @@ def test_people_are_protected(capsys, archive):
     assert error(capsys, *common, "--unit", "owners").startswith("--unit: expected None with mnist")
 
 
-@pytest.mark.parametrize("people", [False, True])
+@pytest.mark.parametrize("people", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_held_out_records_are_released_and_not_trained_on(capsys, archive, tmp_path, people):
     flags = ("--method", "dpsgd", "--steps", "4", "--noise-multiplier", "2", "--batch", "30")
     flags += ("--held-out", "0.2", "--held-out-every", "2", "--held-out-noise", "4")

@@ -60,6 +60,7 @@ TRIED: list[tuple[str, list[float]]] = [
     ("abs(n) = 1", [2.0]),
     ("x * 2 - 1 = 3", [2.0]),
     ("cast(city as double) is null", [1.0, 2.0, 3.0, 4.0]),
+    ("try_cast(city as double) is null", [1.0, 2.0, 3.0, 4.0]),
     ("city::int = 1", []),
     ("city > 3", []),
 ]

@@ -276,15 +276,11 @@ def drops_words(records: list[dict[str, Any]]) -> dict[str, Tensor]:
     return row
 
 
-@pytest.mark.parametrize("at", [3, 4], ids=["end of an epoch", "within an epoch"])
-def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
-    at: int, arguments: Callable[..., TrainingArguments], tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {
-        "plan": Plan(
-            sampling_rate=1 / 3,
-            steps=6,
-            aggregation=ProposeTestRelease(
+@pytest.mark.parametrize(
+    ("rule", "bands"),
+    [
+        (
+            ProposeTestRelease(
                 clip=1.0,
                 propose=0.5,
                 noise_multiplier=0.5,
@@ -292,7 +288,21 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
                 test=GaussianTest(0.5),
                 trim=AdaptiveTrim(first=0.3),
             ),
+            1,
         ),
+        pytest.param(Sum(clip=1.0, noise_multiplier=0.5), 3, marks=pytest.mark.thorough),
+    ],
+)
+@pytest.mark.parametrize("at", [3, 4], ids=["end of an epoch", "within an epoch"])
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
+    rule: Sum | ProposeTestRelease,
+    bands: int,
+    at: int,
+    arguments: Callable[..., TrainingArguments],
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {
+        "plan": Plan(sampling_rate=1 / 3, steps=6, aggregation=rule, bands=bands),
         "data_collator": drops_words,
         "train_dataset": list(Sentences()),
         "key": None,
@@ -321,7 +331,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
         for each in (whole, again)
     ]
     assert histories[0] == histories[1]
-    assert "pass_rate" in histories[0][-1]
+    assert ("pass_rate" in histories[0][-1]) == isinstance(rule, ProposeTestRelease)
 
 
 class Killed(BaseException):
@@ -786,7 +796,7 @@ class TestHeldOut:
         assert noises == {4.0 / 2 / 30}
         return found
 
-    @pytest.mark.parametrize("public", [True, False])
+    @pytest.mark.parametrize("public", [False, pytest.param(True, marks=pytest.mark.thorough)])
     def test_the_best_model_and_when_to_stop_follow_what_is_released(
         self, arguments: Callable[..., TrainingArguments], public: bool
     ) -> None:
@@ -829,6 +839,7 @@ class TestHeldOut:
             losses = [min(3.0, float(model(**row).loss)) for row in rows]
         assert found == pytest.approx(sum(losses) / 9, abs=1e-5)
 
+    @pytest.mark.thorough
     def test_epsilon_leaves_room_for_what_is_watched(
         self, arguments: Callable[..., TrainingArguments]
     ) -> None:

@@ -591,6 +591,8 @@ def test_scheduler_acts_and_a_saved_state_resumes() -> None:
     _, other, _ = private(digits(), plan=plan(steps=21))
     with pytest.raises(ValueError, match="of this plan"):
         other.load_state_dict(saved)
+    with pytest.raises(ValueError, match="before make_private"):
+        other.load_state_dict(torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict())
 
 
 def test_the_key_leaves_with_no_copy() -> None:

@@ -62,7 +62,7 @@ class TestPrice:
                 epsilon=1.0, delta=1e-5
             )
 
-    @pytest.mark.parametrize("steps", range(1, 14))
+    @pytest.mark.parametrize("steps", [1, 3, 4, 5, 13])
     def test_as_many_are_priced_as_are_due(self, steps):
         due = [n for n in range(steps + 1) if SETTINGS.is_due(n, steps)]
         assert due == SETTINGS.steps_due(steps)
@@ -172,6 +172,7 @@ class TestPeople:
         found = self.both(rights, self.IDS, trained=["a", "z"])
         without = self.both([0, 1, 1], ["b", "c", "b"])
         assert found == without
+        assert self.both([1, 1], ["a", "z"], trained=["a", "z"]) == 0  # nobody is left
 
     def test_ids_of_their_own_are_needed_without_a_column(self):
         data = torch.randn(20, 2), torch.zeros(20, dtype=torch.long)
@@ -232,6 +233,8 @@ class TestRun:
     def test_shows_and_writes_each_release_with_its_noise_and_no_other(self, tmp_path):
         fitted = trained(reporting=Reporting(out=tmp_path, evaluate_every=5, progress=False))
         shown = {entry.step: entry.evaluation for entry in fitted.history}
+        logged = {"trim", "noise", "held_out_accuracy", "held_out_accuracy_noise"}
+        assert set(fitted.history[-1].numbers()) == logged
         assert sorted(step for step, found in shown.items() if found) == [4, 8, 10]
         assert shown[8]["held_out_accuracy_noise"] == SETTINGS.deviation(60)
         assert '"held_out_accuracy_noise"' in (tmp_path / "metrics.jsonl").read_text()

@@ -280,22 +280,21 @@ def _growth(losses: Array) -> Array:
 def _lower_hull(x: Array, y: Array, zero: int) -> Array:
     """The greatest convex function below the points, in the form of `joined`.
 
-    Its slopes are the isotonic regression of the slopes between the points, weighted by their
-    widths. The least profile, of slope -1 left of `zero`, is not included in the values, but its
-    slope is included in the slopes.
+    A point above the chord of its neighbours is no corner; leaving all of these out at once leaves
+    fewer points, until there is none. The least profile, of slope -1 left of `zero`, is not
+    included in the values, but its slope is included in the slopes.
     """
-    from scipy.optimize import isotonic_regression
-
-    if len(x) < 3:
-        return y
-    widths = np.maximum(np.diff(x), 1e-300)
-    slopes = np.diff(y) / widths
-    slopes[:zero] -= 1.0
-    corners = np.minimum(isotonic_regression(slopes, weights=widths).blocks, len(x) - 1)
+    corners, least = np.arange(len(x)), np.maximum(0.0, x[zero] - x)
+    while True:
+        widths = np.maximum(np.diff(x[corners]), 1e-300)
+        slopes = np.diff(y[corners]) / widths + np.diff(least[corners]) / widths
+        above = np.flatnonzero(np.diff(slopes) < 0) + 1
+        if not len(above):
+            break
+        corners = np.delete(corners, above)
     hull = np.interp(x, x[corners], y[corners])
     after = int(np.searchsorted(corners, zero))
     if corners[after] != zero:  # a segment across zero, on which the least profile is not linear
-        least = np.maximum(0.0, x[zero] - x)
         across = slice(corners[after - 1], corners[after] + 1)
         hull[across] = np.interp(x, x[corners], (y + least)[corners])[across] - least[across]
     return np.asarray(hull)

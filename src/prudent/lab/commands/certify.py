@@ -108,6 +108,7 @@ def certify(
     from prudent._files import check_writable
     from prudent.certify import report
     from prudent.lab import certifying as experiment
+    from prudent.lab.datasets import archive_classes
     from prudent.lab.named_datasets import NAMED_DATASETS
     from prudent.release.noise import ReproducibleNoise
 
@@ -119,7 +120,7 @@ def certify(
         model, result = experiment.run(
             lambda: _parts(dataset),
             features=features,
-            classes=NAMED_DATASETS[dataset].classes if public else _classes(dataset),
+            classes=NAMED_DATASETS[dataset].classes if public else archive_classes(dataset),
             epsilon=epsilon,
             landmarks=1024 if landmarks is None else _rows(landmarks),
             attack=attack,
@@ -162,25 +163,6 @@ def _parts(dataset: str) -> "tuple[Part, Part]":
     if dataset in experiment.RAW:
         return experiment.read(dataset)
     return load(dataset).arrays
-
-
-def _classes(dataset: str) -> int:
-    """The number of classes of an archive, which is public and stands in it beside the records."""
-    from prudent._formats import read_npz
-    from prudent._validate import ArgumentError
-    from prudent.lab.datasets import class_count
-    from prudent.lab.named_datasets import NAMED_DATASETS
-
-    path = Path(dataset.removeprefix("npz:").replace("\0", ""))
-    if not dataset.startswith("npz:"):
-        names = ", ".join((*NAMED_DATASETS, "npz:PATH"))
-        raise ArgumentError("name", f"one of {names}", got=dataset)
-    if not path.is_file():
-        raise FileNotFoundError(f"Expected npz:PATH to name a file that exists, got {dataset!r}.")
-    found = read_npz(path, "an .npz archive", "classes")
-    if not found:
-        raise ValueError(f"Expected {path} to hold classes, the number of classes.")
-    return class_count(path, found["classes"])
 
 
 def _show(result: "CertifyResult", out: Path | None) -> None:

@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cached_property
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -59,7 +59,10 @@ class HalvedQuantiles:
     counted: CountedQuantiles
     epsilon: float
 
-    points: ClassVar[int] = _COARSER * CountedQuantiles.points
+    @property
+    def points(self) -> int:
+        """Into which an interval is divided, so many of them for each leaf of the tree."""
+        return _COARSER * self.counted.points
 
     def __attrs_post_init__(self) -> None:
         _ = self.rank_error()  # checks ε

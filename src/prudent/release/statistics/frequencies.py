@@ -66,7 +66,8 @@ def top_k(
     found = release_counts(TopCount(), locals(), categories)
     if isinstance(found, Preview):
         return found
-    return found.only(list(most_frequent(found, k)))
+    counts: Groups[Released] = found.only(list(most_frequent(found, k)))
+    return counts
 
 
 def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:

@@ -53,7 +53,7 @@ from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import composed, shares_of
 from prudent.release.sums.clipping import for_units
-from prudent.release.sums.tree import CountedQuantiles
+from prudent.release.sums.tree import BRANCHES, MANY_BRANCHES, CountedQuantiles
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
@@ -398,16 +398,17 @@ class Quantiles(Statistic):
     def price(self, request: Request, records: Column) -> Priced:
         measure, units = _choice(request, records), records.contribution.records
         many = len(self.ps) > _ONE_BY_ONE
+        branches = MANY_BRANCHES if request.bounds is None else BRANCHES
         rest, scaled = _scaled(request, records, *self.ps, always=many)
         if not many:
             chosen: Any = ExponentialQuantiles(
                 self.ps, float_share(rest, units), measure, _SEVERAL_SHARE, request.confidence
             )
         elif len(self.ps) > _HALVED:
-            chosen = CountedQuantiles(self.ps, rest, units, request.confidence)
+            chosen = CountedQuantiles(self.ps, rest, units, request.confidence, branches)
         else:
             known, values = shares_of(rest, _SEVERAL_SHARE)
-            counted = CountedQuantiles(self.ps, known, units, request.confidence)
+            counted = CountedQuantiles(self.ps, known, units, request.confidence, branches)
             chosen = HalvedQuantiles(counted, values)
         ends = measure.value(measure.low), measure.value(measure.high)
         choosing = Choosing(chosen, scaled, None if request.bounds is None else ends)

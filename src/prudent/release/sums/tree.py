@@ -1,16 +1,16 @@
 """Many quantiles at once, from noisy counts of the nodes of a tree.
 
-The points of an interval are the leaves of a tree in which every node has 32 children, in two
-levels below the root. How many records lie in each node is released with noise; any number of
+The points of an interval are the leaves of a tree in which every node has 12 or 16 children, in
+three levels below the root. How many records lie in each node is released with noise; any number of
 quantiles, and an interval of each, follow from these counts and cost no more.
 
 **Privacy.** A record lies in one node of each level. So it changes the counts by one in each of
-two places, and noise for a sensitivity of 2 pays for both of them.
+three places, and noise for a sensitivity of 3 pays for all of them.
 
 **Shape.** With L levels of B children the noise of a count has a variance in proportion to L², and
-about L B of them add up to a rank: L³B is 256 for 32 children in two levels, and 432 for 16 in
-three, of four times as many leaves. Values within a leaf are found by a cubic polynomial, so more
-leaves would help only where one of them holds a large part of the records.
+about L B of them add up to a rank: L³B is 432 for 16 children in three levels, 324 for 12, and 256
+for 32 in two, whose leaves are too coarse in an interval that is far too wide. Values within a leaf
+are found by a cubic polynomial, which makes up for leaves that hold many records.
 
 **Least squares.** The counts of a node and of its children disagree, and the estimates that agree
 and are nearest to them have the least variance (Hay et al., 2010). Bottom-up, z(v) is the average
@@ -34,7 +34,6 @@ import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import ClassVar
 
 import attrs
 import dp_accounting as dp
@@ -51,8 +50,9 @@ from prudent.release.lattice import FloatArray, IntArray, Lattice
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
 
-BRANCHES, LEVELS = 32, 2
-_LEAVES = BRANCHES**LEVELS
+BRANCHES, LEVELS = 12, 3
+MANY_BRANCHES = 16
+"""Of a tree over an interval that may be far too wide, so that its leaves must be finer."""
 
 _SLOPES = np.linspace(0.02, 0.98, 49)[:, None]  # the λ that are tried
 _STEPS = np.linspace(0.0, 1.0, 65)  # through a leaf
@@ -63,49 +63,49 @@ def _height(level: int) -> int:
     return LEVELS - level
 
 
-def _weight(level: int) -> float:
+def _weight(level: int, branches: int) -> float:
     """w: of the count of a node in z, where its leaves are the last level."""
     height = _height(level) + 1
-    return float((BRANCHES**height - BRANCHES ** (height - 1)) / (BRANCHES**height - 1))
+    return float((branches**height - branches ** (height - 1)) / (branches**height - 1))
 
 
 def consistent(levels: Sequence[FloatArray]) -> FloatArray:
     """The least-squares estimates of the leaves, from the counts of each level."""
-    averages = [np.asarray(levels[-1], np.float64)]
+    averages, branches = [np.asarray(levels[-1], np.float64)], len(levels[0])
     for level in range(LEVELS - 1, 0, -1):
-        below = averages[0].reshape(-1, BRANCHES).sum(axis=1)
-        weight = _weight(level)
+        below = averages[0].reshape(-1, branches).sum(axis=1)
+        weight = _weight(level, branches)
         averages.insert(0, weight * levels[level - 1] + (1 - weight) * below)
     found = averages[0]
     for children in averages[1:]:
-        groups = children.reshape(-1, BRANCHES)
-        spare = (found - groups.sum(axis=1)) / BRANCHES
+        groups = children.reshape(-1, branches)
+        spare = (found - groups.sum(axis=1)) / branches
         found = (groups + spare[:, None]).ravel()
     return found
 
 
 @functools.lru_cache(maxsize=256)
-def variances(p: float) -> FloatArray:
+def variances(p: float, branches: int = BRANCHES) -> FloatArray:
     """V of the estimate of C(v) - p n at each leaf v."""
-    place = np.arange(1, _LEAVES + 1)
-    total, g = np.zeros(_LEAVES), np.full(_LEAVES, p)
+    place = np.arange(1, branches**LEVELS + 1)
+    total, g = np.zeros(len(place)), np.full(len(place), p)
     for level in range(1, LEVELS + 1):
-        leaves = BRANCHES ** _height(level)
-        before = (place - 1) // leaves % BRANCHES
+        leaves, weight = branches ** _height(level), _weight(level, branches)
+        before = (place - 1) // leaves % branches
         f = ((place - 1) % leaves + 1) / leaves
-        apart = _alone(level)
-        total += (before * (1 - g) ** 2 + (BRANCHES - 1 - before) * g**2) * apart
-        total += ((f - g) * _weight(level)) ** 2
-        g = _weight(level) * f + (1 - _weight(level)) * g
+        apart = _alone(level, branches)
+        total += (before * (1 - g) ** 2 + (branches - 1 - before) * g**2) * apart
+        total += ((f - g) * weight) ** 2
+        g = weight * f + (1 - weight) * g
     return total
 
 
-def _alone(level: int) -> float:
+def _alone(level: int, branches: int) -> float:
     """The sum of squared weights of the noise in z of a node of a level, over its subtree."""
     if level == LEVELS:
         return 1.0
-    weight = _weight(level)
-    return weight**2 + (1 - weight) ** 2 * BRANCHES * _alone(level + 1)
+    weight = _weight(level, branches)
+    return weight**2 + (1 - weight) ** 2 * branches * _alone(level + 1, branches)
 
 
 @attrs.frozen(slots=False)
@@ -121,15 +121,19 @@ class CountedQuantiles:
         epsilon: ε of all of them together.
         records: The largest number of records of one privacy unit.
         confidence: Of each interval.
+        branches: The number of children of a node.
     """
 
     ps: tuple[Fraction, ...] = attrs.field(converter=ascending)
     epsilon: float
     records: int = 1
     confidence: float = CONFIDENCE
+    branches: int = BRANCHES
 
-    points: ClassVar[int] = _LEAVES // 2 - 2
-    """Into which an interval is divided: a power of two as spacing may double their number."""
+    @property
+    def points(self) -> int:
+        """Into which an interval is divided: a power of two as spacing may double their number."""
+        return int(self.branches**LEVELS) // 2 - 2
 
     def __attrs_post_init__(self) -> None:
         ExponentialQuantile(self.ps[-1], 1.0, confidence=self.confidence)  # checks both
@@ -151,14 +155,14 @@ class CountedQuantiles:
     def _allowance(self, p: float, confidence: float) -> FloatArray:
         """The allowance s t of each leaf."""
         tail = np.log(2 / (1 - confidence))
-        bounds = (tail - variances(p) * np.log1p(-(_SLOPES**2))) / _SLOPES
+        bounds = (tail - variances(p, self.branches) * np.log1p(-(_SLOPES**2))) / _SLOPES
         return np.asarray(
             self._mechanism.scale(LEVELS * self.records) * bounds.min(axis=0) + _ROUNDING
         )
 
     def counts(self, points: Points, noise: Noise) -> list[FloatArray]:
         """Release the counts of all nodes, level by level."""
-        levels = _counts(points)
+        levels = _counts(points, self.branches)
         vector = np.concatenate(levels).tolist()
         noisy = np.array(self._mechanism.noisy(vector, LEVELS * self.records, noise), np.float64)
         return np.split(noisy, np.cumsum([len(each) for each in levels])[:-1])
@@ -217,11 +221,11 @@ def value_at(lattice: Lattice, place: float) -> float:
     return min(max(place, lattice.low + 1), lattice.high - 1) * lattice.spacing
 
 
-def _counts(points: Points) -> list[IntArray]:
+def _counts(points: Points, branches: int = BRANCHES) -> list[IntArray]:
     """The number of records in each node, level by level from the root's children down."""
-    leaves = np.zeros(_LEAVES, np.int64)
+    leaves = np.zeros(branches**LEVELS, np.int64)
     leaves[points.steps - points.lattice.low] = points.counts
     levels = [leaves]
     for _ in range(LEVELS - 1):
-        levels.insert(0, levels[0].reshape(-1, BRANCHES).sum(axis=1))
+        levels.insert(0, levels[0].reshape(-1, branches).sum(axis=1))
     return levels

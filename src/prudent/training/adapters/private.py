@@ -1,6 +1,7 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
 import sys
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -276,7 +277,7 @@ def prepare(
             charge.priced,
             unit,
             people,
-            lambda: charge.taken,
+            partial(getattr, charge, "taken"),
         ),
         Reduction(loss_reduction),
         max_physical_batch,

@@ -209,6 +209,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         it comes from another run, they are not, and neither are those that the other run has taken
         in this process since then.
         """
+        if "plan" not in state_dict:
+            raise ValueError(
+                "Expected the state of a private optimizer, got one without a plan and its steps. "
+                "Load the state of an ordinary optimizer before make_private."
+            )
         if state_dict["plan"] != repr(self.plan):
             raise ValueError(
                 "Expected the state of a run of this plan, got one of another: "

@@ -1,7 +1,7 @@
 """Private held-out records, and the noisy accuracy or loss that a plan releases of them."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
@@ -46,6 +46,9 @@ class HeldOutRecords:
     | person who is among the training records as well | absent here: she is in one of the two |
     | person with several records | the mean of all of hers |
 
+    A value is a function of its record up to the rounding of matrix products, as norms are in
+    training: records run under `vmap`, in batches of one shape.
+
     Attributes:
         settings: What is released.
         reader: Reads the records.
@@ -79,7 +82,7 @@ class HeldOutRecords:
         example: Any = None,
         batch: int | None = None,
         autocast: torch.dtype | None = None,
-        reader: Callable[[Any, list[int]], RecordReader] | None = None,
+        reader: Callable[[Any, Iterable[int]], RecordReader] | None = None,
         split: Callable[[Any], tuple[Any, Any]] = inputs_and_targets,
     ) -> Self | None:
         """The held-out records of a plan; None if it releases nothing of any.
@@ -102,29 +105,29 @@ class HeldOutRecords:
             return None
         if settings.metric is HeldOutMetric.LOSS and loss is None:
             raise ArgumentError("held_out_loss", "a loss for each record", got=None)
-        tensors = None if isinstance(data, Dataset) and collate_fn else tensors_of(data)
-        if reader is not None:
-            tensors = None
-        count = len(data) if tensors is None and reader is not None else count_of(data, tensors)
+        own = reader is not None or (isinstance(data, Dataset) and collate_fn is not None)
+        tensors = None if own else tensors_of(data)
+        count = count_of(data, tensors)
         people = None if unit is None else unit.people(data, count)
-        members: Sequence[Sequence[int]] = [[record] for record in range(count)]
-        if people is not None:
-            members = people.apart_from(trained)
+        found: RecordReader | TensorReader
         if tensors is not None:
-            found: RecordReader | TensorReader = TensorReader(tensors)
+            found = TensorReader(tensors)
         else:
             items = data if unit is None else unit.items(data)
-            first = [records[0] for records in members]
-            make = reader or (
-                lambda items, first: RecordReader(
-                    items, collate_fn, first, example=example, check=inputs_and_targets
-                )
+            first = range(count) if people is None else people.first()
+            found = (
+                RecordReader(items, collate_fn, first, example=example, check=inputs_and_targets)
+                if reader is None
+                else reader(items, first)
             )
-            found = make(items, first)
         return cls(
             settings=settings,
             reader=found,
-            members=members,
+            members=(
+                [[record] for record in range(count)]
+                if people is None
+                else people.apart_from(trained)
+            ),
             score=right_labels if settings.metric is HeldOutMetric.ACCURACY else loss or _no_loss,
             split=split,
             batch=BATCH if batch is None else batch,

@@ -36,6 +36,7 @@ from prudent.training.gradients.results import (
 )
 from prudent.training.gradients.unsupported import (
     Spared,
+    UnsupportedLayerError,
     attempt,
     made_up,
     named,
@@ -175,17 +176,23 @@ class Engine(ABC):
             return self._answered(lambda batch: self._form(trained, fixed, *batch), batch)
 
     def rehearse(self, parameters: Parameters, read: Read) -> None:
-        """Warn if the loss gives no gradient on made-up records.
+        """Raise what no record can mend, and warn if the loss gives no gradient on made-up ones.
 
-        Only the shapes of the batch are used, so the warning reveals nothing about its records, and
-        the states of torch's default generators are restored.
+        Only the shapes and types of the batch are used, so neither reveals anything about its
+        records, and the states of torch's default generators are restored.
+
+        Raises:
+            ValueError: If a layer mixes records or does not fit them, or the loss is not one value
+                per record.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             batch = made_up(read(), 2 * (self.slots or 1), varied=True)
             try:
                 norms = self(parameters, *batch).norms
-            except Exception:  # an error of the model will show again on the actual batch
+            except (TypeError, ValueError, UnsupportedLayerError):  # of the code, not of a record
+                raise
+            except Exception:  # perhaps of made-up records alone, such as a singular matrix
                 return
         if bool((norms < _NOTHING).all()):
             warnings.warn(

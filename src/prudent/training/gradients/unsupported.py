@@ -88,8 +88,8 @@ def named(error: Exception, model: nn.Module) -> Exception:
     """The error with the layer in which it occurred, or as it is if vmap is not the reason."""
     text = str(error)
     by_record = any(sign in text for sign in _SIGNS)
-    by_shape = any(sign in text for sign in _SHAPE_SIGNS)
-    if not (isinstance(error, RuntimeError) and (by_record or by_shape)):
+    unfit = next((fix for sign, fix in _UNFIT.items() if sign in text), None)
+    if not (isinstance(error, RuntimeError) and (by_record or unfit)):
         return error
     paths = {id(module): path for path, module in model.named_modules()}
     running = [(f.f_locals.get("self"), f.f_locals) for f, _ in walk_tb(error.__traceback__)]
@@ -99,10 +99,13 @@ def named(error: Exception, model: nn.Module) -> Exception:
         if isinstance(layer, nn.Module) and id(layer) in paths
     ]
     if not layers:
-        return error
+        if unfit is not _TYPE:
+            return error
+        reason = " ".join(text.split())
+        return ValueError(f"Expected records of the type that the loss takes. {unfit} {reason}")
     layer, seen = layers[-1]
-    if not by_record:
-        return _wrong_shape(paths[id(layer)], layer, seen.get("input"), text)
+    if not by_record and unfit is not None:
+        return _unfit(paths[id(layer)], layer, seen.get("input"), text, unfit)
     by_kind = (advice for kind, advice in _INSTEAD.items() if isinstance(layer, kind))
     by_text = (advice for sign, advice in _ADVICE.items() if sign in text)
     instead = next(chain(by_kind, by_text), _OTHERWISE)
@@ -110,12 +113,14 @@ def named(error: Exception, model: nn.Module) -> Exception:
     return UnsupportedLayerError(unsupported_layer, error)
 
 
-def _wrong_shape(path: str, layer: nn.Module, given: Any, reason: str) -> ValueError:
-    """An error for a layer that does not fit what it is given; shapes of records are public."""
-    shown = f"one of shape {tuple(given.shape)}" if isinstance(given, Tensor) else "another"
+def _unfit(path: str, layer: nn.Module, given: Any, reason: str, fix: str) -> ValueError:
+    """An error for a layer that does not fit its input, of which shape and type are public."""
+    shown = "another"
+    if isinstance(given, Tensor):
+        shown = f"one of shape {tuple(given.shape)} and type {given.dtype}"
     return ValueError(
-        f"Expected an input that fits {layer} at {path!r}, got {shown}. Give the layer the width "
-        f"of the records, or of the layer before it. torch's reason: {' '.join(reason.split())}"
+        f"Expected an input that fits {layer} at {path!r}, got {shown}. {fix} torch's reason: "
+        f"{' '.join(reason.split())}"
     )
 
 
@@ -157,14 +162,25 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
 )
 
 _SIGNS = "vmap", "atching rule", "functorch", "doesn't match the broadcast shape"
-_SHAPE_SIGNS = (
-    "shapes cannot be multiplied",
-    "xpected input",
-    "number of channels",
-    "normalized_shape",
-    "must match the size",
-    "size mismatch",
+_TYPE = (
+    "Convert records to the type of the weights, as .float() does, and labels to that of the loss: "
+    ".long() for classes."
 )
+_UNFIT = {
+    **dict.fromkeys(["same dtype", "xpected dtype", "target dtype", "scalar type"], _TYPE),
+    **dict.fromkeys(
+        [
+            "shapes cannot be multiplied",
+            "xpected input",
+            "number of channels",
+            "normalized_shape",
+            "must match the size",
+            "size mismatch",
+        ],
+        "Give the layer the width of the records, or of the layer before it.",
+    ),
+}
+"""Parts of torch's messages about inputs that do not fit a layer or a loss, and what to do."""
 
 _INSTEAD: dict[type[nn.Module], str] = {
     nn.RReLU: "Use torch.nn.LeakyReLU or torch.nn.PReLU.",

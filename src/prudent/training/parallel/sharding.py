@@ -104,6 +104,11 @@ def whole_state(state: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 def load_model(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load gathered tensors into a model; each process keeps its shards."""
     current = model.state_dict()
+    if differing := sorted(state.keys() ^ current.keys()):
+        raise ValueError(
+            "Expected the model with which this run was started, got another: only one of them has "
+            f"{differing[0]!r}. Resume with that model, or start again in an empty folder."
+        )
     model.load_state_dict({name: _like(value, current[name]) for name, value in state.items()})
 
 

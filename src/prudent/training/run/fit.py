@@ -45,9 +45,9 @@ class Fitted:
             plan, wherever it ended.
     """
 
-    model: nn.Module
+    model: nn.Module = attrs.field(repr=False)
     plan: Plan
-    history: list[Metrics]
+    history: list[Metrics] = attrs.field(repr=False)
     pass_rate: float | None
     predictable_noise: bool
     lost: int = 0

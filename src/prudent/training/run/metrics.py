@@ -59,6 +59,11 @@ class Metrics:
             del values["private"]
         return values | evaluation
 
+    def numbers(self) -> dict[str, float]:
+        """The public numbers by name, as loggers of other packages take them, without the step."""
+        found = self.plain().items()
+        return {n: v for n, v in found if isinstance(v, int | float) and n != "step"}
+
 
 class Recorder:
     """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
@@ -123,9 +128,8 @@ class Recorder:
                 file.write(json.dumps(metrics.plain()) + "\n")
                 settle(file)  # before the checkpoint, after which it is not written again
         if self._writer is not None:
-            for name, value in metrics.plain().items():
-                if isinstance(value, int | float) and name != "step":
-                    self._writer.add_scalar(name, value, metrics.step)
+            for name, value in metrics.numbers().items():
+                self._writer.add_scalar(name, value, metrics.step)
 
     @staticmethod
     @resumable()

@@ -120,7 +120,9 @@ class OpenedRun:
             yield self.step
 
     def _rehearse(self) -> None:
-        """Try the evaluation before anything is charged; the run goes on as without it."""
+        """Try step and evaluation before anything is charged; the run goes on as without it."""
+        if (form := self.run.records.form()) is not None:
+            self.run.step.rehearse(form)
         device = self.run.execution.device
         rehearse = getattr(self.reporting.evaluate, "rehearse", None)
         if self.run.held_out is not None:

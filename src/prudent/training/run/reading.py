@@ -168,6 +168,7 @@ class RunRecords:
 
     Attributes:
         count: Number of records in all processes, or of people.
+        device: Where batches are needed.
         fingerprint: Returns the fingerprint of the records, which it computes once.
         gather: Reads a batch of this process from tensors on the device; None for items.
         loader: Reads batches of items on the host; None for tensors.
@@ -175,6 +176,7 @@ class RunRecords:
     """
 
     count: int
+    device: torch.device
     fingerprint: Callable[[], str]
     gather: Gather | None = None
     loader: ItemLoader | None = None
@@ -203,6 +205,7 @@ class RunRecords:
                 shown=f"{count} in all",
                 hint="Start fewer processes.",
             )
+        device = execution.device
         known = functools.cache(functools.partial(fingerprint, train_set))
         if people is not None:
             known = functools.cache(lambda: people.fingerprint(fingerprint(train_set)))
@@ -227,16 +230,28 @@ class RunRecords:
                         hint="A TensorDataset of them is a data set of items.",
                     )
             if people is None:
-                gather = _gather(tensors, execution.device, processes)
-                return cls(count=count, fingerprint=known, gather=gather)
+                gather = _gather(tensors, device, processes)
+                return cls(count=count, device=device, fingerprint=known, gather=gather)
             reader = PeopleReader(TensorReader(tensors), people)
         loader = ItemLoader(
             reader=reader,
-            device=execution.device,
+            device=device,
             workers=execution.workers,
             prefetch=execution.prefetch,
         )
-        return cls(count=count, fingerprint=known, loader=loader, people=people)
+        return cls(count=count, device=device, fingerprint=known, loader=loader, people=people)
+
+    def form(self) -> tuple[Any, Any] | None:
+        """Inputs and targets as those of a batch are, without a record; None for people."""
+        if self.gather is not None:
+            return self.gather(torch.empty(0, dtype=torch.int64, device=self.device))
+        if self.loader is None or not isinstance(self.loader.reader, RecordReader):
+            return None
+        batch = self.loader.reader.batch([None])
+        placed: tuple[Any, Any] = pytree.tree_map_only(
+            Tensor, lambda leaf: leaf.to(self.device), inputs_and_targets(batch)
+        )
+        return placed
 
 
 def check_same_records(

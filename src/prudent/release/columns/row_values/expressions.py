@@ -94,7 +94,7 @@ _ARGUMENTS: dict[type, frozenset[str]] = {
         [*_CALLED, sql.Paren, sql.Neg, sql.Not, sql.Null, sql.Boolean], frozenset({"this"})
     ),
     **dict.fromkeys([sql.Like, sql.ILike], frozenset({"this", "expression", "negate"})),
-    **dict.fromkeys([sql.Cast, sql.TryCast], frozenset({"this", "to", "requires_string"})),
+    **dict.fromkeys([sql.Cast, sql.TryCast], frozenset({"this", "to", "safe", "requires_string"})),
     sql.Between: frozenset({"this", "low", "high"}),
     sql.Column: frozenset({"this", "table"}),
     sql.DataType: frozenset({"this", "expressions"}),
