@@ -51,8 +51,11 @@ class _Turn(threading.Thread, Generic[T]):
         self._back.release()
 
     def _run(self) -> None:
-        _turn.set(self)
-        self.result = self._task()
+        before = _turn.set(self)
+        try:
+            self.result = self._task()
+        finally:
+            _turn.reset(before)  # a turn that its context held would keep a connection open
 
     def wait(self, asked: Sequence[Any], answer: Answer) -> list[Any]:
         """Hand over, inside the task, until there are answers."""
