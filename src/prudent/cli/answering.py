@@ -392,10 +392,10 @@ def _print(request: Request, outcome: Any) -> None:
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:
     """An answer as JSON holds it: one outcome, or one per group."""
-    if not isinstance(outcome, dict):
-        return dict(outcome.plain())
-    from prudent.release.outcome import group_title
+    from prudent.release.outcome import Groups, group_title
 
+    if not isinstance(outcome, Groups):
+        return dict(outcome.plain())
     groups = {group_title(group): each.plain() for group, each in outcome.items()}
     released = any(_is_released(each) for each in outcome.values())
     price = {"epsilon": outcome.epsilon, "delta": outcome.delta}
