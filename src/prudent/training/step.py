@@ -169,9 +169,8 @@ class Step:
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
         cuda_graph: Replay the step as a CUDA graph for every shape of batch that recurs: the same
-            numbers with one launch. None: on every CUDA device. With several processes there is a
-            graph for each part between two exchanges. Never done with a sharded model, a
-            corruption or a function that reads a chunk. Without a graph, what recurs is run as a
+            numbers with one launch. None: on every CUDA device. Never done with several processes,
+            a sharded model, a corruption or a function that reads a chunk. Without a graph, what recurs is run as a
             recorded program (`recording`).
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
             or two; results change only by rounding and by the masks of dropout, which are

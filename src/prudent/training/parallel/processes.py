@@ -67,7 +67,7 @@ class Processes(ABC):
 
     @abstractmethod
     def largest(self, ids: Tensor | None) -> int:
-        """The number of rows that the largest part of a batch has; 0 if there is one part only."""
+        """The number of rows of a process; 0 if it is known only within a step."""
 
     @abstractmethod
     def decide(
@@ -174,11 +174,8 @@ class Together(Processes):
     def __init__(self) -> None:
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
-        # What the hosts say to each other must not wait for their devices.
-        self.captures = distributed.get_backend() == "nccl"  # gloo works on the host
-        self._hosts = (
-            distributed.new_group(backend="gloo", timeout=PATIENCE) if self.captures else None
-        )
+        # With several processes the number of rows is known only within a step.
+        self.captures = self.count == 1 and distributed.get_backend() == "nccl"
 
     @override
     def largest(self, ids: Tensor | None) -> int:
@@ -189,16 +186,14 @@ class Together(Processes):
                 got=None,
                 hint="Pass the ids of the sampled batch.",
             )
-        largest = torch.tensor(len(ids))
-        with self.watched():
-            distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._hosts)
-        return int(largest)
+        return len(ids) if self.count == 1 else 0
 
     @override
     def decide(
         self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
     ) -> Decision:
         assert ids is not None  # see `largest`
+        rows = rows or self._most(len(norms), norms.device)
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
         mine[0, : len(norms)] = norms
         mine[1, : len(norms)] = torch.where(valid, ids, -1)  # doubles are exact up to 2^53
@@ -294,6 +289,12 @@ class Together(Processes):
                 "noise; for another number they count among the steps of the plan as lost "
                 f"({' '.join(str(error).split())[:200]})"
             ) from error
+
+    def _most(self, rows: int, device: torch.device) -> int:
+        most = torch.tensor(rows, device=device)
+        with self.watched():
+            distributed.all_reduce(most, distributed.ReduceOp.MAX)
+        return int(most)
 
     def _gather(self, whole: Tensor, mine: Tensor) -> None:
         with self.watched():
