@@ -37,7 +37,6 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.chunk import lacks_memory
-from prudent.training.compiled import aside
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")
@@ -58,28 +57,19 @@ class Processes(ABC):
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
-        captures: Whether a step may be captured as CUDA graphs, with exchanges between them.
     """
 
     rank: int
     count: int
-    captures: bool = True
 
     @abstractmethod
-    def largest(self, ids: Tensor | None) -> int:
-        """The number of rows of a process; 0 if it is known only within a step."""
-
-    @abstractmethod
-    def decide(
-        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         """Decide once for the whole batch and return the decision with this process's weights.
 
         Args:
             norms: Norms of this process's part of the batch.
             valid: False for padding.
             ids: Record ids of the same rows; required with more than one process.
-            rows: What `largest` returned.
             decide: Called in one process, with the whole batch ordered by record id.
         """
 
@@ -126,13 +116,7 @@ class Alone(Processes):
     count = 1
 
     @override
-    def largest(self, ids: Tensor | None) -> int:
-        return 0
-
-    @override
-    def decide(
-        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
-    ) -> Decision:
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         return decide(norms, valid)
 
     @override
@@ -174,11 +158,9 @@ class Together(Processes):
     def __init__(self) -> None:
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
-        # With several processes the number of rows is known only within a step.
-        self.captures = self.count == 1 and distributed.get_backend() == "nccl"
 
     @override
-    def largest(self, ids: Tensor | None) -> int:
+    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
         if ids is None:
             raise ArgumentError(
                 "ids",
@@ -186,28 +168,23 @@ class Together(Processes):
                 got=None,
                 hint="Pass the ids of the sampled batch.",
             )
-        return len(ids) if self.count == 1 else 0
-
-    @override
-    def decide(
-        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
-    ) -> Decision:
-        assert ids is not None  # see `largest`
-        rows = rows or self._most(len(norms), norms.device)
+        rows = self._largest(len(norms), norms.device)
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
         mine[0, : len(norms)] = norms
         mine[1, : len(norms)] = torch.where(valid, ids, -1)  # doubles are exact up to 2^53
         whole = mine.new_empty(self.count, 2, rows)
-        aside(self._gather, whole, mine)
+        with self.watched():
+            distributed.all_gather(list(whole.unbind()), mine)
         all_norms, all_ids = whole[:, 0].flatten().to(norms.dtype), whole[:, 1].flatten()
         order = all_ids.sort().indices  # padding comes first
-        ordered = all_ids[order]
+        _refuse_shared(all_ids[order])
         answer = mine.new_empty(len(order) + 4)
         if self.rank == 0:
-            decided = decide(all_norms[order], ordered >= 0)
+            decided = decide(all_norms[order], all_ids[order] >= 0)
             answer[:-4].scatter_(0, order, decided.weights.to(answer.dtype))
             answer[-4:] = torch.stack([field.to(answer.dtype) for field in decided[1:]])
-        aside(self._agree, ordered, answer)
+        with self.watched():
+            distributed.broadcast(answer, 0)
         start = self.rank * rows
         noise, passed, noisy_margin, scale = answer[-4:].unbind()
         return Decision(
@@ -290,21 +267,11 @@ class Together(Processes):
                 f"({' '.join(str(error).split())[:200]})"
             ) from error
 
-    def _most(self, rows: int, device: torch.device) -> int:
-        most = torch.tensor(rows, device=device)
+    def _largest(self, rows: int, device: torch.device) -> int:
+        largest = torch.tensor(rows, device=device)
         with self.watched():
-            distributed.all_reduce(most, distributed.ReduceOp.MAX)
-        return int(most)
-
-    def _gather(self, whole: Tensor, mine: Tensor) -> None:
-        with self.watched():
-            distributed.all_gather(list(whole.unbind()), mine)
-
-    def _agree(self, ids: Tensor, answer: Tensor) -> None:
-        """Send the decision of the first process to all, unless a record is in two of them."""
-        _refuse_shared(ids)
-        with self.watched():
-            distributed.broadcast(answer, 0)
+            distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
 
 
 def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
