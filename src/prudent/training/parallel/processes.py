@@ -37,6 +37,7 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.chunk import lacks_memory
+from prudent.training.compiled import aside
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")
@@ -57,19 +58,28 @@ class Processes(ABC):
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
+        captures: Whether a step may be captured as CUDA graphs, with exchanges between them.
     """
 
     rank: int
     count: int
+    captures: bool = True
 
     @abstractmethod
-    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
+    def largest(self, ids: Tensor | None) -> int:
+        """The number of rows that the largest part of a batch has; 0 if there is one part only."""
+
+    @abstractmethod
+    def decide(
+        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
+    ) -> Decision:
         """Decide once for the whole batch and return the decision with this process's weights.
 
         Args:
             norms: Norms of this process's part of the batch.
             valid: False for padding.
             ids: Record ids of the same rows; required with more than one process.
+            rows: What `largest` returned.
             decide: Called in one process, with the whole batch ordered by record id.
         """
 
@@ -116,7 +126,13 @@ class Alone(Processes):
     count = 1
 
     @override
-    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
+    def largest(self, ids: Tensor | None) -> int:
+        return 0
+
+    @override
+    def decide(
+        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
+    ) -> Decision:
         return decide(norms, valid)
 
     @override
@@ -158,9 +174,14 @@ class Together(Processes):
     def __init__(self) -> None:
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
+        # What the hosts say to each other must not wait for their devices.
+        self.captures = distributed.get_backend() == "nccl"  # gloo works on the host
+        self._hosts = (
+            distributed.new_group(backend="gloo", timeout=PATIENCE) if self.captures else None
+        )
 
     @override
-    def decide(self, norms: Tensor, valid: Tensor, ids: Tensor | None, decide: Decide) -> Decision:
+    def largest(self, ids: Tensor | None) -> int:
         if ids is None:
             raise ArgumentError(
                 "ids",
@@ -168,23 +189,30 @@ class Together(Processes):
                 got=None,
                 hint="Pass the ids of the sampled batch.",
             )
-        rows = self._largest(len(norms), norms.device)
+        largest = torch.tensor(len(ids))
+        with self.watched():
+            distributed.all_reduce(largest, distributed.ReduceOp.MAX, group=self._hosts)
+        return int(largest)
+
+    @override
+    def decide(
+        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
+    ) -> Decision:
+        assert ids is not None  # see `largest`
         mine = torch.full((2, rows), -1.0, dtype=torch.float64, device=norms.device)
         mine[0, : len(norms)] = norms
         mine[1, : len(norms)] = torch.where(valid, ids, -1)  # doubles are exact up to 2^53
         whole = mine.new_empty(self.count, 2, rows)
-        with self.watched():
-            distributed.all_gather(list(whole.unbind()), mine)
+        aside(self._gather, whole, mine)
         all_norms, all_ids = whole[:, 0].flatten().to(norms.dtype), whole[:, 1].flatten()
         order = all_ids.sort().indices  # padding comes first
-        _refuse_shared(all_ids[order])
+        ordered = all_ids[order]
         answer = mine.new_empty(len(order) + 4)
         if self.rank == 0:
-            decided = decide(all_norms[order], all_ids[order] >= 0)
+            decided = decide(all_norms[order], ordered >= 0)
             answer[:-4].scatter_(0, order, decided.weights.to(answer.dtype))
             answer[-4:] = torch.stack([field.to(answer.dtype) for field in decided[1:]])
-        with self.watched():
-            distributed.broadcast(answer, 0)
+        aside(self._agree, ordered, answer)
         start = self.rank * rows
         noise, passed, noisy_margin, scale = answer[-4:].unbind()
         return Decision(
@@ -267,11 +295,15 @@ class Together(Processes):
                 f"({' '.join(str(error).split())[:200]})"
             ) from error
 
-    def _largest(self, rows: int, device: torch.device) -> int:
-        largest = torch.tensor(rows, device=device)
+    def _gather(self, whole: Tensor, mine: Tensor) -> None:
         with self.watched():
-            distributed.all_reduce(largest, distributed.ReduceOp.MAX)
-        return int(largest)
+            distributed.all_gather(list(whole.unbind()), mine)
+
+    def _agree(self, ids: Tensor, answer: Tensor) -> None:
+        """Send the decision of the first process to all, unless a record is in two of them."""
+        _refuse_shared(ids)
+        with self.watched():
+            distributed.broadcast(answer, 0)
 
 
 def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
