@@ -224,11 +224,11 @@ class Recorded:
 
     def _is_right(self, program: Program, leaves: list[Any], arguments: tuple[Any, ...]) -> bool:
         """Whether a program gives the numbers of the function; both are of these arguments."""
-        restart, sketches = self._restarting(), []
-        for run in (lambda: self._function(*arguments), lambda: program(leaves)):
-            sketches.append(_sketch(run()))  # a gradient is as large as the model
-            restart()
-        (first, lengths, sizes), (second, *_) = sketches
+        restart = self._restarting()
+        first, lengths, sizes = _sketch(self._function(*arguments)).unbind()
+        restart()
+        second = _sketch(program(leaves))[0]
+        restart()
         usual = (lengths.square().sum() / sizes.sum()).sqrt()  # of one number
         allowed = _NEAR * torch.maximum(lengths, usual * sizes.sqrt())
         return bool(((first - second).abs() <= allowed).all())
