@@ -169,9 +169,9 @@ class Step:
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
         cuda_graph: Replay the step as a CUDA graph for every shape of batch that recurs: the same
-            numbers with one launch. None: on every CUDA device. With several processes over NCCL, a
-            graph for each part between two exchanges. Never done with gloo, a sharded model, a
-            corruption or a function that reads a chunk; what recurs is then recorded and repeated.
+            numbers with one launch. None: on every CUDA device, for one process. True: also with
+            several over NCCL, a graph for each part between two exchanges. Never done with gloo, a
+            sharded model, a corruption or a function that reads a chunk.
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
             or two; results change only by rounding and by the masks of dropout, which are
             then secret but not drawn by record. Worthwhile for long
@@ -245,7 +245,8 @@ class Step:
             run = self._run = Compiled(self._release, setting=self.modes)
         elif device.type == "cuda" and self._repeats() and isinstance(processes, Alone):
             self._run = Recorded(self._release, kind, lambda: restarting(device), self.modes)
-        captures = device.type == "cuda" and cuda_graph is not False
+        wanted = processes.count == 1 if cuda_graph is None else cuda_graph
+        captures = device.type == "cuda" and wanted
         captures = captures and self._repeats() and processes.captures and not has_shards(model)
         self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
