@@ -480,6 +480,8 @@ class TableColumn:
         if known is not None and known[0] == asked and question in (clipped_sums, known[1]):
             return known[2]
         first, last = ends_in_steps(lattice, low, high)
+        # Values beyond the lattice are at its ends; in steps they may be too large for an integer.
+        low, high = max(low, lattice.value(lattice.low)), min(high, lattice.value(lattice.high))
         squared = question is clipped_squares
         middle = (first + last) // 2 if squared else 0
         given = {"middle": float(middle)} if squared else {}
@@ -487,13 +489,13 @@ class TableColumn:
         given |= {"low": float(low), "high": float(high)} | _scaling(lattice)
         found = only(self._ask(question, farthest=farthest, **given))
         count, below = found["records"], found["below"]
-        beyond = {first: below, last: count - below - found["inside"]}  # at the ends
+        beyond = (first, below), (last, count - below - found["inside"])  # at the ends
         self._count = count
         self._below = {low: below, math.nextafter(high, math.inf): below + found["inside"]}
         bits = limb_bits(self._rows, factors=2 if squared else 1)
         total, squares = joined(found, "part", bits), joined(found, "product", bits, squares=True)
-        total += sum(records * (step - middle) for step, records in beyond.items())
-        squares += sum(records * (step - middle) ** 2 for step, records in beyond.items())
+        total += sum(records * (step - middle) for step, records in beyond)
+        squares += sum(records * (step - middle) ** 2 for step, records in beyond)
         # of distances from the middle, moved to steps
         squares = about(-middle, count=count, total=total, squares=squares)
         sums = count, total + count * middle, squares
