@@ -72,6 +72,12 @@ class TestPrice:
         before = attrs.evolve(PLAN, before=dp.GaussianDpEvent(9.0), steps=steps)
         assert _steps(before.event, before) == _steps(PLAN.event_after(steps), PLAN) == steps
 
+    @pytest.mark.parametrize(("steps", "every"), [(3, 1), (3, 3), (5, 2), (9, 4)])
+    def test_a_ledger_knows_what_it_was_charged_for_in_the_midst_of_a_cycle(self, steps, every):
+        plan = attrs.evolve(PLAN, steps=steps, bands=2, held_out=HeldOut(every=every))
+        assert steps <= _steps(plan.event, plan) <= steps + 1
+        assert plan.event_after(_steps(plan.event, plan)) == plan.event
+
     def test_a_secret_number_of_records_needs_a_public_one(self):
         with pytest.raises(ArgumentError, match="expected_records"):
             attrs.evolve(PLAN, expected_batch=10, relation=ADD_REMOVE)
