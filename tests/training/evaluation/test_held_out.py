@@ -270,6 +270,21 @@ class TestRun:
         assert other.lost == 1
         assert [m.step for m in other.history if m.evaluation] == [10]
 
+    @pytest.mark.parametrize("change", ["average", "people"])
+    def test_another_evaluated_model_or_other_people_take_a_new_key(
+        self, tmp_path, monkeypatch, change
+    ):
+        people = {"unit": range(100), "held_out_unit": range(100, 160), "records_per_person": 1}
+        changed = {"average": 0.5} if change == "average" else {"unit": range(60, 160)}
+        save = OpenedRun._save
+        monkeypatch.setattr(OpenedRun, "_save", lambda run: _die() if run.step == 8 else save(run))
+        with pytest.raises(KeyboardInterrupt):  # after the release, before it is saved
+            trained(reporting=Reporting(out=tmp_path, progress=False), **people)
+        monkeypatch.setattr(OpenedRun, "_save", save)
+        again = Reporting(out=tmp_path, resume=True, progress=False)
+        with pytest.warns(RuntimeWarning, match="new key"):
+            assert trained(reporting=again, **people | changed).lost == 1
+
     @pytest.mark.thorough
     def test_gains_steps_only_where_both_parts_pay_for_all_releases(self, tmp_path):
         for every, fits in ((5, True), (4, False)):

@@ -163,7 +163,8 @@ class TrainingRun:
                 loss=known(loss, collate_fn, corrupt),
                 model=known(model),
                 optimizer=known(optimizer, options, scheduler),
-                execution=repr((execution.computation, sampler.physical_batch)),
+                # The averages are what is evaluated on held-out records.
+                execution=repr((execution.computation, sampler.physical_batch, average)),
                 processes=str(processes.count),
                 machine=machine(device),
             )
