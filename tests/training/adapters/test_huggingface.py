@@ -845,6 +845,16 @@ class TestHeldOut:
         assert run() == [2, 3]
         assert run(resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == [2, 3]
 
+    @pytest.mark.parametrize("among", [lambda data: data, lambda data: {"all": data}])
+    def test_held_out_records_are_not_evaluated_without_noise(
+        self, arguments: Callable[..., TrainingArguments], among: Callable[[Any], Any]
+    ) -> None:
+        data = Sentences(9, seed=5)
+        with pytest.raises(ArgumentError, match="public records, got held_out_set"):
+            trainer(
+                bert(), arguments(), plan=self.PLAN, held_out_set=data, eval_dataset=among(data)
+            )
+
     def test_the_loss_is_the_mean_of_those_of_records_alone(
         self, arguments: Callable[..., TrainingArguments]
     ) -> None:

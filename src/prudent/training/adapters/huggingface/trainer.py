@@ -168,7 +168,7 @@ class PrivateTrainer(Uncopied, Trainer):
         given.pop("self")
         args: Any = given.get("args")
         data: Any = given.get("train_dataset")
-        settings.check_given(type(self), args, data, given.get("eval_dataset"))
+        settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
         self._unit = Unit.given(unit, records_per_person, per_unit)
