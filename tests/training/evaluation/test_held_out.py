@@ -338,6 +338,27 @@ class TestBest:
         assert again.best_step == first.best_step
         assert torch.equal(again.model.weight, first.model.weight)
 
+    def test_a_model_is_the_best_only_if_it_was_kept(self, tmp_path):
+        plan = attrs.evolve(PLAN, steps=60)
+        for keeps, then in ((True, False), (False, True)):
+            first, again = (
+                Reporting(patience=2, keep_best=keep, out=tmp_path / str(keeps), resume=resume)
+                for keep, resume in ((keeps, False), (then, True))
+            )
+            trained(plan, reporting=first)
+            last = trained(plan, reporting=again)
+            kept = torch.load(tmp_path / str(keeps) / "checkpoint.pt", weights_only=True)
+            step = kept["step"] if last.best_step is None else last.best_step
+            assert (step == kept["step"]) == torch.equal(last.model.weight, kept["model"]["weight"])
+
+    @pytest.mark.parametrize("evaluate", [None, lambda model: {"loss": 1.0}])
+    def test_a_wrong_name_is_refused_before_anything_is_charged(self, tmp_path, evaluate):
+        reporting = Reporting(monitor="los", patience=1, evaluate=evaluate)
+        with prudent.Ledger(tmp_path / "a.db", epsilon=9, delta=1e-4, relation=ZERO_OUT) as ledger:
+            with pytest.raises(ArgumentError, match="monitor"):
+                trained(reporting=reporting, ledger=ledger, delta=1e-5)
+            assert ledger.history() == []
+
     def test_a_public_result_can_be_followed_and_a_wrong_name_is_refused(self):
         losses = iter([3.0, 2.0, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0, 9.0, 9.0, 9.0])
         reporting = Reporting(
