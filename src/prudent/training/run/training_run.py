@@ -158,9 +158,10 @@ class TrainingRun:
         @functools.cache
         def identity() -> Identity:
             known = functools.partial(fingerprint, restored=model)
+            column = None if unit is None else unit.column
             return Identity(
                 records=records.fingerprint() + (tested.data() if tested is not None else ""),
-                loss=known(loss, collate_fn, corrupt),
+                loss=known(loss, collate_fn, example, column, corrupt),
                 model=known(model),
                 optimizer=known(optimizer, options, scheduler),
                 # The averages are what is evaluated on held-out records.
