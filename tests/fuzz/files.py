@@ -142,11 +142,10 @@ def _npz() -> list[bytes]:
 
 
 def _read_npz(path: Path) -> object:
-    from prudent.lab.commands.certify import _classes
-    from prudent.lab.datasets import load
+    from prudent.lab.datasets import archive_classes, load
 
     found = load(f"npz:{path}")
-    if _classes(f"npz:{path}") != found.classes:
+    if archive_classes(f"npz:{path}") != found.classes:
         raise FindingError("npz", str(path), "two readers, two numbers of classes")
     return found
 

@@ -111,6 +111,7 @@ def test_the_printed_numbers_are_those_of_the_plan(table):
         "noise_multiplier": 1.0,
         "pass_rate": None,
         "protected": "record",
+        "released": {},
     }
     assert result.fitted.history[-1].evaluation["accuracy"] == result.accuracy
 

@@ -496,15 +496,15 @@ def processes_that(kind):
 class Loners(Together):
     """Weights and test from one's own norms."""
 
-    def decide(self, norms, valid, ids, decide):
-        return Alone.decide(self, norms, valid, ids, decide)
+    def decide(self, norms, valid, ids, rows, decide):
+        return Alone.decide(self, norms, valid, ids, rows, decide)
 
 
 class Queue(Together):
     """Ties go to the records of the first process, whatever their ids."""
 
-    def decide(self, norms, valid, ids, decide):
-        return super().decide(norms, valid, ids + self.rank * 1000, decide)
+    def decide(self, norms, valid, ids, rows, decide):
+        return super().decide(norms, valid, ids + self.rank * 1000, rows, decide)
 
 
 broken("not_at_all", lambda: lambda: None)

@@ -169,10 +169,9 @@ class Step:
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
         cuda_graph: Replay the step as a CUDA graph for every shape of batch that recurs: the same
-            numbers with one launch. None: on every CUDA device. With several processes there is a
-            graph for each part between two exchanges. Never done with a sharded model, a
-            corruption or a function that reads a chunk. Without a graph, what recurs is run as a
-            recorded program (`recording`).
+            numbers with one launch. None: on every CUDA device, for one process. True: also with
+            several over NCCL, a graph for each part between two exchanges. Never done with gloo, a
+            sharded model, a corruption or a function that reads a chunk.
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
             or two; results change only by rounding and by the masks of dropout, which are
             then secret but not drawn by record. Worthwhile for long
@@ -246,7 +245,8 @@ class Step:
             run = self._run = Compiled(self._release, setting=self.modes)
         elif device.type == "cuda" and self._repeats() and isinstance(processes, Alone):
             self._run = Recorded(self._release, kind, lambda: restarting(device), self.modes)
-        captures = device.type == "cuda" and cuda_graph is not False
+        wanted = processes.count == 1 if cuda_graph is None else cuda_graph
+        captures = device.type == "cuda" and wanted
         captures = captures and self._repeats() and processes.captures and not has_shards(model)
         self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
@@ -291,10 +291,10 @@ class Step:
             without_gathering(self.model) if has_shards(self.model) else nullcontext(),
             self._drawn.seeded(),
         ):
-            rows = self.processes.largest(record_ids(chunks))
-            released = self._run_on(self.values(), self.trim, tuple(chunks), words, rows)
-            gradients = self._noisy_mean(released)
+            most = self.processes.largest(record_ids(chunks))
+            released = self._run_on(self.values(), self.trim, tuple(chunks), words, most)
             outcome = self._of_all(released.outcome)
+            gradients = self._noisy_mean(released)
         for name, gradient in gradients.items():
             self.model.get_parameter(name).grad = gradient
         self.trim.copy_(released.trim)
@@ -332,7 +332,7 @@ class Step:
             return {name: whole(value) for name, value in named}
 
     def _release(
-        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, rows: int
+        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
     ) -> "_Released":
         """Compute the step except for the noise on the sum, as a pure function of tensors."""
         policy = self.plan.aggregation.trim
@@ -348,7 +348,7 @@ class Step:
             norms,
             valid,
             record_ids(chunks),
-            rows,
+            most,
             lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
         total: Values = {}

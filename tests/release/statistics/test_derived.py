@@ -59,7 +59,7 @@ def test_extremes_are_quantiles_and_say_which() -> None:
     assert "-quantile: about" in high.notes[-1]
     assert "records lie above it" in high.notes[-1]
     few = prudent.maximum([1.0, 2.0, 3.0], bounds=(0, 9), epsilon=1.0, noise=ReproducibleNoise(4))
-    assert "0.5-quantile" in few.notes[-1]
+    assert "This is the median" in few.notes[-1]
 
 
 def test_a_column_may_be_an_expression() -> None:

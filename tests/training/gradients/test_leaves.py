@@ -118,5 +118,7 @@ def test_a_rehearsal_of_any_other_loss_is_silent(engine):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         engine(model, cross_entropy).rehearse(model, lambda: (torch.randn(6, 4), torch.arange(6)))
-        engine(model, lambda o, t: o / 0).rehearse(model, lambda: batch())
+        engine(model, lambda o, t: (o / 0).sum(1)).rehearse(
+            model, lambda: (torch.randn(5, 4), torch.arange(5))
+        )
     assert torch.equal(torch.get_rng_state(), before)

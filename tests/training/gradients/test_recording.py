@@ -111,6 +111,21 @@ def test_a_program_that_would_give_other_numbers_is_dropped():
     assert programs(run) == [False]
 
 
+def test_a_kernel_that_torch_does_not_see_is_not_left_out():
+    """A program without it would read memory that no longer holds what the kernel wrote."""
+
+    def function(values):
+        filled = torch.empty_like(values)
+        filled.numpy()[:] = values.numpy() + 1
+        return filled * 2
+
+    run = recorded(function)
+    for number in range(1, 6):
+        values = torch.full((1000,), 1 + number / 1000)  # all but the same: a sketch is not enough
+        assert torch.equal(run(values), function(values))
+    assert programs(run) == [False]
+
+
 def test_draws_of_the_default_generator_go_on():
     run = recorded(lambda values: torch.nn.functional.dropout(values, 0.5))
     values, found, expected = torch.ones(64), [], []

@@ -517,11 +517,11 @@ def test_the_parts_of_a_checkpoint_are_those_of_its_format(tmp_path):
     state = load_checkpoint(tmp_path, CPU)
     names = (
         "step plan event key predictable records data identity lost renewals model optimizer "
-        "release corruption reading passes averages schedule name steps"
+        "release corruption reading passes averages schedule name steps best"
     )
     assert checkpoint.CHECKPOINT_FORMAT == 1
     assert set(state) == set(names.split())
-    assert set(state["release"]) == {"trim", "taken"}
+    assert set(state["release"]) == {"trim", "taken", "history"}
     assert state["passes"].untyped_storage().nbytes() == 8  # no private counter beside it
 
 

@@ -91,7 +91,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = any(tag in func.tags for tag in _READS)
         if func is torch.ops.aten.index.Tensor:  # only masks decide about shapes
             reads = any(isinstance(leaf, Tensor) and leaf.dtype in _MASKS for leaf in given[1:])
-        if reads or not plain:
+        devices = {leaf.device.type for leaf in made if isinstance(leaf, Tensor)}
+        leaves = "cpu" in devices and any(
+            isinstance(leaf, Tensor) and leaf.is_cuda for leaf in given
+        )
+        if reads or leaves or not plain:  # on the host, code that is not recorded may go on
             self.is_straight = False
         self.add(func, args, kwargs, result)
         return result
@@ -224,18 +228,36 @@ class Recorded:
 
     def _is_right(self, program: Program, leaves: list[Any], arguments: tuple[Any, ...]) -> bool:
         """Whether a program gives the numbers of the function; both are of these arguments."""
-        restart, sketches = self._restarting(), []
-        for run in (lambda: self._function(*arguments), lambda: program(leaves)):
-            sketches.append(_sketch(run()))  # a gradient is as large as the model
-            restart()
-        (first, lengths, sizes), (second, *_) = sketches
+        restart = self._restarting()
+        first, lengths, sizes, missing = _sketch(self._function(*arguments)).unbind()
+        restart()
+        with _Unfilled():  # type: ignore[no-untyped-call]
+            second, *_, others = _sketch(program(leaves)).unbind()
+        restart()
         usual = (lengths.square().sum() / sizes.sum()).sqrt()  # of one number
         allowed = _NEAR * torch.maximum(lengths, usual * sizes.sqrt())
-        return bool(((first - second).abs() <= allowed).all())
+        return bool((((first - second).abs() <= allowed) & (missing == others)).all())
+
+
+class _Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Fills new memory with NaN.
+
+    Kernels that torch does not see are not recorded. What they should have written would often be
+    there by chance, from the function that ran just before.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation."""
+        result = func(*args, **(kwargs or {}))
+        if "empty" in func.__name__ and isinstance(result, Tensor) and result.is_floating_point():
+            result.fill_(torch.nan)
+        return result
 
 
 def _sketch(tree: Any) -> Tensor:
-    """A sum with fixed coefficients, the length and the size of each tensor.
+    """A sum with fixed coefficients, the length, the size and the number of NaN of each tensor.
 
     Tensors of other values have sums that differ by as much as their length. Some gradients are
     zero up to rounding, so differences are compared with the usual length as well.
@@ -245,6 +267,6 @@ def _sketch(tree: Any) -> Tensor:
         if isinstance(leaf, Tensor) and leaf.numel():
             values = leaf.detach().double().flatten().nan_to_num(posinf=0.0, neginf=0.0)
             places = torch.arange(1, len(values) + 1, device=values.device, dtype=torch.float64)
-            size = values.new_tensor(len(values))
-            found.append(torch.stack([values @ places.sin_(), torch.linalg.norm(values), size]))
+            counts = values.new_tensor(len(values)), leaf.isnan().sum()
+            found.append(torch.stack([values @ places.sin_(), torch.linalg.norm(values), *counts]))
     return torch.stack(found, 1)

@@ -119,7 +119,7 @@ class TrainingRun:
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             # Records on the device let the whole update of one process be captured; see Updates.
-            cuda_graph=execution.captures and not whole,
+            cuda_graph=False if whole or execution.recompute else execution.cuda_graph,
             compile=execution.compile,
             processes=processes,
         )
