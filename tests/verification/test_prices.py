@@ -27,7 +27,7 @@ from prudent.accounting.serialisation import to_plain
 
 pytest.importorskip("flint")
 from prudent.verification.pairs import UnknownEventError
-from prudent.verification.prices import TOLERANCE, prove
+from prudent.verification.prices import TOLERANCE, Parts, prove
 
 RATE = 256 / 60_000
 GAUSSIAN = dp.GaussianDpEvent
@@ -133,3 +133,11 @@ def test_numbers_of_an_event_are_checked():
         event = {"kind": "GaussianDpEvent", "noise_multiplier": bad}
         with pytest.raises(ValueError, match=r"Expected|could not convert"):
             prove(event, {"adjacency": "add-remove", "records": 1}, 1.0, 1e-6)
+
+
+def test_rounded_thresholds_are_covered_in_all_releases_inside_others():
+    test = to_plain(dp.SelfComposedDpEvent(dp.LaplaceDpEvent(4.0), 500))
+    inside = {"kind": "WorstOfDpEvent", "events": [test, to_plain(GAUSSIAN(9.0))]}
+    both = {"kind": "ComposedDpEvent", "events": [to_plain(GAUSSIAN(2.0)), inside]}
+    parts = Parts.of(both, {"adjacency": "add-remove", "records": 1})
+    assert parts.releases >= 501 > parts.runs

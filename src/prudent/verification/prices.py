@@ -193,6 +193,7 @@ class Parts:
     """All releases of an event: profiles in both directions, and the number of runs of each."""
 
     laws: tuple[tuple[Callable[..., arb], int], ...]
+    releases: int  # those inside others counted
 
     @classmethod
     def of(cls, event: Mapping[str, Any], relation: Mapping[str, Any]) -> "Parts | None":
@@ -215,7 +216,7 @@ class Parts:
         if precision > 0:
             whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
             known[""] = whole.profile, 1
-        return cls(tuple(known.values()))
+        return cls(tuple(known.values()), _releases(event))
 
     @property
     def runs(self) -> int:
@@ -233,7 +234,7 @@ class Parts:
             return lambda epsilon: 0.0
         ways = [self.way(tail, accuracy, adding=adding) for adding in (False, True)]
         # Probabilities that are off by a factor in each run are off by their product in all.
-        error = THRESHOLD_ERROR * self.runs
+        error = THRESHOLD_ERROR * self.releases
 
         def bound(epsilon: float) -> float:
             at = arb(epsilon) - error
@@ -257,6 +258,16 @@ class Parts:
             there, back = (partial(profile, adding=each) for each in (adding, not adding))
             own.append((Law.of(there, back, interval, growth, tail / self.runs), count))
         return composed(own, tail).delta
+
+
+def _releases(event: Mapping[str, Any]) -> int:
+    """The number of releases in an event, at most: of those that it may be, all are counted."""
+    found = 0
+    for leaf, count in leaves(event):
+        inside = leaf["events"] if leaf["kind"] == _WORST else ()
+        inside = [leaf["event"]] if leaf["kind"] in (*SELECTIONS, _SAMPLED) else inside
+        found += count * max(1, sum(map(_releases, inside)))
+    return found
 
 
 def _for_one(event: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:

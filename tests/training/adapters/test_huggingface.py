@@ -824,6 +824,37 @@ class TestHeldOut:
         again = run.evaluate() if public else {}  # after training nothing more is released
         assert "eval_held_out_accuracy" not in again
 
+    def test_an_evaluation_before_the_first_step_repeats_no_release(
+        self, arguments: Callable[..., TrainingArguments], tmp_path: Path
+    ) -> None:
+        def run(**resumed: Any) -> list[int]:
+            options = {"save_strategy": "steps", "save_steps": 2, "eval_on_start": True}
+            run = trainer(
+                bert(),
+                arguments(**options),
+                plan=attrs.evolve(self.PLAN, steps=3),
+                held_out_set=Sentences(30, seed=5),
+                eval_dataset=None,
+                example=Sentences(1)[0],
+                key=None,
+            )
+            run.train(**resumed)
+            history = run.state.log_history
+            return [e["step"] for e in history if "eval_held_out_accuracy" in e]
+
+        assert run() == [2, 3]
+        assert run(resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == [2, 3]
+
+    @pytest.mark.parametrize("among", [lambda data: data, lambda data: {"all": data}])
+    def test_held_out_records_are_not_evaluated_without_noise(
+        self, arguments: Callable[..., TrainingArguments], among: Callable[[Any], Any]
+    ) -> None:
+        data = Sentences(9, seed=5)
+        with pytest.raises(ArgumentError, match="public records, got held_out_set"):
+            trainer(
+                bert(), arguments(), plan=self.PLAN, held_out_set=data, eval_dataset=among(data)
+            )
+
     def test_the_loss_is_the_mean_of_those_of_records_alone(
         self, arguments: Callable[..., TrainingArguments]
     ) -> None:

@@ -32,6 +32,7 @@ from prudent.training import (
     TrimmedSum,
     make_private,
 )
+from prudent.training.adapters.private_optimizer import _RELEASED
 from prudent.training.sampling import Drawn
 
 RECORDS, BATCH = 48, 12
@@ -593,6 +594,38 @@ def test_scheduler_acts_and_a_saved_state_resumes() -> None:
         other.load_state_dict(saved)
     with pytest.raises(ValueError, match="before make_private"):
         other.load_state_dict(torch.optim.SGD([torch.zeros(1)], lr=0.1).state_dict())
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize(("bands", "steps"), [(1, 4), (2, 6)])
+def test_each_step_of_every_optimizer_counts_whichever_state_is_loaded(
+    bands: int, steps: int
+) -> None:
+    def continued(seed: int, *states: Any) -> tuple[Any, Any]:
+        prescribed = plan(bands=bands, sampling_rate=0.25)
+        model, optimizer, loader = private(digits(), plan=prescribed, key=Key.from_seed(seed))
+        for state in states:
+            optimizer.load_state_dict(state)
+        return optimizer, lambda: take(model, optimizer, *next(iter(loader)))
+
+    first, go_on = continued(0)
+    go_on()
+    early = copy.deepcopy(first.state_dict())
+    go_on()
+    go_on()
+    late = copy.deepcopy(first.state_dict())
+    _RELEASED.clear()  # another process
+    second, go_on = continued(1, early)
+    go_on()
+    assert second.steps == -(-1 // bands) * bands + 1
+    second.load_state_dict(late)  # of what it has gone on from, later: 3 steps, and its own
+    assert second.steps == -(-3 // bands) * bands + 1
+    second.load_state_dict(copy.deepcopy(second.state_dict()))
+    assert second.steps == -(-3 // bands) * bands + 1
+    merged = copy.deepcopy(second.state_dict())
+    _RELEASED.clear()
+    third, _ = continued(2, late, merged)
+    assert third.steps == steps
 
 
 def test_the_key_leaves_with_no_copy() -> None:

@@ -72,6 +72,12 @@ class TestPrice:
         before = attrs.evolve(PLAN, before=dp.GaussianDpEvent(9.0), steps=steps)
         assert _steps(before.event, before) == _steps(PLAN.event_after(steps), PLAN) == steps
 
+    @pytest.mark.parametrize(("steps", "every"), [(3, 1), (3, 3), (5, 2), (9, 4)])
+    def test_a_ledger_knows_what_it_was_charged_for_in_the_midst_of_a_cycle(self, steps, every):
+        plan = attrs.evolve(PLAN, steps=steps, bands=2, held_out=HeldOut(every=every))
+        assert steps <= _steps(plan.event, plan) <= steps + 1
+        assert plan.event_after(_steps(plan.event, plan)) == plan.event
+
     def test_a_secret_number_of_records_needs_a_public_one(self):
         with pytest.raises(ArgumentError, match="expected_records"):
             attrs.evolve(PLAN, expected_batch=10, relation=ADD_REMOVE)
@@ -264,6 +270,21 @@ class TestRun:
         assert other.lost == 1
         assert [m.step for m in other.history if m.evaluation] == [10]
 
+    @pytest.mark.parametrize("change", ["average", "people"])
+    def test_another_evaluated_model_or_other_people_take_a_new_key(
+        self, tmp_path, monkeypatch, change
+    ):
+        people = {"unit": range(100), "held_out_unit": range(100, 160), "records_per_person": 1}
+        changed = {"average": 0.5} if change == "average" else {"unit": range(60, 160)}
+        save = OpenedRun._save
+        monkeypatch.setattr(OpenedRun, "_save", lambda run: _die() if run.step == 8 else save(run))
+        with pytest.raises(KeyboardInterrupt):  # after the release, before it is saved
+            trained(reporting=Reporting(out=tmp_path, progress=False), **people)
+        monkeypatch.setattr(OpenedRun, "_save", save)
+        again = Reporting(out=tmp_path, resume=True, progress=False)
+        with pytest.warns(RuntimeWarning, match="new key"):
+            assert trained(reporting=again, **people | changed).lost == 1
+
     @pytest.mark.thorough
     def test_gains_steps_only_where_both_parts_pay_for_all_releases(self, tmp_path):
         for every, fits in ((5, True), (4, False)):
@@ -316,6 +337,27 @@ class TestBest:
         assert again.history == []
         assert again.best_step == first.best_step
         assert torch.equal(again.model.weight, first.model.weight)
+
+    def test_a_model_is_the_best_only_if_it_was_kept(self, tmp_path):
+        plan = attrs.evolve(PLAN, steps=60)
+        for keeps, then in ((True, False), (False, True)):
+            first, again = (
+                Reporting(patience=2, keep_best=keep, out=tmp_path / str(keeps), resume=resume)
+                for keep, resume in ((keeps, False), (then, True))
+            )
+            trained(plan, reporting=first)
+            last = trained(plan, reporting=again)
+            kept = torch.load(tmp_path / str(keeps) / "checkpoint.pt", weights_only=True)
+            step = kept["step"] if last.best_step is None else last.best_step
+            assert (step == kept["step"]) == torch.equal(last.model.weight, kept["model"]["weight"])
+
+    @pytest.mark.parametrize("evaluate", [None, lambda model: {"loss": 1.0}])
+    def test_a_wrong_name_is_refused_before_anything_is_charged(self, tmp_path, evaluate):
+        reporting = Reporting(monitor="los", patience=1, evaluate=evaluate)
+        with prudent.Ledger(tmp_path / "a.db", epsilon=9, delta=1e-4, relation=ZERO_OUT) as ledger:
+            with pytest.raises(ArgumentError, match="monitor"):
+                trained(reporting=reporting, ledger=ledger, delta=1e-5)
+            assert ledger.history() == []
 
     def test_a_public_result_can_be_followed_and_a_wrong_name_is_refused(self):
         losses = iter([3.0, 2.0, 1.0, 5.0, 6.0, 7.0, 8.0, 9.0, 9.0, 9.0, 9.0])

@@ -77,7 +77,17 @@ def updates(state):
     return int(state["optimizer"]["state"][0]["step"])
 
 
+def from_the_first(items):
+    return torch.stack([x - items[0][0] for x, _ in items]), torch.tensor([y for _, y in items])
+
+
+ITEMS = {"records": Items(), "collate_fn": from_the_first}
 CHANGES = {
+    "example": (
+        {**ITEMS, "example": (torch.zeros(3), 0)},
+        {**ITEMS, "example": (torch.ones(3), 0)},
+        "what reads the records",
+    ),
     "loss": ({}, {"loss": doubled}, "the loss"),
     "dropout": (
         {"model": nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.1))},

@@ -1,6 +1,7 @@
 """An optimizer whose gradients a plan releases, for training loops that are not our own."""
 
 import functools
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,8 +23,9 @@ from prudent.training.run.charging import RunCharge
 from prudent.training.sampling import Drawn, PoissonLoader
 from prudent.training.step import Step, StepOutcome
 
-_RELEASED: dict[str, int] = {}
-"""Steps that this process has counted of each run, whichever optimizer took them."""
+_RELEASED: dict[str, dict[str, int]] = {}
+"""Steps of each run that this process knows of, by the random name of the optimizer that took
+them."""
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -73,6 +75,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         self._watched: Tensor | None = None
         self._shares: Tensor | None = None
         self._charge = charge
+        self._own = secrets.token_hex(8)
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
             self.plan,
@@ -118,7 +121,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         Returns:
             What the closure returned, if there is one.
         """
-        self._count(self.steps)
+        self._count()
         if self.steps >= self.plan.steps:
             raise ValueError(
                 f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
@@ -132,8 +135,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
         gradients = self._with_losses(self._take())
         # Autograd's own sums are neither clipped nor noisy, so all of them must be removed.
         self.original_optimizer.zero_grad(set_to_none=True)
-        self.outcome = self._release([Chunk(each) for each in gradients])
-        self._count(self.steps)
+        try:
+            self.outcome = self._release([Chunk(each) for each in gradients])
+        finally:
+            self._count(self.steps - self._charge.taken)
         self._charge.note_release()
         self.original_optimizer.step()
         self.released = self._shown()
@@ -197,7 +202,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
         return {
             "plan": repr(self.plan),
             "run": self._charge.name,
-            "steps": self.steps,
+            "steps": dict(self._released),
             "trim": self._release.trim.clone(),
             "optimizer": self.original_optimizer.state_dict(),
         }
@@ -205,9 +210,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state of the same plan; steps already taken here still count.
 
-        If the state was saved earlier in this run, its steps are already among those taken here; if
-        it comes from another run, they are not, and neither are those that the other run has taken
-        in this process since then.
+        So do those that any other optimizer has taken, here or in what the state was saved from:
+        each is counted once, whichever states are loaded, and in whatever order.
         """
         if "plan" not in state_dict:
             raise ValueError(
@@ -221,19 +225,29 @@ class PrivateOptimizer(torch.optim.Optimizer):
             )
         self.original_optimizer.load_state_dict(state_dict["optimizer"])
         self._share()
-        run = state_dict["run"]
-        loaded = max(int(state_dict["steps"]), _RELEASED.get(run, 0))
-        steps = loaded if run == self._charge.name else self.steps + loaded
-        steps += (self.steps - steps) % self.plan.cycle  # what other parts took are whole cycles
-        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": steps})
+        run, own = state_dict["run"], self._released
+        known = _RELEASED.setdefault(run, {})
+        for name, taken in (*own.items(), *state_dict["steps"].items()):
+            known[name] = max(known.get(name, 0), int(taken))
         self._charge.resume(run)
-        self._count(steps)
+        self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": self.steps})
+        self._count()
 
-    def _count(self, steps: int) -> None:
-        """Count all steps of the run that this process has taken; the counter never goes back."""
-        run = self._charge.name
-        steps = max(steps, self.steps, _RELEASED.get(run, 0))
-        _RELEASED[run] = self._charge.taken = steps
+    @property
+    def _released(self) -> dict[str, int]:
+        """The steps of the run by who took them."""
+        return _RELEASED.setdefault(self._charge.name, {})
+
+    def _count(self, more: int = 0) -> None:
+        """Count steps of this optimizer, and go to where all of the run have arrived.
+
+        Those of others are whole cycles: their records have parts of their own, which take turns.
+        """
+        released, cycle = self._released, self.plan.cycle
+        released[self._own] = released.get(self._own, 0) + more
+        others = (taken for name, taken in released.items() if name != self._own)
+        steps = released[self._own] + sum(taken + -taken % cycle for taken in others)
+        self._charge.taken = steps
         self._release.state.move_to(steps)
 
     def _share(self) -> None:

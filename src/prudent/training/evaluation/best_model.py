@@ -6,6 +6,7 @@ stops early costs no less than its plan. When it stopped depends on what was rel
 the steps taken is only that of a run whose length was fixed before.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import attrs
@@ -69,13 +70,17 @@ class BestModel:
         """Whether the run ends here."""
         return self.patience is not None and self.waited >= self.patience
 
+    def check(self, shown: Container[str]) -> None:
+        """Raise an error if what an evaluation shows is not what is followed."""
+        if not self.certain and self.monitor not in shown:
+            raise ArgumentError(
+                "monitor", "the name of a number that the run shows", got=self.monitor
+            )
+
     def follow(self, step: int, value: float | None, model: nn.Module) -> None:
         """Compare a new value of a model with the best; None: there was none this time."""
         if value is None:
-            if not self.certain:
-                raise ArgumentError(
-                    "monitor", "the name of a number that the run shows", got=self.monitor
-                )
+            self.check(())
             return
         sign = -1 if self.monitor.endswith("loss") else 1
         if self.value is not None and not sign * value > sign * self.value:
@@ -88,7 +93,7 @@ class BestModel:
     @torch.no_grad()
     def leave(self, model: nn.Module) -> None:
         """Copy the best model into the model, if there is one."""
-        if self.model is not None:
+        if self.keeps and self.model is not None:
             model.load_state_dict(self.model)
 
     def state(self) -> dict[str, Any]:
@@ -97,7 +102,9 @@ class BestModel:
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint; one that followed another number says nothing."""
-        if state is not None and state["monitor"] == self.monitor:
+        """Go on from a checkpoint, unless it followed another number or kept no model."""
+        if state is None or state["monitor"] != self.monitor:
+            return
+        if not self.keeps or state["model"] is not None or state["step"] is None:
             for name, value in state.items():
                 setattr(self, name, value)

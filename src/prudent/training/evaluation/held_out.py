@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.records.containers import count_of, fingerprint, tensors_of
+from prudent.records.containers import count_of, digest, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import People, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader
@@ -120,19 +120,18 @@ class HeldOutRecords:
                 if reader is None
                 else reader(items, first)
             )
+        members: list[Sequence[int]] = [[record] for record in range(count)]
+        if people is not None:
+            members = people.apart_from(trained)
         return cls(
             settings=settings,
             reader=found,
-            members=(
-                [[record] for record in range(count)]
-                if people is None
-                else people.apart_from(trained)
-            ),
+            members=members,
             score=right_labels if settings.metric is HeldOutMetric.ACCURACY else loss or _no_loss,
             split=split,
             batch=BATCH if batch is None else batch,
             autocast=autocast,
-            data=lambda: fingerprint(data) + ("" if people is None else people.fingerprint("")),
+            data=lambda: fingerprint(data) + ("" if people is None else digest(members).hex()),
         )
 
     @property

@@ -129,7 +129,9 @@ class OpenedRun:
             self.run.held_out.rehearse(self.run.step)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             if rehearse is None:
-                self._evaluated()
+                shown = self._evaluated()
+                if self.best is not None:
+                    self.best.check(shown)
                 return
             with self.run.shown() as model:
                 rehearse(model)

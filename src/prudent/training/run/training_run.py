@@ -158,12 +158,14 @@ class TrainingRun:
         @functools.cache
         def identity() -> Identity:
             known = functools.partial(fingerprint, restored=model)
+            column = None if unit is None else unit.column
             return Identity(
                 records=records.fingerprint() + (tested.data() if tested is not None else ""),
-                loss=known(loss, collate_fn, corrupt),
+                loss=known(loss, collate_fn, example, column, corrupt),
                 model=known(model),
                 optimizer=known(optimizer, options, scheduler),
-                execution=repr((execution.computation, sampler.physical_batch)),
+                # The averages are what is evaluated on held-out records.
+                execution=repr((execution.computation, sampler.physical_batch, average)),
                 processes=str(processes.count),
                 machine=machine(device),
             )

@@ -136,7 +136,9 @@ def check(args: Any) -> None:
         )
 
 
-def check_given(kind: type[Trainer], args: Any, data: Any, evaluated: Any) -> None:
+def check_given(
+    kind: type[Trainer], args: Any, data: Any, evaluated: Any, held_out: Any = None
+) -> None:
     """Raise an error for arguments that cannot be used, before Trainer looks at them."""
     if args is None:
         raise ArgumentError("args", "TrainingArguments", got=None)
@@ -147,13 +149,15 @@ def check_given(kind: type[Trainer], args: Any, data: Any, evaluated: Any) -> No
             shown=type(data).__name__,
             why="a Poisson sample needs every record by its number",
         )
-    if evaluated is data:
-        raise ArgumentError(
-            "eval_dataset",
-            "of public records",
-            shown="the training set",
-            why="the results of an evaluation are shown",
-        )
+    shown = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
+    for private, name in ((data, "the training set"), (held_out, "held_out_set")):
+        if private is not None and any(one is private for one in shown):
+            raise ArgumentError(
+                "eval_dataset",
+                "of public records",
+                shown=name,
+                why="the results of an evaluation are shown",
+            )
     if kind.compute_loss is not Trainer.compute_loss:
         raise ArgumentError(
             "compute_loss",

@@ -19,6 +19,7 @@ from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.receipts.receipt import Receipt
+from prudent.records.containers import digest
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
@@ -167,7 +168,7 @@ class PrivateTrainer(Uncopied, Trainer):
         given.pop("self")
         args: Any = given.get("args")
         data: Any = given.get("train_dataset")
-        settings.check_given(type(self), args, data, given.get("eval_dataset"))
+        settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
         self._unit = Unit.given(unit, records_per_person, per_unit)
@@ -418,6 +419,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self._passes = torch.zeros((), device=self.args.device)
         if self._saved is not None:
             self._step.state.load_state_dict(self._saved["release"])
+            self._tested_at = self._step.taken  # before the checkpoint, or by a run that was lost
             self._passes += self._saved["passes"].to(self.args.device)
             self._saved = None
 
@@ -466,12 +468,14 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def evaluate(self, eval_dataset: Any = None, *rest: Any, **options: Any) -> dict[str, float]:
         """Evaluate as Trainer does; without public records, on the held-out ones if that is due."""
-        if eval_dataset is not None or self.eval_dataset is not None or not self.is_test_due():
+        only_held_out = self.is_in_train and self.plan.held_out is not None
+        if eval_dataset is not None or self.eval_dataset is not None or not only_held_out:
             found: dict[str, float] = super().evaluate(eval_dataset, *rest, **options)
             return found
         if callable(ready := getattr(self.optimizer, "eval", None)):  # schedule-free optimizers
             ready()
-        found = self._tested()
+        if not (found := self._tested()):
+            return {}
         self.log(found)
         control: Any = self.callback_handler.on_evaluate(
             self.args, self.state, vars(self)["control"], found
@@ -573,7 +577,11 @@ class PrivateTrainer(Uncopied, Trainer):
 
     @functools.cached_property
     def _held_out_fingerprint(self) -> str:
-        return "" if self._held_out_set is None else records_fingerprint(self._held_out_set)
+        data, unit = self._held_out_set, self._unit
+        if data is None or unit is None:
+            return "" if data is None else records_fingerprint(data)
+        people = unit.of_held_out(data, self._held_out_unit).people(data, len(data))
+        return records_fingerprint(data) + digest(people.apart_from(self._people)).hex()
 
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""
@@ -583,12 +591,7 @@ class PrivateTrainer(Uncopied, Trainer):
             self.args,
             records=self._records_fingerprint + self._held_out_fingerprint,
             loss=(self.compute_loss_func, self.label_smoother),
-            reading=(
-                self.data_collator,
-                self._max_length,
-                self._given_example,
-                self._held_out_unit,
-            ),
+            reading=(self.data_collator, self._max_length, self._given_example),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
             execution=(self._recompute, self._compile, self._accumulates),
         )
