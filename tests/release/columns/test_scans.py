@@ -1,5 +1,6 @@
 """How many queries a statistic asks of a table: few, and the same whatever the records are."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import table_rows
+from prudent.release.columns import opening, queries, table_rows
 from prudent.release.columns.together import asking
 from prudent.release.columns.together import turns as asking_turns
 from prudent.release.columns.together.turns import together
@@ -131,6 +132,25 @@ def test_groups_that_are_asked_together_answer_as_each_alone(name: str) -> None:
     for group in both:
         alone = frame[frame.c == group]
         assert both[group] == ask(alone, "x", **given)[group]
+
+
+def test_large_groups_wait_for_no_lock_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that asks for its sample, or its count, hands over to one that asks for the same."""
+    monkeypatch.setattr(queries, "FEW", 100)
+    values = TABLES["normal"]
+    frame = pandas.DataFrame({"x": values, "y": values, "c": np.arange(len(values)) % 2})
+    found: list[Any] = []
+
+    def both() -> None:
+        given: Any = {"by": "c", "groups": [0, 1], "epsilon": 1.0, "noise": Silence()}
+        found.append(statistics.median(frame, "x", **given))
+        columns = opening.open_groups(frame, "x", by="c", groups=[0, 1], other="y").values()
+        found.append(together([each.second.count for each in columns]))  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=both, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found[1:] == [[1_500, 1_500]], "they wait for each other"
 
 
 def test_tasks_take_turns_and_end_with_the_first_error() -> None:
