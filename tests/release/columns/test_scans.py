@@ -1,5 +1,6 @@
 """How many queries a statistic asks of a table: few, and the same whatever the records are."""
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -174,3 +175,27 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
     assert answered == [[0, 10, 20, 30], [11, 31], [32]]
     with pytest.raises(ZeroDivisionError):
         together([lambda: task(98, 3), lambda: task(5, 4)])
+
+
+def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread would keep the connection open; one that has not begun does not begin."""
+    begun: list[int] = []
+    honest = asking_turns._Turn.proceed
+
+    def proceed(turn: Any) -> bool:
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return honest(turn)
+
+    def task(place: int) -> None:
+        begun.append(place)
+        asking_turns.ask([place], list)
+
+    before = set(threading.enumerate())
+    monkeypatch.setattr(asking_turns._Turn, "proceed", proceed)
+    with pytest.raises(KeyboardInterrupt):
+        together([functools.partial(task, place) for place in range(4)])
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert begun == [0, 1]
