@@ -102,6 +102,7 @@ ODD_FILE = {
     "year": [2024, 2024, 2023],
     "day": [datetime.date(2024, 5, 1)] * 3,
     "a-b": pa.array([b"1", b"\xff\xfe", b"1"], pa.binary()).view(pa.string()),
+    "word": pa.array([b"1", b"\xff\xfe", b"1"], pa.binary()).view(pa.string()),
 }
 TIMES = {
     "milliseconds": pa.array([1, 2**62, 3], pa.timestamp("ms")),
@@ -114,6 +115,7 @@ ASKED: dict[str, tuple[dict[str, Any], bool]] = {
     "a condition": ({"column": "x", "where": "year = 2024"}, False),
     "a value": ({"column": "x * year > 4", "kind": "truth"}, False),
     "a text": ({"column": "x", "where": "\"a-b\" = '1'"}, True),
+    "words alone": ({"column": "x", "where": "word is not null"}, True),
     "a text of a table": ({"column": "x", "where": "t.\"a-b\" = '1'"}, True),
     "a text by its name": ({"column": "a-b", "kind": "categories"}, True),
     "a function": ({"column": "x", "where": lambda t: t["a-b"] == "1"}, True),

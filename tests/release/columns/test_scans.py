@@ -1,5 +1,7 @@
 """How many queries a statistic asks of a table: few, and the same whatever the records are."""
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import table_rows
+from prudent.release.columns import opening, queries, table_rows
 from prudent.release.columns.together import asking
 from prudent.release.columns.together import turns as asking_turns
 from prudent.release.columns.together.turns import together
@@ -133,6 +135,25 @@ def test_groups_that_are_asked_together_answer_as_each_alone(name: str) -> None:
         assert both[group] == ask(alone, "x", **given)[group]
 
 
+def test_large_groups_wait_for_no_lock_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that asks for its sample, or its count, hands over to one that asks for the same."""
+    monkeypatch.setattr(queries, "FEW", 100)
+    values = TABLES["normal"]
+    frame = pandas.DataFrame({"x": values, "y": values, "c": np.arange(len(values)) % 2})
+    found: list[Any] = []
+
+    def both() -> None:
+        given: Any = {"by": "c", "groups": [0, 1], "epsilon": 1.0, "noise": Silence()}
+        found.append(statistics.median(frame, "x", **given))
+        columns = opening.open_groups(frame, "x", by="c", groups=[0, 1], other="y").values()
+        found.append(together([each.second.count for each in columns]))  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=both, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert found[1:] == [[1_500, 1_500]], "they wait for each other"
+
+
 def test_tasks_take_turns_and_end_with_the_first_error() -> None:
     answered: list[list[int]] = []
 
@@ -154,3 +175,27 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
     assert answered == [[0, 10, 20, 30], [11, 31], [32]]
     with pytest.raises(ZeroDivisionError):
         together([lambda: task(98, 3), lambda: task(5, 4)])
+
+
+def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread would keep the connection open; one that has not begun does not begin."""
+    begun: list[int] = []
+    honest = asking_turns._Turn.proceed
+
+    def proceed(turn: Any) -> bool:
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return honest(turn)
+
+    def task(place: int) -> None:
+        begun.append(place)
+        asking_turns.ask([place], list)
+
+    before = set(threading.enumerate())
+    monkeypatch.setattr(asking_turns._Turn, "proceed", proceed)
+    with pytest.raises(KeyboardInterrupt):
+        together([functools.partial(task, place) for place in range(4)])
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert begun == [0, 1]

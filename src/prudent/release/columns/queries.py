@@ -24,7 +24,6 @@ all points if hardly any value does. All other answers have at most the rows of 
 `QUANTILES` rows.
 """
 
-import functools
 import itertools
 import math
 from collections import deque
@@ -373,6 +372,8 @@ class TableColumn:
         self._share = Share(rows) if share is None else share
         self._size = size
         self._owner = owner
+        self._count: int | None = None
+        self._quantiles: FloatArray | None = None  # of the sample
         # Two, because a trimmed mean reads the ends of both its windows again.
         self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
         self._below: dict[float, int] = {}
@@ -405,15 +406,14 @@ class TableColumn:
 
     def count(self) -> int:
         """See `Column`."""
+        # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
+        if self._count is None:
+            self._count = int(self._ask(how_many)) if self._size is None else self._size()
         return self._count
-
-    @functools.cached_property
-    def _count(self) -> int:
-        return int(self._ask(how_many)) if self._size is None else self._size()
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
         """See `Column`. Ranks that no record has are asked for as well, in as many queries."""
-        asked, first, last = (first, last), max(first, 1), min(last, self._count)
+        asked, first, last = (first, last), max(first, 1), min(last, self.count())
         for known, start, values in self._windows:
             # Not a whole window again: of few records, those of two quantiles are the same.
             if asked[0] == asked[1] and known[0] <= asked[0] <= known[1]:
@@ -443,7 +443,7 @@ class TableColumn:
 
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
         """See `Column`."""
-        first, last = max(first, 1), min(last, self._count)
+        first, last = max(first, 1), min(last, self.count())
         low, high = 0.0, 0.0  # without a rank between them the same query is asked all the same
         if first <= last:
             low = self.order_statistics(first, first)[0]
@@ -560,21 +560,19 @@ class TableColumn:
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
-        if self._count <= FEW:
+        if (count := self.count()) <= FEW:
             return -math.inf, math.inf
+        if self._quantiles is None:
+            found = self._ask(sample_quantiles, share=SAMPLE / count)
+            self._quantiles = _arrays(found, by="value")["value"].astype(np.float64)
         quantiles = self._quantiles
         # A fraction k / len(quantiles) of the sample is at or below the k-th quantile, k >= 1.
-        low = math.floor((first / self._count - _SLACK) * len(quantiles))
-        high = math.ceil((last / self._count + _SLACK) * len(quantiles))
+        low = math.floor((first / count - _SLACK) * len(quantiles))
+        high = math.ceil((last / count + _SLACK) * len(quantiles))
         return (
             float(quantiles[low - 1]) if low > 0 else -math.inf,
             float(quantiles[high - 1]) if high < len(quantiles) else math.inf,
         )
-
-    @functools.cached_property
-    def _quantiles(self) -> FloatArray:
-        found = self._ask(sample_quantiles, share=SAMPLE / self._count)
-        return _arrays(found, by="value")["value"].astype(np.float64)
 
     def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
         """The values of ranks first..last among those in [low, high], as far as they exist."""

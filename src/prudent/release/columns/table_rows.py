@@ -312,8 +312,8 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     """
     if where is not None and not isinstance(where, str):
         return None
-    found: list[str] = []
-    for text in [*names, *([] if where is None else [where])]:
+    found = [] if where is None else names_in(where)  # also of words alone: name is not null
+    for text in names:
         period = periods.split(text)
         found += [text] if _NAME.fullmatch(text) else names_in(text)
         found += [] if period is None else [period[0]]

@@ -42,8 +42,8 @@ class _Turn(threading.Thread, Generic[T]):
 
     @override
     def run(self) -> None:
-        self._go.acquire()
         try:
+            self._handed_over()
             self._context.run(self._run)
         except BaseException as error:
             self.error = error
@@ -61,10 +61,18 @@ class _Turn(threading.Thread, Generic[T]):
         """Hand over, inside the task, until there are answers."""
         self.asked, self.answer = asked, answer
         self._back.release()
+        return self._handed_over()
+
+    def _handed_over(self) -> list[Any]:
         self._go.acquire()
         if isinstance(self.answers, BaseException):
             raise self.answers
         return self.answers
+
+    def end(self, error: BaseException) -> None:
+        """Let the task end with an error where it waits, or asks next."""
+        self.answers = error
+        self._go.release()
 
     def proceed(self) -> bool:
         """Run the task until it asks; returns whether it did."""
@@ -80,21 +88,31 @@ def together(tasks: Sequence[Callable[[], T]]) -> list[T]:
     results: list[Any] = []
     for start in range(0, len(tasks), AT_ONCE):
         turns = [_Turn(task) for task in tasks[start : start + AT_ONCE]]
-        for turn in turns:
-            turn.start()
-        waiting = [turn for turn in turns if turn.proceed()]
-        while waiting:
-            try:
-                asked = [each for turn in waiting for each in turn.asked]
-                answers: Any = iter(ask(asked, waiting[0].answer))
-            except BaseException as error:  # every task ends with it
-                answers = error
-            for turn in waiting:
-                failed = isinstance(answers, BaseException)
-                turn.answers = answers if failed else [next(answers) for _ in turn.asked]
-            waiting = [turn for turn in waiting if turn.proceed()]
+        try:
+            _take(turns)
+        except BaseException as error:  # an interruption: no thread may wait for ever
+            for turn in turns:
+                turn.end(error)
+            raise
         for turn in turns:
             if turn.error is not None:
                 raise turn.error
             results.append(turn.result)
     return results
+
+
+def _take(turns: Sequence[_Turn[Any]]) -> None:
+    """Run tasks in turns until all have ended."""
+    for turn in turns:
+        turn.start()
+    waiting = [turn for turn in turns if turn.proceed()]
+    while waiting:
+        try:
+            asked = [each for turn in waiting for each in turn.asked]
+            answers: Any = iter(ask(asked, waiting[0].answer))
+        except BaseException as error:  # every task ends with it
+            answers = error
+        for turn in waiting:
+            failed = isinstance(answers, BaseException)
+            turn.answers = answers if failed else [next(answers) for _ in turn.asked]
+        waiting = [turn for turn in waiting if turn.proceed()]
