@@ -427,7 +427,9 @@ def another_mesh():
 
 refused("compile", "Expected compile False", lambda: train(how={"compile": True}))
 refused("plans", "Expected plan the same", lambda: train(rate=0.3 + 0.01 * rank()))
-refused("data", "Expected records of train_set the same", lambda: train(data=records(RECORDS + rank())))
+refused(
+    "data", "Expected records of train_set the same", lambda: train(data=records(RECORDS + rank()))
+)
 refused(
     "order",
     "Expected train_set with the same records in the same order",
