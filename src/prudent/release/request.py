@@ -10,6 +10,7 @@ expensive of them (parallel composition), and for private groups also their choi
 
 import abc
 import functools
+import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
@@ -274,8 +275,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         if request.by is None:
             found.append(outcomes[None])
         else:
-            price = {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
-            found.append(Groups(outcomes, request.group_columns, **price))
+            found.append(Groups(outcomes, request.group_columns, **whole.price(offer)))
     every = [
         each
         for outcome in found
@@ -388,6 +388,13 @@ class _Whole:
     preview: Preview
     offers: tuple[_Offer, ...]
     selection: PartitionSelection | None = None
+
+    def price(self, offer: _Offer) -> dict[str, float]:
+        """What the outcomes of a part cost with their groups, whose names were paid for as well."""
+        if self.selection is None or offer.preview is self.preview:
+            return {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
+        both = math.nextafter(offer.preview.epsilon + self.selection.epsilon, math.inf)
+        return {"epsilon": min(both, self.preview.epsilon), "delta": self.preview.delta}
 
 
 def _price_all(

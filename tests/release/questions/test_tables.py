@@ -92,6 +92,10 @@ def test_private_groups_are_chosen_once() -> None:
     assert list(found["AVG(x)"]) == list(found["COUNT(*)"])
     assert len(book.charges) == 1
     assert epsilon_of(book.charges[0][0], delta=1e-6) <= 9.0 + 1e-6
+    # The groups of each answer were chosen at a third of ε and with δ, which its price includes.
+    prices = [(each.epsilon, each.delta) for each in found.answers.values()]
+    assert sum(epsilon for epsilon, _ in prices) == pytest.approx(9.0 + 9.0 / 3)
+    assert {delta for _, delta in prices} == {1e-6}
 
 
 @pytest.mark.thorough
