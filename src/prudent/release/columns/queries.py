@@ -481,7 +481,10 @@ class TableColumn:
             return known[2]
         first, last = ends_in_steps(lattice, low, high)
         # Values beyond the lattice are at its ends; in steps they may be too large for an integer.
-        low, high = max(low, lattice.value(lattice.low)), min(high, lattice.value(lattice.high))
+        least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
+        half = math.ldexp(0.5, lattice.exponent)  # within it they are rounded to an end
+        low = least if low < least - half else low
+        high = largest if high >= largest + half else high
         squared = question is clipped_squares
         middle = (first + last) // 2 if squared else 0
         given = {"middle": float(middle)} if squared else {}
