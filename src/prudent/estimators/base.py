@@ -87,16 +87,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     Subclasses are data classes of their arguments, among them those below; say in `_parts` how they
     divide the budget; and read the rows in `_learn`, once they are found to be enough.
 
-    Args:
-        epsilon: ε of the fit, from 0.01 to 50.
-        delta: δ of the fit.
-        classes: Of a classifier: the public list of labels; a record of another label is absent.
-            None: labels are those that a private choice finds to have enough records, which costs a
-            part of ε and δ.
-        bounds: Public bounds (low, high) of columns, by name or place, if any are known: these
-            columns need no quantiles. Some models need none and take none.
-        ledger: Charged by `fit` before any record is read.
-        noise: Source of randomness; None uses the operating system's.
+    Most models take:
+
+    - `epsilon`: ε of the fit, from 0.01 to 50.
+    - `delta`: δ of the fit.
+    - `classes`: of a classifier, the public list of labels; a record of another label is absent.
+      None: labels are those that a private choice finds to have enough records, which costs a part
+      of ε and δ.
+    - `bounds`: public bounds (low, high) of columns, by name or place, if any are known: these
+      columns need no quantiles. Some models need none and take none.
+    - `ledger`: charged by `fit` before any record is read.
+    - `noise`: source of randomness; None uses the operating system's.
 
     Attributes:
         epsilon_: ε of the fitted model.
