@@ -241,24 +241,24 @@ def prepare(
     records = len(loader.dataset)  # type: ignore[arg-type]
     people = None if unit is None else unit.people(loader.dataset, records)
     count = records if people is None else len(people)
+    given: Any = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "epochs": epochs,
+        "clip": clip,
+        "aggregation": aggregation,
+        "bands": bands,
+        "watch": watch,
+        "held_out": held_out,
+    }
     if plan is None:
         batches = len(loader)
         if people is not None:
             assert loader.batch_size is not None
             batches = -(-count // loader.batch_size)
-        given = epsilon, delta, epochs, clip, aggregation, bands, watch, held_out
-        plan = _calibrated(loader.batch_size, count, batches, *given)
+        plan = _calibrated(loader.batch_size, count, batches, **given)
     else:
-        _refuse_with_plan(
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            clip=clip,
-            aggregation=aggregation,
-            bands=bands,
-            watch=watch,
-            held_out=held_out,
-        )
+        _refuse_with_plan(**given)
         batches = max(1, round(1 / plan.sampling_rate))
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)

@@ -103,7 +103,8 @@ class HeldOutRecords:
         settings = check_held_out(plan, data)
         if settings is None:
             return None
-        if settings.metric is HeldOutMetric.LOSS and loss is None:
+        score = right_labels if settings.metric is HeldOutMetric.ACCURACY else loss
+        if score is None:
             raise ArgumentError("held_out_loss", "a loss for each record", got=None)
         own = reader is not None or (isinstance(data, Dataset) and collate_fn is not None)
         tensors = None if own else tensors_of(data)
@@ -127,7 +128,7 @@ class HeldOutRecords:
             settings=settings,
             reader=found,
             members=members,
-            score=right_labels if settings.metric is HeldOutMetric.ACCURACY else loss or _no_loss,
+            score=score,
             split=split,
             batch=BATCH if batch is None else batch,
             autocast=autocast,
@@ -265,7 +266,3 @@ def right_labels(outputs: Any, targets: Tensor) -> Tensor:
     counted = (targets != _IGNORED).reshape(len(targets), -1)
     right = (guesses == targets).reshape(len(targets), -1) & counted
     return right.double().sum(1) / counted.double().sum(1).clamp_min(1)
-
-
-def _no_loss(outputs: Any, targets: Any) -> Tensor:
-    raise NotImplementedError("There is no loss.")
