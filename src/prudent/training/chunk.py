@@ -43,8 +43,57 @@ class Chunk(NamedTuple):
         return self.inputs() if callable(self.inputs) else (self.inputs, self.targets)
 
 
-def check_chunks(chunks: Sequence[Chunk]) -> None:
-    """Raise an error unless these are the chunks of one batch, ordered by record id."""
+class Doubt:
+    """A condition on a device that nothing waits for: its error is raised in the next step.
+
+    Args:
+        error: Makes the error.
+
+    Guarantee: An error may be late because what it is about does no harm until then: whoever uses
+    this has masked it on the device.
+    """
+
+    def __init__(self, error: Callable[[], Exception]) -> None:
+        self._error = error
+        self._copy: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def __call__(self, wrong: Tensor) -> None:
+        """Raise the error if the last condition was true, or this one is and was computed here."""
+        if self._copy is not None:
+            value, event = self._copy
+            event.synchronize()
+            self._copy = None
+            if bool(value):
+                raise self._error()
+        if not wrong.is_cuda:
+            if bool(wrong):
+                raise self._error()
+            return
+        copy = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(wrong, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()  # type: ignore[no-untyped-call]
+        self._copy = copy, event
+
+
+def unordered() -> Doubt:
+    """The doubt that a batch holds a record twice, or is not ordered by record id."""
+    return Doubt(
+        lambda: _validate.ArgumentError(
+            "ids",
+            "strictly ascending over the chunks of a batch",
+            shown="repeated or unordered ids",
+            why="a repeated record would count twice, and another order would break ties between "
+            "equal norms differently",
+            hint="Sort the batch by id and keep one row per record.",
+        )
+    )
+
+
+def check_chunks(chunks: Sequence[Chunk], doubt: Doubt) -> None:
+    """Raise an error unless these are the chunks of one batch, ordered by record id.
+
+    `doubt`, see `unordered`, is about the values of ids, which `counted_once` masks.
+    """
     if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
         raise _validate.ArgumentError(
             "chunks",
@@ -60,10 +109,10 @@ def check_chunks(chunks: Sequence[Chunk]) -> None:
                 "one boolean for each row of a chunk",
                 shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
             )
-    _check_ids(chunks)
+    _check_ids(chunks, doubt)
 
 
-def _check_ids(chunks: Sequence[Chunk]) -> None:
+def _check_ids(chunks: Sequence[Chunk], doubt: Doubt) -> None:
     """Raise an error if a batch holds a record twice or is not ordered by record id."""
     for chunk in chunks:
         ids, valid = chunk.ids, chunk.valid
@@ -84,15 +133,7 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
     if not known or is_capturing():  # values cannot be read during capture; see counted_once
         return
     valid = valid_rows(chunks, known)
-    if bool((counted_once(valid, torch.cat(known)) != valid).any()):
-        raise _validate.ArgumentError(
-            "ids",
-            "strictly ascending over the chunks of a batch",
-            shown="repeated or unordered ids",
-            why="a repeated record would count twice, and another order would break ties between "
-            "equal norms differently",
-            hint="Sort the batch by id and keep one row per record.",
-        )
+    doubt((counted_once(valid, torch.cat(known)) != valid).any())
 
 
 def valid_rows(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
