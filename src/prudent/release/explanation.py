@@ -22,7 +22,7 @@ import ibis.expr.types as ir
 from prudent import _validate
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Kind
-from prudent.release.columns.dialects import plan
+from prudent.release.columns.dialects import double, plan
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.table_columns import FEW, TableColumn
@@ -203,7 +203,7 @@ def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Ta
     numbers = f"SELECT range % {_VALUES} AS place FROM range({records})"
     table = backend.sql(numbers, schema=ibis.schema({"place": "int64"}))
     low, high = bounds
-    number = (low + table.place * ((high - low) / _VALUES)).cast("float64")
+    number = double(low) + table.place * double((high - low) / _VALUES)
     return table.select(
         **{
             name: number if dtype.is_floating() else ibis.null(dtype)
