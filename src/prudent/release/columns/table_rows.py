@@ -27,7 +27,7 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.kinds.sets import SetColumn
-from prudent.release.columns.queries import TableColumn, sizes_of_groups
+from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
@@ -38,7 +38,8 @@ from prudent.release.columns.row_values.expressions import (
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable, open_source
-from prudent.release.columns.together.asking import Share
+from prudent.release.columns.table_columns import TableColumn
+from prudent.release.columns.together.asking import NUMBERS, Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import withheld
@@ -54,7 +55,6 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Binary,
 )
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
-_NUMBERS = ("value", "other")
 _NAME = re.compile(r"[\w ]+")  # of a column; other texts may be expressions
 _IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
@@ -279,7 +279,7 @@ def open_rows(asked: Asked) -> Opened:
     keys = tuple(group_key(rows, name, opened) for name in asked.keys)
     chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
     rows = rows.select(**chosen)
-    rows = rows.filter(*(present(rows[name], numbers=name in _NUMBERS) for name in chosen))
+    rows = rows.filter(*(present(rows[name], numbers=name in NUMBERS) for name in chosen))
     single = isinstance(asked.by, str)
     return Opened(rows, value.type(), scales, contribution, keys, single, opened)
 
