@@ -51,10 +51,10 @@ def _paper() -> None:
 
 @app.command()
 def figure(
-    number: Annotated[
-        int, typer.Argument(metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number)
-    ],
-    out: Annotated[Path, options.value("DIR", "Folder to write to; created if missing.")] = Path(),
+    number: int = typer.Argument(
+        metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number
+    ),
+    out: Path = options.value("DIR", "Folder to write to; created if missing.", default=Path()),
     as_json: options.Json = False,
 ) -> None:
     """Draw a figure of the paper, with exact curves added.
@@ -82,20 +82,18 @@ def figure(
 
 @app.command()
 def report(
-    out: Annotated[
-        Path, options.value("FILE", "File to write; its folder is created if missing.")
-    ] = Path("report.html"),
+    out: Path = options.value(
+        "FILE", "File to write; its folder is created if missing.", default=Path("report.html")
+    ),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
-    figures: Annotated[
-        bool, typer.Option(help="Include the paper's figures; takes half a minute.")
-    ] = True,
-    docs: Annotated[
-        Path | None, options.value("FILE", "Also write the tables to this file, as Markdown.")
-    ] = None,
-    overview: Annotated[
-        Path | None, options.value("FILE", "Also write the page up to its tables, as Markdown.")
-    ] = None,
+    figures: bool = typer.Option(True, help="Include the paper's figures; takes half a minute."),
+    docs: Path | None = options.value(
+        "FILE", "Also write the tables to this file, as Markdown.", default=None
+    ),
+    overview: Path | None = options.value(
+        "FILE", "Also write the page up to its tables, as Markdown.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Write all results to one self-contained HTML page.
@@ -128,8 +126,8 @@ def report(
 
 @app.command("all")
 def everything(
-    out: Annotated[Path, options.value("DIR", "Folder to write to; created if missing.")] = Path(
-        "paper"
+    out: Path = options.value(
+        "DIR", "Folder to write to; created if missing.", default=Path("paper")
     ),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
@@ -197,12 +195,12 @@ def compare(
     steps: options.Steps = 5000,
     noise_multiplier: options.NoiseMultiplier = 1.1,
     propose: options.Propose = 0.5,
-    test_scale: Annotated[float, options.number("b, the scale of the paper's Laplace test.")] = 1.0,
+    test_scale: float = options.number("b, the scale of the paper's Laplace test.", default=1.0),
     failure: options.Failure = 1e-8,
-    delta: options.Delta = 1e-5,
-    out: Annotated[
-        Path | None, options.value("DIR", "Also write comparison.png and .svg to this folder.")
-    ] = None,
+    delta: float = options.number("Target δ.", default=1e-5),
+    out: Path | None = options.value(
+        "DIR", "Also write comparison.png and .svg to this folder.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Price one run by every analysis: the paper's and the exact ones.
@@ -245,21 +243,21 @@ def compare(
 
 @app.command()
 def convergence(
-    workers: Annotated[int, options.whole_number("Gradients per step.")] = 100,
-    strong_convexity: Annotated[float, options.number("α of the loss.")] = 1.0,
-    smoothness: Annotated[float, options.number("β of the loss.")] = 2.0,
-    gradient_bound: Annotated[float, options.number("Largest norm of a gradient.")] = 1.0,
-    gradient_deviation: Annotated[
-        float, options.number("Standard deviation of an honest gradient.")
-    ] = 0.1,
-    dimension: Annotated[int, options.whole_number("Number of parameters.")] = 10,
-    noise: Annotated[float, options.number("Standard deviation of the noise on sums.")] = 1.0,
-    learning_rate: Annotated[
-        float | None, options.number("Learning rate. [half of the largest allowed]")
-    ] = None,
-    out: Annotated[
-        Path | None, options.value("DIR", "Also write convergence.png and .svg to this folder.")
-    ] = None,
+    workers: int = options.whole_number("Gradients per step.", default=100),
+    strong_convexity: float = options.number("α of the loss.", default=1.0),
+    smoothness: float = options.number("β of the loss.", default=2.0),
+    gradient_bound: float = options.number("Largest norm of a gradient.", default=1.0),
+    gradient_deviation: float = options.number(
+        "Standard deviation of an honest gradient.", default=0.1
+    ),
+    dimension: int = options.whole_number("Number of parameters.", default=10),
+    noise: float = options.number("Standard deviation of the noise on sums.", default=1.0),
+    learning_rate: float | None = options.number(
+        "Learning rate. [half of the largest allowed]", default=None
+    ),
+    out: Path | None = options.value(
+        "DIR", "Also write convergence.png and .svg to this folder.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     """How far trimmed, noisy descent stays from the optimum, by share of bad gradients.
