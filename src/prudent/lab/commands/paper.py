@@ -17,8 +17,8 @@ from prudent.lab.commands.paper_tables import TABLES, ResultsOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from prudent.lab.paper.figures.bounds import Price
-    from prudent.lab.paper.figures.panels import Figure
+    from prudent.lab.paper.bounds import Price
+    from prudent.lab.paper.panels import Figure
     from prudent.lab.paper.results import Results
 
 NEEDS = {
@@ -72,10 +72,10 @@ def figure(
 
     $ prudent paper figure 3 --out figures
     """
-    from prudent.lab.paper.figures import panels
+    from prudent.lab.paper import panels
 
     drawn = panels.figure(number)
-    from prudent.lab.paper.figures import plots
+    from prudent.lab.paper import plots
 
     show_files(plots.save(drawn, out), as_json=as_json)
 
@@ -111,7 +111,7 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
-    from prudent.lab.paper.figures.panels import figure
+    from prudent.lab.paper.panels import figure
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -143,8 +143,8 @@ def everything(
 
     $ prudent paper all --out paper
     """
-    from prudent.lab.paper.figures import plots
-    from prudent.lab.paper.figures.panels import figure
+    from prudent.lab.paper import plots
+    from prudent.lab.paper.panels import figure
     from prudent.lab.paper.report import grids, tables
     from prudent.lab.paper.report.cells import datasets, plain_table
 
@@ -214,7 +214,7 @@ def compare(
     $ prudent paper compare --noise-multiplier 8 --steps 1000 \
         --sampling-rate 0.01 --out figures
     """
-    from prudent.lab.paper.figures import bounds
+    from prudent.lab.paper import bounds
 
     options.check_sizes(
         sampling_rate=sampling_rate,
@@ -226,7 +226,7 @@ def compare(
     setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
     prices = bounds.price_list(setting, steps)
     if out is not None:
-        from prudent.lab.paper.figures import plots
+        from prudent.lab.paper import plots
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         for path in plots.save_comparison(prices, title, out):
@@ -271,7 +271,7 @@ def convergence(
 
     $ prudent paper convergence --workers 100 --noise 0.5 --out figures
     """
-    from prudent.lab.paper.theory.convergence import distances
+    from prudent.lab.paper.convergence import distances
 
     rows = distances(
         workers=workers,
@@ -284,7 +284,7 @@ def convergence(
         learning_rate=learning_rate,
     )
     if out is not None:
-        from prudent.lab.paper.figures import plots
+        from prudent.lab.paper import plots
 
         for path in plots.save_distances(rows, out):
             (note if as_json else echo)(neutral(path))

@@ -11,8 +11,8 @@ from prudent.cli.display import echo_json, remark
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from prudent.lab.paper.jobs import Job
     from prudent.lab.paper.results import Results
-    from prudent.lab.paper.runs.jobs import Job
 
 TABLES = (1, 2, 3, 4)
 
@@ -149,8 +149,8 @@ def grid(
 
     $ prudent paper grid mine.toml --run --seeds 3
     """
+    from prudent.lab.paper.jobs import read_settings
     from prudent.lab.paper.report import filling, grids, tables
-    from prudent.lab.paper.runs.jobs import read_settings
 
     mine = read_settings(file)
     path = filling.own_results_path(file, size, results)

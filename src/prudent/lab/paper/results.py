@@ -17,7 +17,7 @@ import attrs
 
 from prudent import _formats, _validate
 from prudent._files import settle
-from prudent.lab.paper.corruptions import written
+from prudent.lab.corruption import written
 
 SMALL = ".small.csv"
 ACCOUNTANTS = ("rdp", "pld")

@@ -7,9 +7,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent.lab.paper.report import display_names
-from prudent.lab.paper.results import Estimate, Results
-from prudent.lab.paper.runs.jobs import (
+from prudent.lab.paper.jobs import (
     OUR_COLUMNS,
     PAPER_COLUMNS,
     Job,
@@ -18,6 +16,8 @@ from prudent.lab.paper.runs.jobs import (
     published_for,
     settings,
 )
+from prudent.lab.paper.report import display_names
+from prudent.lab.paper.results import Estimate, Results
 
 METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
 DPSGD = "dpsgd"

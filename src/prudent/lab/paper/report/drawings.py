@@ -11,13 +11,13 @@ import attrs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from prudent.lab.paper.figures import plots
-from prudent.lab.paper.figures.panels import Figure
+from prudent.lab.paper import plots
+from prudent.lab.paper.jobs import published
+from prudent.lab.paper.panels import Figure
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import best_setting, tuned_dpsgd
 from prudent.lab.paper.report.tables import inline
 from prudent.lab.paper.results import Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import published
 
 _COLOURS = {
     "ptr": "#0072B2",

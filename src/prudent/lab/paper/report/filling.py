@@ -9,11 +9,11 @@ from pathlib import Path
 import attrs
 
 from prudent import _validate
+from prudent.lab.paper import jobs
+from prudent.lab.paper.grid import run_jobs
+from prudent.lab.paper.jobs import Job, Settings, published
 from prudent.lab.paper.report.cells import EVERY, CellChoice
 from prudent.lab.paper.results import SMALL, shipped
-from prudent.lab.paper.runs import jobs
-from prudent.lab.paper.runs.grid import run_jobs
-from prudent.lab.paper.runs.jobs import Job, Settings, published
 
 FOLDER = Path("runs/paper")
 SIZES = ("small", "full")

@@ -13,10 +13,9 @@ from typing import Any
 
 import attrs
 
-from prudent.lab.corruption import GradientCorruption, parse
-from prudent.lab.paper.corruptions import AIMED
+from prudent.lab.corruption import AIMED, GradientCorruption, parse
+from prudent.lab.paper.jobs import is_met, published, settings
 from prudent.lab.paper.results import Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import is_met, published, settings
 from prudent.lab.settings import Experiment
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
 from typing import Any
 
+from prudent.lab.paper.jobs import Settings, published, settings
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import (
     EVERY,
@@ -20,7 +21,6 @@ from prudent.lab.paper.report.cells import (
 from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
 from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import Settings, published, settings
 
 UNCOVERED = "†"
 _NETWORK_TABLE = 1

@@ -19,7 +19,8 @@ import jinja2
 import markdown
 
 import prudent
-from prudent.lab.paper.figures.panels import Figure
+from prudent.lab.paper.jobs import Job, published, settings
+from prudent.lab.paper.panels import Figure
 from prudent.lab.paper.report import display_names, drawings, tables
 from prudent.lab.paper.report.cells import (
     EVERY,
@@ -43,7 +44,6 @@ from prudent.lab.paper.report.grids import (
 )
 from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import Reading, Results
-from prudent.lab.paper.runs.jobs import Job, published, settings
 from prudent.lab.settings import RuleSettings
 
 TABLES = {

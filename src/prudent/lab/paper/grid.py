@@ -36,15 +36,14 @@ from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.certify.features.resnet import find_weights, resnet18
-from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
+from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption, corruption_of
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.experiment import build_model
 from prudent.lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_features
-from prudent.lab.paper.corruptions import corruption_of
+from prudent.lab.paper.certified import in_order, run_certified
+from prudent.lab.paper.jobs import Job
 from prudent.lab.paper.results import Reading, append, read
-from prudent.lab.paper.runs.certified import in_order, run_certified
-from prudent.lab.paper.runs.jobs import Job
-from prudent.lab.paper.runs.streams import Work, in_turns, training
+from prudent.lab.paper.streams import Work, in_turns, training
 from prudent.training import Plan, accuracy
 from prudent.training.run.metrics import Metrics
 

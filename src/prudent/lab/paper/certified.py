@@ -20,11 +20,10 @@ from prudent.certify.known import Known
 from prudent.certify.landmarks import Partition
 from prudent.certify.radius import Weights, Whole, scores_of
 from prudent.lab.certifying import coded_by, of_codes
-from prudent.lab.corruption import Backdoor, DataCorruption, corrupted_records, parse
+from prudent.lab.corruption import AIMED, Backdoor, DataCorruption, corrupted_records, parse
 from prudent.lab.datasets import Dataset, load
-from prudent.lab.paper.corruptions import AIMED
+from prudent.lab.paper.jobs import Job, settings
 from prudent.lab.paper.results import Reading
-from prudent.lab.paper.runs.jobs import Job, settings
 from prudent.records.arrays import parts
 from prudent.release.noise import ReproducibleNoise
 

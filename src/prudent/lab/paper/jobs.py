@@ -29,8 +29,14 @@ import attrs
 from prudent import _formats, _validate
 from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest
-from prudent.lab.corruption import DataCorruption, GradientCorruption, parse
-from prudent.lab.paper.corruptions import AIMED, corruption_of, written
+from prudent.lab.corruption import (
+    AIMED,
+    DataCorruption,
+    GradientCorruption,
+    corruption_of,
+    parse,
+    written,
+)
 from prudent.lab.paper.results import RunKey
 from prudent.lab.settings import Experiment
 
