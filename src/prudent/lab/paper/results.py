@@ -117,10 +117,10 @@ class Results:
         """The columns that fill cells of a data set, in alphabetical order."""
         return sorted({key[2] for key in self._cells if key[0] == dataset})
 
-    def has_run(self, dataset: str, corrupt: str, column: str) -> bool:
-        """Whether there is any row of a method on a data set under a corruption."""
+    def of(self, dataset: str, corrupt: str, column: str) -> list[Reading]:
+        """The rows of a method on a data set under a corruption."""
         wanted = (dataset, corrupt, column)
-        return any((r.dataset, r.corrupt, r.column) == wanted for r in self.readings)
+        return [r for r in self.readings if (r.dataset, r.corrupt, r.column) == wanted]
 
     def runs(self) -> int:
         """The number of distinct runs among the rows."""
