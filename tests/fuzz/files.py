@@ -570,7 +570,7 @@ def _grids() -> list[bytes]:
 
 
 def _read_grid(path: Path) -> object:
-    from prudent.lab.paper.runs.jobs import own_jobs, read_settings
+    from prudent.lab.paper.jobs import own_jobs, read_settings
 
     return list(own_jobs(read_settings(path), 1))
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -37,48 +37,42 @@ app.command("run")(certify_run.run)
 @app.callback()
 def certify(
     context: typer.Context,
-    dataset: Annotated[
-        str,
-        options.value(
-            "NAME", "A data set of prudent train, imdb or census.", completion.CERTIFIABLE
-        ),
-    ] = "mnist",
-    features: Annotated[
-        str | None,
-        options.value(
-            "NAME",
-            "The public features: letters (public letters) or glyphs (no data) for images of "
-            "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
-            "numbers per record. By default those made for the data set.",
-            completion.FEATURES,
-        ),
-    ] = None,
-    landmarks: Annotated[
-        Path | None,
-        options.value(
-            "FILE", "An .npy file with public records, unlabelled, instead of the map's landmarks."
-        ),
-    ] = None,
-    epsilon: Annotated[float, options.number("ε of the one release; δ is 0.")] = 0.3,
-    out: Annotated[
-        Path | None, options.value("DIR", "Folder for the classifier, the picture and the table.")
-    ] = None,
+    dataset: str = options.value(
+        "NAME",
+        "A data set of prudent train, imdb or census.",
+        completion.CERTIFIABLE,
+        default="mnist",
+    ),
+    features: str | None = options.value(
+        "NAME",
+        "The public features: letters (public letters) or glyphs (no data) for images of "
+        "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
+        "numbers per record. By default those made for the data set.",
+        completion.FEATURES,
+        default=None,
+    ),
+    landmarks: Path | None = options.value(
+        "FILE",
+        "An .npy file with public records, unlabelled, instead of the map's landmarks.",
+        default=None,
+    ),
+    epsilon: float = options.number("ε of the one release; δ is 0.", default=0.3),
+    out: Path | None = options.value(
+        "DIR", "Folder for the classifier, the picture and the table.", default=None
+    ),
     ledger: options.Ledger = None,
-    seed: Annotated[
-        int | None,
-        options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
-    ] = None,
-    attack: Annotated[
-        bool, typer.Option("--attack", help="Also attack the classifier, for some minutes.")
-    ] = False,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Also certify by rules that are not private, on the same features: partition "
-            "aggregation, run-off election, nearest neighbours.",
-        ),
-    ] = False,
+    seed: int | None = options.whole_number(
+        "Repeatable noise, for rehearsals: whoever knows it can subtract it.", default=None
+    ),
+    attack: bool = typer.Option(
+        False, "--attack", help="Also attack the classifier, for some minutes."
+    ),
+    compare: bool = typer.Option(
+        False,
+        "--compare",
+        help="Also certify by rules that are not private, on the same features: partition "
+        "aggregation, run-off election, nearest neighbours.",
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Certify a private classifier of a data set: how many bad records it withstands.
@@ -200,24 +194,21 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
 
 @app.command("make-features")
 def make_features(
-    out: Annotated[Path, options.value("FILE", "The file to write.")],
-    features: Annotated[
-        str,
-        options.value(
-            "NAME",
-            "What to make: the network glyphs or letters, their landmarks, or minilm.",
-            completion.MADE_FEATURES,
-        ),
-    ] = "glyphs-landmarks",
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Where to train a network: cpu or cuda.", autocompletion=among(*completion.DEVICES)
-        ),
-    ] = "cpu",
-    steps: Annotated[
-        int | None, options.whole_number("Steps of training a network, for a trial.")
-    ] = None,
+    out: Path = options.value("FILE", "The file to write."),
+    features: str = options.value(
+        "NAME",
+        "What to make: the network glyphs or letters, their landmarks, or minilm.",
+        completion.MADE_FEATURES,
+        default="glyphs-landmarks",
+    ),
+    device: str = typer.Option(
+        "cpu",
+        help="Where to train a network: cpu or cuda.",
+        autocompletion=among(*completion.DEVICES),
+    ),
+    steps: int | None = options.whole_number(
+        "Steps of training a network, for a trial.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Make a map of the package again.

@@ -166,30 +166,22 @@ def seed_is_drawn(chosen: Mapping[str, Any]) -> bool:
 
 
 def train(
-    settings: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A TOML file with the names of the flags as keys (underscores for dashes); "
-            "flags take precedence.",
-            show_default=False,
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        options.value(
-            "NAME",
-            "Start from the settings, the features and the model of a recipe; list shows "
-            "them. Other flags change its settings.",
-            ("list", *completion.RECIPES),
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for metrics, ledger and checkpoints.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the checkpoint in --out.")
-    ] = False,
+    settings: Path | None = typer.Argument(
+        None,
+        help="A TOML file with the names of the flags as keys (underscores for dashes); "
+        "flags take precedence.",
+        show_default=False,
+    ),
+    recipe: str | None = options.value(
+        "NAME",
+        "Start from the settings, the features and the model of a recipe; list shows "
+        "them. Other flags change its settings.",
+        ("list", *completion.RECIPES),
+        default=None,
+    ),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    out: Path | None = typer.Option(None, help="Folder for metrics, ledger and checkpoints."),
+    resume: bool = typer.Option(False, "--resume", help="Continue from the checkpoint in --out."),
     as_json: options.Json = False,
     **flags: Any,
 ) -> None:

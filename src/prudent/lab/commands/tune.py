@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import typer
@@ -30,53 +30,42 @@ _WATCHED = tuple(field.name for field in attrs.fields(WatchSettings))
 
 
 def tune(
-    search: Annotated[
-        list[str],
-        options.value(
-            "NAME=VALUES",
-            "A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
-            "repeated. Among lr, momentum, clip, fallback-scale, trim, trim-up, trim-down and "
-            "trim-most, which do not change the price.",
-        ),
-    ],
-    candidates: Annotated[
-        float, options.number("Expected number of candidates; their number if it is fixed.")
-    ] = 10.0,
-    distribution: Annotated[
-        Literal["geometric", "logarithmic", "poisson", "fixed"],
-        options.value(
-            "NAME",
-            "Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
-            "one, sometimes very many), poisson or fixed (dearer).",
-        ),
-    ] = "geometric",
-    held_out: Annotated[
-        float, options.number("Fraction of the training records that score candidates.")
-    ] = 0.1,
-    score_noise: Annotated[
-        float, options.number("Scale of the noise of a score, in records.")
-    ] = 10.0,
-    workers: Annotated[
-        int, options.whole_number("Number of processes that run candidates side by side.")
-    ] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    search: list[str] = options.value(
+        "NAME=VALUES",
+        "A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
+        "repeated. Among lr, momentum, clip, fallback-scale, trim, trim-up, trim-down and "
+        "trim-most, which do not change the price.",
+    ),
+    candidates: float = options.number(
+        "Expected number of candidates; their number if it is fixed.", default=10.0
+    ),
+    distribution: Literal["geometric", "logarithmic", "poisson", "fixed"] = options.value(
+        "NAME",
+        "Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
+        "one, sometimes very many), poisson or fixed (dearer).",
+        default="geometric",
+    ),
+    held_out: float = options.number(
+        "Fraction of the training records that score candidates.", default=0.1
+    ),
+    score_noise: float = options.number("Scale of the noise of a score, in records.", default=10.0),
+    workers: int = options.whole_number(
+        "Number of processes that run candidates side by side.", default=1
+    ),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
     ledger: options.Ledger = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the search: as secret as the data until it has ended."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the search in --out, at no further charge.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the price and the noise; train nothing.")
-    ] = False,
-    records: Annotated[
-        int | None,
-        options.whole_number(
-            "Number of training records, or people, for --dry-run without the data."
-        ),
-    ] = None,
+    out: Path | None = typer.Option(
+        None, help="Folder of the search: as secret as the data until it has ended."
+    ),
+    resume: bool = typer.Option(
+        False, "--resume", help="Continue the search in --out, at no further charge."
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Print the price and the noise; train nothing."
+    ),
+    records: int | None = options.whole_number(
+        "Number of training records, or people, for --dry-run without the data.", default=None
+    ),
     as_json: options.Json = False,
     **flags: Any,
 ) -> None:
