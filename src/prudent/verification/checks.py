@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 
 from prudent import _extras
+from prudent._files import sha256
 from prudent._rounding import exact, rounded_up
 from prudent.receipts import keys
-from prudent.receipts.receipt import Receipt, digest_of_file
-from prudent.receipts.theorems import theorems_of
+from prudent.receipts.receipt import Receipt, theorems_of
 
 
 class Standing(enum.StrEnum):
@@ -283,12 +283,8 @@ def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
         if not place.is_file():
             yield Finding(Standing.UNCHECKED, "file", f"{name} is not beside the receipt.")
             continue
-        yield _ok(
-            digest_of_file(place) == wanted,
-            "file",
-            f"{name} is the one.",
-            f"{name} is another one.",
-        )
+        same = sha256(place) == wanted
+        yield _ok(same, "file", f"{name} is the one.", f"{name} is another one.")
 
 
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:
