@@ -100,7 +100,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "lab/paper/results.py",  # results
         "lab/paper/runs/jobs.py",  # comes with the package; grid
         "lab/paper/runs/grid.py",  # written beside the results by the same run
-        "budget/data_binding.py",  # known ledgers
+        "budget/allowance.py",  # known ledgers
         "budget/charges.py",  # ledger rows
         "receipts/receipt.py",  # receipt
         "release/columns/sources.py",  # csv

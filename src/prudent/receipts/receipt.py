@@ -182,7 +182,7 @@ def _certificates(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of the canonical form: sorted keys, no spaces, numbers as the shortest of a double."""
+    """SHA-256 of the canonical form: sorted keys, no spaces, each double as its shortest text."""
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
