@@ -60,7 +60,7 @@ def test_no_change_of_few_parts_changes_a_certified_run_off() -> None:
 
 
 def test_all_rules_run_on_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "PARTS", 40)
+    monkeypatch.setattr(report, "PARTS", 40)
     (records, labels), (queries, truth) = drawn(900, 1), drawn(200, 2)
     found = dict(report.certified_by_others(records, labels, queries, 3))
     assert len(found) == 4
