@@ -161,10 +161,8 @@ def wanted(
     if epsilon is None or delta is None:
         missing = "epsilon" if epsilon is None else "delta"
         raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
-    kept = {"adaptive": adaptive, "relation": relation, "data": data}
-    return Allowance(
-        epsilon, delta, **{name: each for name, each in kept.items() if each is not None}
-    )
+    adaptive = adaptive is None or adaptive
+    return Allowance(epsilon, delta, adaptive, relation or ADD_REMOVE, data=data)
 
 
 def begin(

@@ -321,13 +321,6 @@ def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]
 ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
 
 
-def check_neighbouring(neighboring_relation: NeighboringRelation) -> NeighboringRelation:
-    """Return the argument if it is a `NeighboringRelation`; raise ValueError otherwise."""
-    if not isinstance(neighboring_relation, NeighboringRelation):
-        _validate.one_of(list(NeighboringRelation), neighboring_relation=neighboring_relation)
-    return neighboring_relation
-
-
 def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | None:
     """Return why an event of this package is not supported under a relation; None if it is."""
     inner, _ = unsampled(leaf)
