@@ -44,42 +44,33 @@ _COLOURS = ("#2F8FD0", "#009E73")  # colour-blind safe
 
 @attrs.frozen
 class CertifyResult:
-    """What a classifier certifies, and what attacks made of it. Fractions, not percent.
+    """What a classifier certifies, and what attacks made of it. Fractions, not percent."""
 
-    Attributes:
-        accuracy: Accuracy on the test records.
-        certified: For each number of bad records, the accuracy that is proved.
-        attacked: For each number of bad records, the accuracy after the worst attack tried.
-        attacks: For each number of bad records, the accuracy after each attack, on the test records
-            that the attacks were chosen on.
-        median_radius: Median over the test records of the radius; that of a wrong prediction
-            counts as −1.
-        sharpness: Median over test records of how many copies of a real record changed a
-            prediction, over the radius; None without attacks.
-        beyond: Fraction of test records whose prediction was changed by copies of one record, any
-            vector, one more than its radius; None without attacks.
-        curve: Certified accuracy at many numbers of records, for the picture.
-        epsilon: ε of the release.
-        balanced: Mean over the classes of the certified accuracy of their test records.
-        largest: Fraction of the test records that are of the largest class: what is right
-            without a look at the records.
-        delta: δ of the release.
-        others: Accuracy certified by rules that are not private, for each number of bad records,
-            and under `median_radius` the median; by their name.
-    """
-
-    accuracy: float
-    certified: dict[int, float]
+    accuracy: float  # accuracy on the test records
+    certified: dict[int, float]  # for each number of bad records, the accuracy that is proved
+    # For each number of bad records, the accuracy after the worst attack tried.
     attacked: dict[int, float]
+    # For each number of bad records, the accuracy after each attack, on the test records that the
+    # attacks were chosen on.
     attacks: dict[int, dict[str, float]]
+    # Median over the test records of the radius; that of a wrong prediction counts as −1.
     median_radius: float
-    curve: list[tuple[int, float]]
-    epsilon: float
+    curve: list[tuple[int, float]]  # certified accuracy at many numbers of records, for the picture
+    epsilon: float  # ε of the release
+    # Median over test records of how many copies of a real record changed a prediction, over the
+    # radius; None without attacks.
     sharpness: float | None = None
+    # Fraction of test records whose prediction was changed by copies of one record, any vector, one
+    # more than its radius; None without attacks.
     beyond: float | None = None
+    # Mean over the classes of the certified accuracy of their test records.
     balanced: dict[int, float] = attrs.field(factory=dict)
+    # Fraction of the test records that are of the largest class: what is right without a look at
+    # the records.
     largest: float = 0.0
-    delta: float = 0.0
+    delta: float = 0.0  # δ of the release
+    # Accuracy certified by rules that are not private, for each number of bad records, and under
+    # `median_radius` the median; by their name.
     others: dict[str, dict[str, float]] = attrs.field(factory=dict)
 
     def plain(self) -> dict[str, Any]:

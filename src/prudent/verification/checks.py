@@ -29,32 +29,20 @@ class Standing(enum.StrEnum):
 
 @attrs.frozen
 class Finding:
-    """What the check says of one claim.
+    """What the check says of one claim."""
 
-    Attributes:
-        standing: Where the claim stands.
-        claim: What it is about: "price", "certificate", "ledger" and so on.
-        words: What was found, in words.
-        decisive: Whether the receipt is not verified while this is not checked.
-    """
-
-    standing: Standing
-    claim: str
-    words: str
-    decisive: bool = False
+    standing: Standing  # where the claim stands
+    claim: str  # what it is about: "price", "certificate", "ledger" and so on
+    words: str  # what was found, in words
+    decisive: bool = False  # whether the receipt is not verified while this is not checked
 
 
 @attrs.frozen
 class Verdict:
-    """What the check of a receipt found.
+    """What the check of a receipt found."""
 
-    Attributes:
-        receipt: The receipt.
-        findings: About each claim.
-    """
-
-    receipt: Receipt
-    findings: Sequence[Finding]
+    receipt: Receipt  # the receipt
+    findings: Sequence[Finding]  # about each claim
 
     @property
     def status(self) -> int:

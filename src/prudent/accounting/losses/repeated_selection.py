@@ -73,19 +73,12 @@ _LOSSES = 256  # points of a profile that is computed from Rényi divergences
 
 @attrs.frozen(eq=False)
 class Shifts:
-    """The mixture of shifted profiles that bounds a selection: c₀ + Σ masses h(ε - shifts).
+    """The mixture of shifted profiles that bounds a selection: c₀ + Σ masses h(ε - shifts)."""
 
-    Attributes:
-        masses: λₖ xₖ.
-        shifts: log xₖ.
-        constant: c₀.
-        largest: sup over u of log f'(u)/f'(T(u)): no shift is larger.
-    """
-
-    masses: Array
-    shifts: Array
-    constant: float
-    largest: float
+    masses: Array  # λₖ xₖ
+    shifts: Array  # log xₖ
+    constant: float  # c₀
+    largest: float  # sup over u of log f'(u)/f'(T(u)): no shift is larger
 
     @classmethod
     def of(cls, count: TrialCount, curve: TradeOff) -> "Shifts":
@@ -169,14 +162,10 @@ def _thinned(highs: Array, lows: Array, bends: Array) -> tuple[Array, Array]:
 
 @attrs.frozen(eq=False)
 class SelectedPair(Pair):
-    """The dominating pair of a selection.
+    """The dominating pair of a selection."""
 
-    Attributes:
-        bound: Its profile, at nodes joined by chords.
-        largest: The largest loss of removing a record and of adding one; may be infinite.
-    """
-
-    bound: BoundPair
+    bound: BoundPair  # its profile, at nodes joined by chords
+    # The largest loss of removing a record and of adding one; may be infinite.
     largest: tuple[float, float]
 
     @override

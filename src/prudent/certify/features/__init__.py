@@ -47,13 +47,9 @@ _CHUNKS = 32  # that are in memory at a time
 
 @attrs.frozen(eq=False)
 class Vectors:
-    """Records that are vectors already; only their direction counts.
+    """Records that are vectors already; only their direction counts."""
 
-    Attributes:
-        width: How many numbers each holds.
-    """
-
-    width: int
+    width: int  # how many numbers each holds
 
     @property
     def name(self) -> str:
@@ -78,18 +74,12 @@ class Function:
     It is called with one record at a time, as a container of one record, and returns one row:
     libraries choose how to round by the shape of an array and by the place of a row in it, so a
     function of many records gives each of them numbers that depend on the others.
-
-    Attributes:
-        function: From a container of one record to one row.
-        width: How many numbers a row holds; a record with more or fewer counts as absent.
-        name: As for `Features`.
-        digest: As for `Features`.
     """
 
-    function: Callable[[Any], Any]
-    width: int
-    name: str = "a function"
-    digest: str = ""
+    function: Callable[[Any], Any]  # from a container of one record to one row
+    width: int  # how many numbers a row holds; a record with more or fewer counts as absent
+    name: str = "a function"  # as for `Features`
+    digest: str = ""  # as for `Features`
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """The rows of records; one for which the function fails counts as absent."""
@@ -146,18 +136,14 @@ class Images:
 
 @attrs.frozen
 class BinnedColumn:
-    """A column of a record.
+    """A column of a record."""
 
-    Attributes:
-        index: Its place in the record.
-        edges: Numbers that separate its intervals, in rising order; none for a category, which is
-            a whole number.
-        cells: How many cells it has. Categories are counted modulo this: two may share a cell,
-            whatever categories there are, and none is known from the records.
-    """
-
-    index: int
+    index: int  # its place in the record
+    # Numbers that separate its intervals, in rising order; none for a category, which is a whole
+    # number.
     edges: tuple[float, ...] = ()
+    # How many cells it has. Categories are counted modulo this: two may share a cell, whatever
+    # categories there are, and none is known from the records.
     cells: int = attrs.field(default=attrs.Factory(lambda own: len(own.edges) + 1, True))
 
     def cell(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
@@ -177,16 +163,11 @@ class Partitions:
     Each table of cells is by a few columns: numbers fall between public edges, categories are what
     they are. A query gives weight 1 to its own cells, so the similarity of two records is the
     fraction of tables in which they share a cell.
-
-    Attributes:
-        name: As for `Partition`.
-        partitions: The columns of each table.
-        columns: How many numbers a record has.
     """
 
-    name: str
-    partitions: tuple[tuple[BinnedColumn, ...], ...]
-    columns: int
+    name: str  # as for `Partition`
+    partitions: tuple[tuple[BinnedColumn, ...], ...]  # the columns of each table
+    columns: int  # how many numbers a record has
 
     @property
     def sizes(self) -> tuple[int, ...]:
