@@ -27,6 +27,9 @@ _RELEASED: dict[str, dict[str, int]] = {}
 """Steps of each run that this process knows of, by the random name of the optimizer that took
 them."""
 
+_TESTED: dict[str, set[int]] = {}
+"""Numbers of steps of each run after which its held-out records were used."""
+
 
 class PrivateOptimizer(torch.optim.Optimizer):
     """The optimizer that `make_private` returns: each step releases a batch as a plan prescribes.
@@ -181,7 +184,10 @@ class PrivateOptimizer(torch.optim.Optimizer):
             noise = watch.deviation(self._release.expected_batch)
             shown |= {"train_loss": float(outcome.watched), "train_loss_noise": noise}
         if held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps):
-            shown |= held_out.release(self._release, self._key)
+            # Two optimizers of a run with bands may arrive at one step, which is paid for once.
+            if self.steps not in (tested := _TESTED.setdefault(self._charge.name, set())):
+                tested.add(self.steps)
+                shown |= held_out.release(self._release, self._key)
         return shown
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -203,6 +209,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             "plan": repr(self.plan),
             "run": self._charge.name,
             "steps": dict(self._released),
+            "tested": sorted(_TESTED.get(self._charge.name, ())),
             "trim": self._release.trim.clone(),
             "optimizer": self.original_optimizer.state_dict(),
         }
@@ -229,6 +236,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         known = _RELEASED.setdefault(run, {})
         for name, taken in (*own.items(), *state_dict["steps"].items()):
             known[name] = max(known.get(name, 0), int(taken))
+        own_tests = _TESTED.get(self._charge.name, set())
+        _TESTED.setdefault(run, set()).update(own_tests, state_dict["tested"])
         self._charge.resume(run)
         self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": self.steps})
         self._count()

@@ -121,8 +121,7 @@ class OpenedRun:
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
-        if (form := self.run.records.form()) is not None:
-            self.run.step.rehearse(form)
+        self.run.step.rehearse(self.run.records.form())
         device = self.run.execution.device
         rehearse = getattr(self.reporting.evaluate, "rehearse", None)
         if self.run.held_out is not None:

@@ -23,7 +23,7 @@ from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import People, PeopleReader, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader, checked
-from prudent.records.seeds import Seeds
+from prudent.records.seeds import PUBLIC, Seeds
 from prudent.training.chunk import Chunk
 from prudent.training.parallel.processes import Processes
 from prudent.training.run.execution import Execution
@@ -241,17 +241,13 @@ class RunRecords:
         )
         return cls(count=count, device=device, fingerprint=known, loader=loader, people=people)
 
-    def form(self) -> tuple[Any, Any] | None:
-        """Inputs and targets as those of a batch are, without a record; None for people."""
-        if self.gather is not None:
+    def form(self) -> tuple[Any, Any]:
+        """Inputs and targets as those of a batch are, without a record."""
+        if self.loader is None:
+            assert self.gather is not None
             return self.gather(torch.empty(0, dtype=torch.int64, device=self.device))
-        if self.loader is None or not isinstance(self.loader.reader, RecordReader):
-            return None
-        batch = self.loader.reader.batch([None])
-        placed: tuple[Any, Any] = pytree.tree_map_only(
-            Tensor, lambda leaf: leaf.to(self.device), inputs_and_targets(batch)
-        )
-        return placed
+        padding = self.loader.part(ReadRequest([0], [False], PUBLIC))
+        return self.loader.chunk(padding, torch.zeros(1)).read()
 
 
 def check_same_records(
