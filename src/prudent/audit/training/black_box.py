@@ -7,7 +7,6 @@ end tells whether it was there.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -110,7 +109,6 @@ def final_scores(
     present: bool,
     runs: int,
     execution: Execution | None = None,
-    progress: Callable[[int], object] | None = None,
     **optimizer_options: Any,
 ) -> FloatArray:
     """The score of the final model of many runs, which start from the same weights.
@@ -140,8 +138,6 @@ def final_scores(
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), start, strict=True):
                 parameter.copy_(value)
-        if progress is not None:
-            progress(len(scores))
     return np.array(scores)
 
 

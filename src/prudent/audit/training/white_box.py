@@ -243,18 +243,16 @@ def white_box(
     coins = tossed(attack.runs)
     scores = attack.score(attack.releases(plan, coins))
     bound = reading.bound(scores, coins, Claim(delta, confidence))
-    return AuditResult(
+    where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
+    return AuditResult.of(
+        bound,
         name=f"training, white box ({attack.name})",
         claimed=claimed,
         delta=delta,
-        lower=bound.lower,
         confidence=confidence,
-        runs=bound.runs,
-        guesses=bound.guesses,
-        right=bound.right,
         exact=Likelihood(plan, attack.scene).epsilon(delta) if attack.is_likelihood else None,
         curve=MeasuredCurve.of(scores, coins, confidence),
-        notes=_notes(attack),
+        notes=(f"Each canary had {where}; the attacker saw every release of every step.",),
     )
 
 
@@ -371,8 +369,3 @@ def _trim(plan: Plan) -> int:
 def _batch(plan: Plan) -> float:
     assert plan.expected_batch is not None
     return plan.expected_batch
-
-
-def _notes(attack: CanaryAttack) -> tuple[str, ...]:
-    where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
-    return (f"Each canary had {where}; the attacker saw every release of every step.",)
