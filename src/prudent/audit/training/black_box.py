@@ -198,8 +198,8 @@ def _mu(
     says, present = scores >= cut, int(coins.sum())
     hits, alarms = int(np.sum(says & coins)), int(np.sum(says & ~coins))
     error = (1 - confidence) / 2
-    least = clopper_pearson(hits, present, error)[0]
-    most = clopper_pearson(alarms, len(coins) - present, error)[1]
+    least = float(clopper_pearson(hits, present, error)[0])
+    most = float(clopper_pearson(alarms, len(coins) - present, error)[1])
     return mu_of_rates(least, most), hits + len(coins) - present - alarms, len(coins)
 
 
