@@ -32,9 +32,9 @@ from prudent.training.cancelling import NoiseHistory, coefficients
 from prudent.training.chunk import StepState
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise, add_cancelling_
+from prudent.training.plan import HeldOut, Watch
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint
-from prudent.training.watch import HeldOut, Watch
 from prudent.verification.prices import prove
 from tests.training.run.test_resuming import CPU, STEPS, killed, train, updates
 

@@ -18,15 +18,13 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.opacus_names import answering_opacus
-from prudent.training.adapters.private import Preparation, make_ready, prepare
+from prudent.training.adapters.private import Preparation, answering_opacus, make_ready, prepare
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
-from prudent.training.plan import Plan
+from prudent.training.plan import RELEASED, HeldOut, Plan, Watch
 from prudent.training.sampling import PoissonLoader
-from prudent.training.watch import RELEASED, HeldOut, Watch
 
 Module = TypeVar("Module", bound=LightningModule)
 

@@ -1,8 +1,10 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
+import functools
 import sys
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import attrs
 import torch
@@ -14,20 +16,68 @@ from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.charging import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
-from prudent.training.checking.mending import mend, refuse_untrainable
-from prudent.training.evaluation.held_out import HeldOutRecords
+from prudent.training.checking.check import mend, refuse_untrainable
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, Plan, Watch
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
-from prudent.training.watch import HeldOut, Watch
 
 Model = TypeVar("Model", bound=nn.Module)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_OPACUS = {
+    "module": "model",
+    "data_loader": "loader",
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "max_grad_norm": "clip=…, or aggregation=prudent.Sum(clip=…, noise_multiplier=1.0)",
+    "noise_multiplier": "plan=prudent.Plan(sampling_rate=…, steps=…, "
+    "aggregation=prudent.Sum(clip=…, noise_multiplier=…)); without a plan, epsilon, delta and "
+    "epochs determine the noise",
+    "poisson_sampling": "nothing: batches are always Poisson samples, which the price assumes",
+    "sample_rate": "sampling_rate of a plan; without one, the batch size divided by the records",
+    "expected_batch_size": "expected_batch of a plan; without one, the loader's batch_size",
+    "clipping": "aggregation; gradients are clipped as a whole (flat)",
+    "max_physical_batch_size": "max_physical_batch",
+    "batch_first": "nothing: records are on the first axis",
+    "criterion": "nothing: the loss stays in your loop",
+    "grad_sample_mode": "nothing: norms come from book-keeping, without stored gradients",
+    "noise_generator": "key; the default comes from the operating system",
+    "secure_mode": "nothing: noise always comes from a ChaCha20 keystream",
+    "accountant": "nothing: optimizer.plan.epsilon(delta, accountant=…) prices by any accountant",
+}
+
+
+def answering_opacus(**own: str | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A decorator of functions that answer the names of Opacus with their own.
+
+    Args:
+        own: The answers of this function where they are not the usual ones; None for an argument
+            that it has in common with Opacus.
+    """
+    table = {name: ours for name, ours in (_OPACUS | own).items() if ours is not None}
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def answering(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            foreign = [name for name in kwargs if name in table]
+            if foreign:
+                answers = "".join(f"\n  instead of {name}: {table[name]}" for name in foreign)
+                raise TypeError(
+                    f"{function.__qualname__.removesuffix('.__init__')} has other names for what "
+                    f"Opacus calls {', '.join(foreign)}:{answers}"
+                )
+            return function(*args, **kwargs)
+
+        return answering
+
+    return decorate
 
 
 @answering_opacus()
@@ -107,7 +157,7 @@ def make_private(
         records_per_person: As for `fit`.
         per_unit: As for `fit`.
         fix: Replace layers that mix records, such as batch normalisation, by others where that is
-            possible (`prudent.training.checking.mending`), and print each replacement. Parameters
+            possible (`prudent.training.checking.check`), and print each replacement. Parameters
             stay the same objects.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.

@@ -12,7 +12,6 @@ from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
-from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
@@ -20,6 +19,7 @@ from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader
 from prudent.training.step import Step, StepOutcome
 
@@ -183,11 +183,12 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if watch is not None and outcome is not None and (self.steps - 1) % watch.loss_every == 0:
             noise = watch.deviation(self._release.expected_batch)
             shown |= {"train_loss": float(outcome.watched), "train_loss_noise": noise}
-        if held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps):
-            # Two optimizers of a run with bands may arrive at one step, which is paid for once.
-            if self.steps not in (tested := _TESTED.setdefault(self._charge.name, set())):
-                tested.add(self.steps)
-                shown |= held_out.release(self._release, self._key)
+        due = held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps)
+        # Two optimizers of a run with bands may arrive at one step, which is paid for once.
+        tested = _TESTED.setdefault(self._charge.name, set())
+        if held_out is not None and due and self.steps not in tested:
+            tested.add(self.steps)
+            shown |= held_out.release(self._release, self._key)
         return shown
 
     def zero_grad(self, set_to_none: bool = True) -> None:

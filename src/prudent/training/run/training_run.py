@@ -17,7 +17,6 @@ from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
-from prudent.training.evaluation.held_out import HeldOutRecords, modes_kept
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
@@ -31,6 +30,7 @@ from prudent.training.parallel.sharding import (
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import Paid
 from prudent.training.run.execution import Execution
+from prudent.training.run.held_out import HeldOutRecords, modes_kept
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reading import RunRecords, check_same_records
 from prudent.training.run.resuming import Continuity, Identity, machine, shared_key

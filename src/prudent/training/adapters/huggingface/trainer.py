@@ -24,7 +24,6 @@ from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
 from prudent.training.adapters.huggingface import settings
-from prudent.training.adapters.huggingface.checkpoints import digests, identity_of, restorable
 from prudent.training.adapters.huggingface.records import (
     LogicalBatch,
     LogicalDraws,
@@ -41,21 +40,21 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
-from prudent.training.adapters.opacus_names import answering_opacus
+from prudent.training.adapters.huggingface.settings import digests, identity_of, restorable
+from prudent.training.adapters.private import answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
-from prudent.training.evaluation.held_out import HeldOutRecords, check_held_out
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
 from prudent.training.parallel.processes import Alone
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import save_checkpoint
+from prudent.training.run.held_out import HeldOutRecords, check_held_out
 from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
-from prudent.training.watch import HeldOut, HeldOutMetric, Watch
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""

@@ -24,9 +24,8 @@ from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
 from prudent.training.parallel.sharding import has_shards, rest, without_gathering
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, HeldOutMetric, Plan
 from prudent.training.step import SUM_ROUNDING, Step
-from prudent.training.watch import HeldOut, HeldOutMetric
 
 BATCH = 128
 """Number of held-out records that run forward at once, unless said otherwise."""
