@@ -25,19 +25,13 @@ class MeasuredCurve:
         With probability `confidence` at least, both true errors of every threshold are within
         `half_widths` of the measured ones at once (the Dvoretzky-Kiefer-Wolfowitz inequality with
         Massart's constant, for the scores with and without the record).
-
-    Attributes:
-        false_positives: For each threshold, the fraction of runs without the record said to have
-            it; ascending.
-        false_negatives: The fraction of runs with the record said to lack it.
-        half_widths: The error of the false positives, and of the false negatives.
-        confidence: Probability with which all of them hold.
     """
 
+    # For each threshold, the fraction of runs without the record said to have it; ascending.
     false_positives: FloatArray
-    false_negatives: FloatArray
-    half_widths: tuple[float, float]
-    confidence: float
+    false_negatives: FloatArray  # the fraction of runs with the record said to lack it
+    half_widths: tuple[float, float]  # the error of the false positives, and of the false negatives
+    confidence: float  # probability with which all of them hold
 
     @classmethod
     def of(cls, scores: FloatArray, present: BoolArray, confidence: float) -> "MeasuredCurve":

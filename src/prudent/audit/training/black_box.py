@@ -31,21 +31,13 @@ _HELD_OUT = 0.2  # of the runs, to choose the threshold
 
 @attrs.frozen(eq=False)
 class AuditTarget:
-    """What a black-box audit trains, and on what.
+    """What a black-box audit trains, and on what."""
 
-    Attributes:
-        model: The network; its weights as given are those that every run starts from.
-        loss: Maps outputs and targets to one loss per record.
-        inputs: The other records.
-        targets: Their targets.
-        canary: The canary's input and target, each without a batch dimension.
-    """
-
-    model: nn.Module
-    loss: Loss
-    inputs: Tensor
-    targets: Tensor
-    canary: tuple[Tensor, Tensor]
+    model: nn.Module  # the network; its weights as given are those that every run starts from
+    loss: Loss  # maps outputs and targets to one loss per record
+    inputs: Tensor  # the other records
+    targets: Tensor  # their targets
+    canary: tuple[Tensor, Tensor]  # the canary's input and target, each without a batch dimension
 
     def records(self, *, present: bool) -> tuple[Tensor, Tensor]:
         """The data set, the canary first if it is present."""

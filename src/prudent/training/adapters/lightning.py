@@ -144,19 +144,13 @@ def make_private(
 
 @attrs.define
 class _Run:
-    """A private run of a module.
+    """A private run of a module."""
 
-    Attributes:
-        preparation: What the run will be.
-        model: The model whose forward passes are captured.
-        delta: The δ at which ε is logged.
-        optimizer: The private optimizer, once the trainer has asked for one. Another `fit` gets the
-            same, so that no step is forgotten and no noise repeated.
-    """
-
-    preparation: Preparation
-    model: nn.Module
-    delta: float | None
+    preparation: Preparation  # what the run will be
+    model: nn.Module  # the model whose forward passes are captured
+    delta: float | None  # the δ at which ε is logged
+    # The private optimizer, once the trainer has asked for one. Another `fit` gets the same, so
+    # that no step is forgotten and no noise repeated.
     optimizer: PrivateOptimizer | None = None
 
     def watch(self, losses: torch.Tensor) -> None:

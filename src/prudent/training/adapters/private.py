@@ -222,23 +222,14 @@ def make_private(
 
 @attrs.frozen
 class Preparation:
-    """What `make_private` knows before there is an optimizer.
+    """What `make_private` knows before there is an optimizer."""
 
-    Attributes:
-        charge: What the run is charged to, with its plan, calibrated.
-        loader: The private loader.
-        reduction: How the loss combines the records of a batch.
-        physical_batch: Largest number of records whose activations are in memory.
-        key: The key of the noise and the draws.
-        held_out: The held-out records, if the plan releases something of them.
-    """
-
-    charge: RunCharge
-    loader: PoissonLoader
-    reduction: Reduction
-    physical_batch: int | None
-    key: Key
-    held_out: HeldOutRecords | None
+    charge: RunCharge  # what the run is charged to, with its plan, calibrated
+    loader: PoissonLoader  # the private loader
+    reduction: Reduction  # how the loss combines the records of a batch
+    physical_batch: int | None  # largest number of records whose activations are in memory
+    key: Key  # the key of the noise and the draws
+    held_out: HeldOutRecords | None  # the held-out records, if the plan releases something of them
 
     def optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
         """The private optimizer; call it once, because a second one would repeat its noise."""

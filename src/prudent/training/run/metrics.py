@@ -186,28 +186,19 @@ def _summary_writer(folder: Path | None) -> Any:
 
 @attrs.define
 class BestModel:
-    """Follows one number of the metrics of a run.
+    """Follows one number of the metrics of a run."""
 
-    Attributes:
-        monitor: Its name. A name that ends in "loss" is better if it is lower, any other if it is
-            higher.
-        patience: Number of times in a row without a better value after which the run ends; None: it
-            takes all steps.
-        keeps: Whether the model with the best value is what the run returns.
-        certain: Whether the plan releases this number, though not every time.
-        value: The best value so far.
-        step: The step that it is from.
-        waited: How many times in a row the value was not better.
-        model: The parameters and buffers of that model, if it is kept.
-    """
-
+    # Its name. A name that ends in "loss" is better if it is lower, any other if it is higher.
     monitor: str
+    # Number of times in a row without a better value after which the run ends; None: it takes all
+    # steps.
     patience: int | None
-    keeps: bool
-    certain: bool
-    value: float | None = None
-    step: int | None = None
-    waited: int = 0
+    keeps: bool  # whether the model with the best value is what the run returns
+    certain: bool  # whether the plan releases this number, though not every time
+    value: float | None = None  # the best value so far
+    step: int | None = None  # the step that it is from
+    waited: int = 0  # how many times in a row the value was not better
+    # The parameters and buffers of that model, if it is kept.
     model: dict[str, Tensor] | None = None
 
     @classmethod

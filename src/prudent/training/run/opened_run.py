@@ -39,24 +39,15 @@ _ADVICE = (
 
 @attrs.define
 class OpenedRun:
-    """A run whose folder is locked until it is closed. To iterate over its metrics is to train.
-
-    Attributes:
-        run: The run.
-        charge: What is paid for it.
-        reporting: What it evaluates, shows and writes.
-        paid: The record of the steps that are paid for, in the folder.
-        watch: Warns of a test that hardly ever passes, in the first process.
-        step: Number of steps taken.
-        best: Follows what decides when the run stops and which model it returns.
-    """
+    """A run whose folder is locked until it is closed. To iterate over its metrics is to train."""
 
     run: TrainingRun
-    charge: RunCharge
-    reporting: Reporting
-    paid: PaidSteps
-    watch: "PassWatch"
-    step: int = 0
+    charge: RunCharge  # what is paid for it
+    reporting: Reporting  # what it evaluates, shows and writes
+    paid: PaidSteps  # the record of the steps that are paid for, in the folder
+    watch: "PassWatch"  # warns of a test that hardly ever passes, in the first process
+    step: int = 0  # number of steps taken
+    # Follows what decides when the run stops and which model it returns.
     best: BestModel | None = None
 
     @classmethod
@@ -235,16 +226,11 @@ class PassWatch:
 
     A run whose test fails pays for the test and gets what DP-SGD gives for less. Branches are
     released, so the messages reveal nothing else.
-
-    Attributes:
-        plan: The plan.
-        expected_batch: The public batch size.
-        said: Whether it was said already.
     """
 
     plan: Plan
-    expected_batch: float
-    said: bool = False
+    expected_batch: float  # the public batch size
+    said: bool = False  # whether it was said already
 
     def before(self) -> None:
         """Warn if no data could pass the test often. Nothing is charged yet."""

@@ -27,21 +27,13 @@ from prudent.training.run.resuming import Identity, machine
 
 @attrs.frozen
 class Refusal:
-    """A setting that cannot be used.
+    """A setting that cannot be used."""
 
-    Attributes:
-        argument: Its name in `TrainingArguments`.
-        wrong: Whether a value is refused.
-        allowed: What is allowed instead.
-        why: What it would break.
-        hint: What to do instead.
-    """
-
-    argument: str
-    wrong: Callable[[Any], bool]
-    allowed: str
-    why: str
-    hint: str = ""
+    argument: str  # its name in `TrainingArguments`
+    wrong: Callable[[Any], bool]  # whether a value is refused
+    allowed: str  # what is allowed instead
+    why: str  # what it would break
+    hint: str = ""  # what to do instead
 
 
 def _among(*names: str) -> Callable[[Any], bool]:
