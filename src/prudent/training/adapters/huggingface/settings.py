@@ -19,8 +19,8 @@ from prudent import _validate
 from prudent._files import sha256
 from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
-from prudent.training.aggregation import Aggregation, Sum
-from prudent.training.plan import HeldOut, Plan, Watch
+from prudent.training.adapters.private import Wanted
+from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
 from prudent.training.run.resuming import Identity, machine
 
@@ -189,42 +189,19 @@ def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -
     return _validate.between(0, 1, ends="()", delta=delta)
 
 
-def planned(
-    args: Any,
-    records: int,
-    *,
-    plan: Plan | None,
-    epsilon: float | None,
-    delta: float,
-    aggregation: Aggregation | None,
-    bands: int | None,
-    watch: Watch | None,
-    held_out: HeldOut | None,
-) -> Plan:
-    """The given plan, or one made of the settings with the noise that `epsilon` needs."""
+def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
+    """The given plan, or one made of the settings with the noise that ε needs."""
     if plan is not None:
-        given = {"aggregation": aggregation, "bands": bands, "watch": watch, "held_out": held_out}
-        for name, value in given.items():
-            if value is not None:
-                raise ArgumentError(name, "in the plan", shown="both")
+        attrs.evolve(wanted, delta=None).refuse_beside_plan()
         if args.max_steps > 0 and args.max_steps != plan.steps:
             raise ArgumentError(
                 "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
             )
         return plan
-    assert epsilon is not None
     rate = min(1.0, logical_batch(args) / records)
     epochs = math.ceil(round(args.num_train_epochs / rate, 9))
-    aggregation = aggregation or Sum(clip=_clip(args), noise_multiplier=1.0)
-    plan = Plan(
-        sampling_rate=rate,
-        steps=args.max_steps if args.max_steps > 0 else epochs,
-        aggregation=aggregation,
-        bands=1 if bands is None else bands,
-        watch=watch,
-        held_out=held_out,
-    )
-    return plan.calibrate(epsilon=_validate.positive(epsilon=epsilon), delta=delta)
+    clip = _clip(args) if wanted.aggregation is None else math.inf
+    return wanted.plan(rate, args.max_steps if args.max_steps > 0 else epochs, clip)
 
 
 def _clip(args: Any) -> float:

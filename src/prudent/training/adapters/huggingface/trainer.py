@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -41,7 +42,7 @@ from prudent.training.adapters.huggingface.self_test import (
     reach,
 )
 from prudent.training.adapters.huggingface.settings import digests, identity_of, restorable
-from prudent.training.adapters.private import answering_opacus
+from prudent.training.adapters.private import Wanted, answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
@@ -173,17 +174,9 @@ class PrivateTrainer(Uncopied, Trainer):
         self._unit = Unit.given(unit, records_per_person, per_unit)
         self._people = None if self._unit is None else self._unit.people(data, len(data))
         self._count = len(data) if self._people is None else len(self._people)
-        self.plan = settings.planned(
-            args,
-            self._count,
-            plan=plan,
-            epsilon=epsilon,
-            delta=self.delta,
-            aggregation=aggregation,
-            bands=bands,
-            watch=watch,
-            held_out=held_out,
-        )
+        wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
+        wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
+        self.plan = settings.planned(args, self._count, plan, wanted)
         check_held_out(self.plan, held_out_set)
         self._held_out: HeldOutRecords | None = None
         self._held_out_set, self._held_out_unit = held_out_set, held_out_unit
