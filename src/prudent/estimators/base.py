@@ -52,7 +52,8 @@ class TooFewRecordsError(ValueError):
         super().__init__(
             f"About {max(0, round(records)):,} records (a noisy count) are too few for this model: "
             f"at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, or use "
-            "fewer columns."
+            "fewer columns: a row counts if all of its columns hold numbers. Texts are left out by "
+            "features=[…], or become categories in a formula: 'y ~ x + C(text)'."
         )
 
 

@@ -254,8 +254,9 @@ class ModelData:
         if not (hasattr(given, "__array__") or isinstance(given, Iterable)):
             raise ArgumentError("y", "one value for each row of X", shown=type(given).__name__)
         values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
+        values = conversions.real(values)
         # The messages of scikit-learn hold the number of records, or the records themselves.
-        if values.ndim > 2 or values.shape[1:] not in ((), (1,)) or values.dtype.kind == "c":
+        if values.ndim > 2 or values.shape[1:] not in ((), (1,)):
             raise ArgumentError("y", "one real number for each row of X", shown="another array")
         return np.asarray(column_or_1d(values, warn=True))
 
@@ -288,6 +289,9 @@ def array_of(data: Any) -> npt.NDArray[Any]:
         )
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
+    if array.dtype.kind in "US":
+        hint = "Give a frame, in which one text leaves the other columns numbers."
+        raise ArgumentError("X", "an array of numbers", shown="one of texts", hint=hint)
     if not array.shape[1]:
         # In scikit-learn's words, without the number of records, which is private.
         raise ValueError(

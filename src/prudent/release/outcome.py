@@ -508,8 +508,11 @@ class Groups(dict[Hashable, T]):
 
 
 def group_title(group: Hashable) -> str:
-    """The name of a group in words; of several columns, with commas between."""
-    return ", ".join(map(str, group)) if isinstance(group, tuple) else str(group)
+    """The name of a group in words; of several columns, with commas between.
+
+    A whole number is written alike whatever its type: one gap makes integers of pandas doubles.
+    """
+    return ", ".join(map(exact, group)) if isinstance(group, tuple) else exact(group)
 
 
 def _row(outcome: Any) -> dict[str, Any]:
