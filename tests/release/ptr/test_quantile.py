@@ -170,7 +170,7 @@ class TestEveryRowOfTheTable:
         for percent, fraction in ((90, "0.9"), ("99.5", "0.995"), (2.5, "0.025")):
             with pytest.raises(ValueError, match=f"For {percent} % give {fraction}[.]$"):
                 rational(percent)
-        with pytest.raises(ValueError, match="got 'x'[.]$"):
+        with pytest.raises(ValueError, match=r"got 'x'[.]$"):
             rational("x")
 
     def test_a_proposal_beyond_the_range(self) -> None:
