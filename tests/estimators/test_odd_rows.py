@@ -28,7 +28,7 @@ class Endless(list):
 
 
 def fitted(rows: Any, targets: Any) -> None:
-    LinearRegression(1.0, noise=ReproducibleNoise(0)).fit(rows, targets)
+    LinearRegression(epsilon=1.0, noise=ReproducibleNoise(0)).fit(rows, targets)
 
 
 ODD = {
@@ -71,7 +71,7 @@ def test_one_odd_value_of_a_frame_is_one_row_less(odd: Any, place: int) -> None:
     frame = pandas.DataFrame(columns)
     features, target = frame[["x0", "x1"]], frame["x2"]
     for rows, targets in ((frame, "x2"), (features, target), (features, target.to_numpy())):
-        model = LinearRegression(2.0, noise=ReproducibleNoise(0)).fit(rows, targets)
+        model = LinearRegression(epsilon=2.0, noise=ReproducibleNoise(0)).fit(rows, targets)
         assert 3900 < model.n_records_ < 4100
 
 
@@ -79,7 +79,9 @@ def test_an_array_of_texts_costs_nothing() -> None:
     """One text makes all numbers of an array texts."""
     book = Book()
     with pytest.raises(ValueError, match="Expected X an array of numbers, got one of texts"):
-        LinearRegression(1.0, ledger=book).fit(np.array([[1.0, 2.0], ["a", 3.0]]), [1.0, 2.0])
+        LinearRegression(epsilon=1.0, ledger=book).fit(
+            np.array([[1.0, 2.0], ["a", 3.0]]), [1.0, 2.0]
+        )
     assert not book.charges
 
 

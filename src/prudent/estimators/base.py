@@ -6,6 +6,7 @@ model, charge the ledger, and only then read.
 
 import abc
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import attrs
@@ -79,6 +80,7 @@ def _events(selection: PartitionSelection | None) -> tuple[Any, ...]:
     return () if selection is None else (selection.event,)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateEstimator(BaseEstimator, abc.ABC):
     """A model of a table, without bounds on the data.
 
@@ -88,17 +90,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     Subclasses are data classes of their arguments, among them those below; say in `_parts` how they
     divide the budget; and read the rows in `_learn`, once they are found to be enough.
 
-    Most models take:
+    Models take, by name:
 
     - `epsilon`: ε of the fit, from 0.01 to 50.
     - `delta`: δ of the fit.
-    - `classes`: of a classifier, the public list of labels; a record of another label is absent.
-      None: labels are those that a private choice finds to have enough records, which costs a part
-      of ε and δ.
-    - `bounds`: public bounds (low, high) of columns, by name or place, if any are known: these
-      columns need no quantiles. Some models need none and take none.
     - `ledger`: charged by `fit` before any record is read.
     - `noise`: source of randomness; None uses the operating system's.
+    - `bounds`, where quantiles of columns are released: public bounds (low, high) of columns, by
+      name or place, if any are known: these columns need no quantiles.
+    - `classes`, of a classifier: the public list of labels; a record of another label is absent.
+      None: labels are those that a private choice finds to have enough records, which costs a part
+      of ε and δ.
 
     Attributes:
         epsilon_: ε of the fitted model.
@@ -115,12 +117,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _supervised: ClassVar[bool] = True
     _quantiles: ClassVar[str] = "columns"  # the part whose quantiles need most records
 
-    epsilon: float
-    delta: float
-    _formula: Formula | None
-    ledger: Any
-    noise: Any
-    _labels: Any
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    ledger: Any = None
+    noise: Any = None
 
     @abc.abstractmethod
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -203,7 +203,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             where=where,
         )
         rows, names = asked.open()
-        self._formula = None
+        self._formula: Formula | None = None
         self._remember(asked, names)
         known, selection, prices = self._priced(rows.names, len(names))
         noise = source_of(self.noise)
@@ -372,3 +372,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         tags.non_deterministic = True
         tags.target_tags.required = self._supervised
         return tags
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BoundedEstimator(PrivateEstimator, abc.ABC):
+    """A model for which public bounds of columns may be known; see `PrivateEstimator`."""
+
+    bounds: Any = None
