@@ -14,7 +14,6 @@ from prudent.cli.display import as_text, echo, echo_json, note, remark, show_tab
 
 if TYPE_CHECKING:
     from prudent.certify.report import CertifyResult
-    from prudent.lab.certifying import Part
 
 NEEDS = {
     "certify": (needs.TABLES, needs.TRAIN),
@@ -100,6 +99,7 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent._files import check_writable
+    from prudent.budget.ledger import Ledger
     from prudent.certify import report
     from prudent.lab import certifying as experiment
     from prudent.lab.datasets import archive_classes
@@ -110,16 +110,18 @@ def certify(
     if out is not None:
         check_writable(out)  # before anything is paid for
     public = dataset in NAMED_DATASETS
-    with _budget(ledger) as book, contextlib.nullcontext() if public else progress.only_elapsed():
+    nothing = contextlib.nullcontext()
+    budget: Any = nothing if ledger is None else Ledger.open(ledger)
+    with budget as opened, nothing if public else progress.only_elapsed():
         model, result = experiment.run(
-            lambda: _parts(dataset),
+            lambda: experiment.read(dataset),
             features=features,
             classes=NAMED_DATASETS[dataset].classes if public else archive_classes(dataset),
             epsilon=epsilon,
             landmarks=1024 if landmarks is None else _rows(landmarks),
             attack=attack,
             compare=compare,
-            ledger=book,
+            ledger=opened,
             noise=None if seed is None else ReproducibleNoise(seed),
         )
     if out is not None:
@@ -135,12 +137,6 @@ def certify(
         note(f"--seed {seed}: the noise is predictable. Leave it out for a private release.")
 
 
-def _budget(ledger: str | None) -> Any:
-    from prudent.budget.ledger import Ledger
-
-    return contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
-
-
 def _rows(path: Path) -> Any:
     import numpy as np
 
@@ -148,15 +144,6 @@ def _rows(path: Path) -> Any:
 
     with reading(path, "an .npy file of numbers"), path.open("rb") as file:
         return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _parts(dataset: str) -> "tuple[Part, Part]":
-    from prudent.lab import certifying as experiment
-    from prudent.lab.datasets import load
-
-    if dataset in experiment.RAW:
-        return experiment.read(dataset)
-    return load(dataset).arrays
 
 
 def _show(result: "CertifyResult", out: Path | None) -> None:
@@ -236,25 +223,16 @@ def make_features(
     _validate.device(device=device)
     if steps is not None:
         _validate.count(1, steps=steps)
-    if features == "glyphs":
-        from prudent.lab.feature_files import glyphs
+    from prudent.lab.feature_files import glyphs, landmarks, letters, sentences
 
-        provenance = glyphs.make(out, device=device, steps=steps)
-    elif features == "letters":
-        from prudent.lab.feature_files import letters
-
-        provenance = letters.make(out, device=device, steps=steps)
+    if features in ("glyphs", "letters"):
+        network = glyphs if features == "glyphs" else letters
+        provenance = network.make(out, device=device, steps=steps)
     elif features == "minilm":
-        from prudent.lab.feature_files import sentences
-
         provenance = sentences.make(out)
     elif features == "resnet18-landmarks":
-        from prudent.lab.feature_files import landmarks
-
         provenance = landmarks.make_photographs(out)
     else:
-        from prudent.lab.feature_files import landmarks
-
         provenance = landmarks.make(out, features.removesuffix("-landmarks"))
     if as_json:
         echo_json(provenance)

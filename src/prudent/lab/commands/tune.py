@@ -17,7 +17,6 @@ from prudent.lab.settings import WatchSettings
 
 if TYPE_CHECKING:
     from prudent.accounting import TrialCount
-    from prudent.lab.datasets import Dataset
     from prudent.lab.search import SettingSearch
     from prudent.training import Plan
 
@@ -97,10 +96,11 @@ def tune(
         _show_price(whole, whole.plan(records), as_json=as_json)
         return
     from prudent.lab.datasets import load
+    from prudent.training import accuracy
 
     place, data = device_named(device), load(whole.experiment.dataset)
     with only_elapsed():
-        plan = whole.plan(_count(whole, data))
+        plan = whole.plan(whole.count(data))
         if dry_run:
             _show_price(whole, plan, as_json=as_json)
             return
@@ -110,8 +110,6 @@ def tune(
             ledger,
             {"out": out, "resume": resume, "workers": workers},
         )
-    from prudent.training import accuracy
-
     right = None
     if best.setting is not None and not best.failed:
         right = accuracy(data.test_features, data.test_labels)(best.value)["accuracy"]
@@ -131,15 +129,6 @@ with_flags(
         "relation": "Which data sets are neighbours: zero-out or replace-one. \\[zero-out]",
     },
 )
-
-
-def _count(whole: "SettingSearch", data: "Dataset") -> int:
-    """The number of training records, or people."""
-    from prudent.lab.datasets import units
-    from prudent.records.people import people_in
-
-    unit, count = whole.experiment.unit, len(data.train_labels)
-    return count if unit is None else people_in(units(whole.experiment.dataset, unit), count)
 
 
 def _trials(name: str, candidates: float) -> "TrialCount":
@@ -205,14 +194,18 @@ def _tuned(
 
 def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
+    from dp_accounting.rdp import RdpAccountant
+
     from prudent.accounting import epsilon_of
     from prudent.tune import price
 
     event, delta = whole.event(plan), whole.experiment.privacy.delta
+    training, peer = whole.trials.event(plan.event), RdpAccountant()  # of training alone
+    known = peer.supports(training)
     return {
         "epsilon": price(event, whole.trials, delta, plan.relation),
         "candidate_epsilon": epsilon_of(event, delta, plan.relation),
-        "peer_epsilon": _peer(whole, plan),
+        "peer_epsilon": float(peer.compose(training).get_epsilon(delta)) if known else None,
         "delta": delta,
         **_facts(whole, plan),
     }
@@ -227,16 +220,6 @@ def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
         "steps": plan.steps,
         "noise_multiplier": noise_of(plan),
     }
-
-
-def _peer(whole: "SettingSearch", plan: "Plan") -> float | None:
-    """The ε of dp_accounting's Rényi accountant, of training alone; None if it has no price."""
-    from dp_accounting.rdp import RdpAccountant
-
-    event, accountant = whole.trials.event(plan.event), RdpAccountant()
-    if not accountant.supports(event):
-        return None
-    return float(accountant.compose(event).get_epsilon(whole.experiment.privacy.delta))
 
 
 def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
@@ -270,9 +253,8 @@ def _show(
     folder = None if best.folder is None else str(best.folder)
     if as_json:
         setting = None if best.setting is None else dict(best.setting)
-        outcome = {"setting": setting, "score": best.score}
-        outcome |= {"accuracy": right, "failed": best.failed}
-        echo_json(outcome | price | {"folder": folder})
+        outcome = {"setting": setting, "score": best.score, "accuracy": right}
+        echo_json(outcome | {"failed": best.failed} | price | {"folder": folder})
         return
     if right is None:
         echo("best          none: every candidate failed, or their number was 0")

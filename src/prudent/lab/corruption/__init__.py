@@ -51,7 +51,6 @@ from prudent.lab.corruption.records import (
 )
 
 __all__ = [
-    "AIMED",
     "ALittleIsEnough",
     "Backdoor",
     "ClassMeanPoison",
@@ -66,12 +65,9 @@ __all__ = [
     "Mimic",
     "RandomLabelFlip",
     "TargetedLabelFlip",
-    "Written",
     "corrupted_mask",
     "corrupted_records",
-    "corruption_of",
     "parse",
-    "written",
 ]
 
 AIMED = "aimed"
