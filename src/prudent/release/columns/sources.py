@@ -465,4 +465,9 @@ def _header(path: str, delimiter: str) -> tuple[str, ...]:
     names = [] if line.count('"') % 2 else next(csv.reader([line], delimiter=delimiter), [])
     if not names or len(set(names)) < len(names):
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
+    if len(names) == 1 and (other := next((sign for sign in ";,\t|" if sign in names[0]), None)):
+        raise SourceError(
+            f"Expected columns separated by {delimiter!r} in {path!r}, got {other!r} in its first "
+            "line. A .csv file has commas, a .tsv file tabs."
+        )
     return tuple(names)
