@@ -101,6 +101,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/scaling.md": lambda: learning() | salaries(),
     "docs/tables.md": salaries,
     "docs/threat-model.md": learning,
+    "docs/training-runs.md": learning,
     "docs/training.md": learning,
     "docs/certify-training.md": learning,
     "docs/estimators.md": modelling,
