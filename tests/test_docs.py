@@ -99,6 +99,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": learning,
     "docs/index.md": lambda: learning() | salaries(),
     "docs/scaling.md": lambda: learning() | salaries(),
+    "docs/tables-sql.md": salaries,
     "docs/tables.md": salaries,
     "docs/threat-model.md": learning,
     "docs/training-runs.md": learning,
