@@ -189,7 +189,7 @@ def aside(function: Callable[..., None], *tensors: Tensor) -> None:
 
 _WARM_UP, _RECORDED = 2, 3
 """Calls that run as they are before a capture, and before that of a program that repeats them."""
-_MOST = 8
+_MOST = 16
 _LOG = logging.getLogger(__name__)
 
 

@@ -17,7 +17,7 @@ from prudent.training.chunk import (
     check_chunks,
     counted_once,
     record_ids,
-    unordered,
+    repeated_ids,
     valid_rows,
 )
 from prudent.training.compiled import Captured, Compiled, kind
@@ -240,7 +240,7 @@ class Step:
         self.processes = processes
         self.use(given_or_random(key))
         self._rehearsed = False
-        self._unordered = unordered()
+        self._repeated = repeated_ids()
         run: Callable[..., _Released] = self._release
         self._run = run
         if compile:
@@ -279,8 +279,8 @@ class Step:
             )
 
     def __call__(self, chunks: Sequence[Chunk]) -> StepOutcome:
-        """Release one batch, given as one or more chunks ordered by record id."""
-        check_chunks(chunks, self._unordered)
+        """Release one batch, given as one or more chunks."""
+        check_chunks(chunks, self._repeated)
         self.refuse_beyond_plan()
         self.state.begin()
         words = self.noise.test_words(self.state)

@@ -131,7 +131,13 @@ class Alone(Processes):
     def decide(
         self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
     ) -> Decision:
-        return decide(norms, valid)
+        if ids is None:
+            return decide(norms, valid)
+        order = ids.argsort(stable=True)
+        decided = decide(norms[order], valid[order])
+        return decided._replace(
+            weights=torch.empty_like(decided.weights).scatter_(0, order, decided.weights)
+        )
 
     @override
     def summed(self, part: Tensor) -> Tensor:

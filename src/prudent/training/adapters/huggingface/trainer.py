@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,8 @@ class PrivateTrainer(Uncopied, Trainer):
         records_per_person: As for `prudent.fit`.
         per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
-            the collator pads to the longest record.
+            the collator pads to the longest record. Or several, such as (64, 128, 256): a record
+            is padded to the smallest that holds it, which takes less time for short ones.
         example: A public record, in the form of the training records, from which all shapes are
             taken. None: the first record of `eval_dataset`, which must be public in any case.
         key: The key of sampling and noise; a new one from the operating system unless given.
@@ -156,7 +157,7 @@ class PrivateTrainer(Uncopied, Trainer):
         unit: Any = None,
         records_per_person: int | None = None,
         per_unit: str | None = None,
-        max_length: int | None = None,
+        max_length: int | Sequence[int] | None = None,
         example: Mapping[str, Any] | None = None,
         key: Key | None = None,
         recompute: bool | None = None,
@@ -186,7 +187,7 @@ class PrivateTrainer(Uncopied, Trainer):
         if recompute is None:
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
-        self._max_length, self._given_example = max_length, example
+        self._lengths, self._given_example = settings.lengths(max_length), example
         protected = "record" if self._unit is None else self._unit.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
@@ -247,6 +248,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 collate,
                 examples,
                 whole=whole,
+                lengths=self._lengths,
                 unit=self._unit,
                 people=self._people,
             ),
@@ -259,11 +261,12 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _reading(self) -> tuple[Any, Row]:
         """The collator of one record, and the tensors of public ones."""
-        collator = padded(self.data_collator, self._max_length)
+        greatest = self._lengths[-1] if self._lengths else None
+        collator = padded(self.data_collator, greatest)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
         records = [without(record, self._column) for record in public]
-        return collate, examples_of(records, collate, self._max_length)
+        return collate, examples_of(records, collate, greatest)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
@@ -583,7 +586,7 @@ class PrivateTrainer(Uncopied, Trainer):
             self.args,
             records=self._records_fingerprint + self._held_out_fingerprint,
             loss=(self.compute_loss_func, self.label_smoother),
-            reading=(self.data_collator, self._max_length, self._given_example),
+            reading=(self.data_collator, self._lengths, self._given_example),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
             execution=(self._recompute, self._compile, self._accumulates),
         )
