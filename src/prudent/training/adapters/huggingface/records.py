@@ -250,11 +250,15 @@ def examples_of(records: Sequence[Any], collate: Collate, length: int | None = N
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
-def padded(collator: Collate, length: int | None) -> Collate:
-    """The collator, set to pad every record to a public number of tokens."""
-    if length is None:
+def padded(collator: Collate, length: int | None, *, several: bool = False) -> Collate:
+    """The collator, set to pad every record to a public number of tokens.
+
+    With several lengths, records that come padded to the greatest will do.
+    """
+    can_pad = hasattr(collator, "pad_to_multiple_of")
+    if length is None or (several and not can_pad):
         return collator
-    if not hasattr(collator, "pad_to_multiple_of"):
+    if not can_pad:
         raise ArgumentError(
             "max_length",
             "None with a collator that has no setting pad_to_multiple_of",

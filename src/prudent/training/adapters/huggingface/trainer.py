@@ -262,7 +262,7 @@ class PrivateTrainer(Uncopied, Trainer):
     def _reading(self) -> tuple[Any, Row]:
         """The collator of one record, and the tensors of public ones."""
         greatest = self._lengths[-1] if self._lengths else None
-        collator = padded(self.data_collator, greatest)
+        collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
         records = [without(record, self._column) for record in public]
