@@ -285,6 +285,8 @@ class Captured:
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             for generator, state in before:
                 _renew(generator, state)
+            if self._pool is not None:  # it cannot be used again while a part of it is held
+                self._pool = torch.cuda.graph_pool_handle()
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result)

@@ -481,7 +481,7 @@ class Step:
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         if len(types) == 1:
-            flat = flat.to(*types)  # one kernel instead of one per parameter
+            flat = flat.to(dtype=next(iter(types)))  # one kernel instead of one per parameter
         parts = torch.split(flat, [value.numel() for value in total.values()])
         for parameter, value, part in zip(trained.values(), total.values(), parts, strict=True):
             gradient = part.view(value.shape).to(parameter.dtype)

@@ -180,7 +180,7 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
     for place, length in enumerate(lengths):
         own = (part.valid & (places == place)).nonzero().flatten()
         empty = place == 0 and not part.valid.any()  # a step has a piece at least
-        for chosen in own.split(count) if len(own) or empty else ():
+        for chosen in torch.split(own, count) if len(own) or empty else ():
             more = count - len(chosen)
             rows = (chosen[:, None] * slots + torch.arange(slots)).flatten()
             inputs = {
@@ -266,7 +266,7 @@ def padded(collator: Collate, length: int | None, *, several: bool = False) -> C
             got=length,
             hint="Let the collator itself pad to a fixed length.",
         )
-    fixed = copy.copy(collator)
+    fixed: Any = copy.copy(collator)
     fixed.pad_to_multiple_of = length
     if hasattr(fixed, "padding"):
         fixed.padding = True
