@@ -11,6 +11,7 @@ import ibis.expr.types as ir
 from prudent.release.columns.dialects import (
     backend_name,
     call,
+    computed_once,
     double,
     legible,
     limb_bits,
@@ -131,16 +132,17 @@ def _inside(
     step = _rounded(rows.value, factor, tiny)
     if not (isinstance(middle, float) and middle == 0):
         step = step - whole(middle)
-    return rows.select(
+    steps = rows.select(
         *keys_of(rows),
         step=ibis.cases((rows.value.between(number(low), number(high)), step)),
         below=rows.value < number(low),
     )
+    return computed_once(steps)
 
 
 def _counts_around(rows: ir.Table) -> dict[str, ir.Value]:
-    # A sum of truth values is faster than a count of filtered rows.
-    return {"records": rows.count(), "inside": rows.step.count(), "below": rows.below.sum()}
+    below = rows.count(where=rows.below)
+    return {"records": rows.count(), "inside": rows.step.count(), "below": below}
 
 
 def aggregated(rows: ir.Table, **sums: ir.Value) -> ir.Table:
@@ -171,7 +173,7 @@ def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Expr:
 def fullest_points(rows: ir.Table, *, within: int, **lattice: Given) -> ir.Expr:
     """The points of the lattice that hold nearly as many records as the fullest."""
     keys = keys_of(rows)
-    steps = rows.select(*keys, step=steps_of(rows.value, **lattice))
+    steps = computed_once(rows.select(*keys, step=steps_of(rows.value, **lattice)))
     groups = steps.group_by([*keys, "step"]).aggregate(records=lambda t: t.count())
     most = groups.records.max().over(ibis.window(group_by=keys))
     fullest = groups.mutate(most=most)
@@ -190,7 +192,7 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
         finite = rows.value.abs() < double(math.inf)
         raised = ibis.cases((finite, raised), else_=rows.value)
     keys = keys_of(rows)
-    found = rows.select(*keys, raised=raised)
+    found = computed_once(rows.select(*keys, raised=raised))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 

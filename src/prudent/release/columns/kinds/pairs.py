@@ -6,7 +6,7 @@ import attrs
 import ibis.expr.types as ir
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import limb_bits
+from prudent.release.columns.dialects import computed_once, limb_bits
 from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
 from prudent.release.columns.scales import Scale
 from prudent.release.columns.table_columns import TableColumn, joined, one_row, only
@@ -91,11 +91,12 @@ def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.
         return {name.removesuffix(which): given[name] for name in given if name.endswith(which)}
 
     one, two = lattice("_one"), lattice("_two")
-    rows = rows.select(
+    steps = rows.select(
         *keys_of(rows),
         one=steps_of(rows.value, **one) - whole(one["first"]),
         two=steps_of(rows.other, **two) - whole(two["first"]),
     )
+    rows = computed_once(steps)
     bits = limb_bits(rows, factors=2)
     first = limbs_of(rows.one, wide, bits)
     second = limbs_of(rows.two, high, bits)
