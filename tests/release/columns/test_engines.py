@@ -141,6 +141,16 @@ def test_the_same_releases_from_duckdb() -> None:
     check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
 
 
+@pytest.mark.parametrize("kind", ["double precision", "real"])
+def test_groups_of_doubles_are_found_in_postgres(postgres_table: Any, kind: str) -> None:
+    held = [0.5, 0.5, -0.0, 0.0, 0.0, float("inf"), float("nan"), None]
+    where = postgres_table({"g": kind}, [(each,) for each in held])
+    groups = open_private_groups(by="g", **where)
+    assert groups.counts() == {0.5: 2, 0.0: 3, float("inf"): 1}
+    sizes = {name: column.count() for name, column in groups.columns([0.0, float("inf")]).items()}
+    assert sizes == {0.0: 3, float("inf"): 1}
+
+
 @pytest.mark.unhurried
 def test_the_same_releases_from_postgres(postgres_table: Any) -> None:
     table = flights(FLIGHTS).slice(0, 20_000)

@@ -279,6 +279,7 @@ class ArrayColumn:
         column = _array(values)
         if column is None:
             raise ArgumentError("values", "one-dimensional", shown="no array")
+        column = conversions.real(column)
         if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale

@@ -295,12 +295,10 @@ class TableColumn:
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         """See `Column`."""
-        if self.typed(categories) != list(categories):
-            # Ties are broken by order, and the order of strings is not that of other types.
-            raise ArgumentError("categories", f"of type {self._type}", got=categories)
         found: list[int] = []
-        for start in range(0, len(categories), _AT_ONCE):
-            some = categories[start : start + _AT_ONCE]
+        stored = self.listed(categories)
+        for start in range(0, len(stored), _AT_ONCE):
+            some = stored[start : start + _AT_ONCE]
             row = self._ask(queries.how_many_of_each, categories=some)
             found.extend(value for (value,) in row.values())
         return np.array(found, np.int64)
@@ -312,6 +310,22 @@ class TableColumn:
     def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
         """Convert public values, perhaps given as strings, to the type of this column."""
         return [typed(value, self._type, "categories") for value in values]
+
+    def listed(self, categories: Sequence[Hashable]) -> list[PublicValue]:
+        """The values of a public list as they are stored, in the order of the list.
+
+        A column of texts takes numbers by their text: one text among the integers of a pandas frame
+        makes all of them texts.
+
+        Raises:
+            ArgumentError: if one is not of the type of the column, or two are the same.
+        """
+        found = self.typed(categories)
+        if len(set(found)) < len(found) or not (
+            self._type.is_string() or found == list(categories)
+        ):
+            raise ArgumentError("categories", f"of type {self._type}, each once", got=categories)
+        return found
 
     def _image(self, found: Any) -> Any:
         return image(found, self._type, encoding(self._rows))
