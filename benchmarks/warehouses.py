@@ -6,7 +6,7 @@
 `measure` makes a table of two columns of log-normal doubles and one of forty words inside the
 engine and asks it, in one client process per engine and size, each of `QUESTIONS` and the engine's
 own exact answer of the same kind, `--rounds` times in turns after a first one that warms the
-process up. What is compared are processor seconds, of the client and of the engine's processes
+process up; with `--rounds 0` only the first. What is compared are processor seconds, of the client and of the engine's processes
 together: other work on the machine changes them less than the time on the clock, and an engine
 that uses more cores gains nothing. PostgreSQL is a server of its own with the settings it is
 installed with; Spark is a cluster of its own with two workers
@@ -212,7 +212,7 @@ def client(engine: str, rows: int, where: str, rounds: int, questions: list[str]
                     after = traffic.queries, traffic.rows, traffic.bytes
                     out = [now - then for now, then in zip(after, before, strict=True)]
                     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-                    if turn:  # the first warms the process up: it calibrates and imports
+                    if turn or not rounds:  # the first warms the process up: it calibrates and imports
                         line = [engine, rows, name, round(seconds, 3), round(used, 3), *out, peak]
                         print(json.dumps(dict(zip(FIELDS, line, strict=True))), flush=True)
 

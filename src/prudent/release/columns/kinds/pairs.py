@@ -10,7 +10,7 @@ from prudent.release.columns.dialects import computed_once, limb_bits
 from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
 from prudent.release.columns.scales import Scale
 from prudent.release.columns.table_columns import TableColumn, joined, one_row, only
-from prudent.release.columns.together.asking import Given, joint, keys_of, whole
+from prudent.release.columns.together.asking import Given, keys_of, whole
 from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 
 
@@ -83,8 +83,7 @@ class PairColumn(TableColumn):
         )
 
 
-@joint
-def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Expr:
+def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Table:
     """The sums of two columns, clipped and moved to lattices, of their squares and products."""
 
     def lattice(which: str) -> dict[str, Given]:
