@@ -92,6 +92,7 @@ def test_without_an_interval_all_of_epsilon_goes_to_the_value() -> None:
     assert price(0.95) == pytest.approx(0.9)
     assert price(0) == 1.0
     found = quantile(INCOMES, p="0.9", epsilon=1.0, confidence=0, noise=ReproducibleNoise(1))
-    assert found.usual_interval is None and "interval" not in str(found)
+    assert found.usual_interval is None
+    assert "interval" not in str(found)
     with pytest.raises(ValueError, match="Expected a number released with an interval"):
         found.interval()
