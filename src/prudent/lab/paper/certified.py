@@ -135,7 +135,8 @@ class Measured:
         counts = _with_noise(noise, *honest)
         step = max(1, len(self.test) // _PLANNED)
         seen, public = self.test[::step], self.partition
-        asked = public.weights(seen), self.truth[::step], public.cells(seen)
+        asked = public.weights(seen), self.truth[::step]
+        target = Target(counts, public.sizes, *honest, *asked, public.cells(seen))
         return min(
             _percent(_labels(self.weights, attack.applied(counts)) == self.truth)
             for attack in best_attacks(
