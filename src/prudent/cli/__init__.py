@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # Imports make many objects and no garbage: looking for it is a tenth of a release's time.
     gc.set_threshold(500_000)
+    display.write_everywhere()
     given = sys.argv[1:] if arguments is None else list(arguments)
     first = given[0] if given else ""
     known = first in needs.MODULES or first in needs.plugins("commands")

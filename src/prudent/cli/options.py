@@ -69,6 +69,9 @@ def read_whole_number(text: str | int) -> int:
         raise typer.BadParameter(f"expected a whole number, got {text!r}.") from None
 
 
+read_whole_number.__name__ = "whole number"  # as which help shows the type of an argument
+
+
 # What is read, and whom to charge.
 Source = Annotated[
     str | None,

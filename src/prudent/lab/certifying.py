@@ -21,13 +21,17 @@ from prudent.certify.attacks import (
     changed_at,
     empirical_radii,
 )
-from prudent.certify.baselines import RECORDS_RAMP, certified_by_others
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
-from prudent.certify.codes import Codes
 from prudent.certify.known import Known
-from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
+from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.certify.radius import UNTOUCHABLE, Whole, decided
-from prudent.certify.report import CertifyResult, median_radius, shares
+from prudent.certify.report import (
+    RECORDS_RAMP,
+    CertifyResult,
+    certified_by_others,
+    median_radius,
+    shares,
+)
 from prudent.records.arrays import parts
 from prudent.release.failures import SourceError, withheld
 from prudent.release.noise import Distribution, Noise, SecureNoise

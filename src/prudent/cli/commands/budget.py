@@ -238,7 +238,7 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
         ("releases chosen", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
-        ("still fits", Offer.sentence(offers) + _their_delta(balance)),
+        ("still fits", Offer.sentence(offers) + (_their_delta(balance) if offers else "")),
         ("as one release", str(balance.fits)),
         ("digest", balance.digest),
     ]

@@ -14,7 +14,7 @@ from prudent.cli.errors import Fault, tell
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
-    from prudent.estimators.linear_model import LinearModel
+    from prudent.estimators.linear import LinearModel
 
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -139,10 +139,10 @@ def _estimator(
     if model is Model.MEDIAN:
         if r2:
             raise ValueError("--r2: expected with --model linear or ridge, got median.")
-        return QuantileRegressor(0.5, epsilon, delta, certify=certify, ledger=ledger)
+        return QuantileRegressor(0.5, epsilon=epsilon, delta=delta, certify=certify, ledger=ledger)
     if model is Model.RIDGE:
-        return Ridge(alpha, epsilon, delta, r2=r2, certify=certify, ledger=ledger)
-    return LinearRegression(epsilon, delta, r2=r2, certify=certify, ledger=ledger)
+        return Ridge(alpha, epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
+    return LinearRegression(epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
 
 
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:

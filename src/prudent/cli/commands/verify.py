@@ -46,7 +46,7 @@ def verify(
     except (DamagedFileError, NewerFormatError) as error:
         tell(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
-    except (ValueError, ImportError):  # of an option, or of what is not installed
+    except (ValueError, ImportError, OSError):  # of an option, of what is not installed, of a file
         raise
     except Exception as error:
         text = "Could not check the receipt, by a bug of this program: nothing is said about it."

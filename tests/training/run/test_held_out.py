@@ -14,8 +14,8 @@ from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, WorstOfDpEvent
 from prudent.accounting.group_privacy import event_at_distance
 from prudent.records.people import Unit
 from prudent.training import Execution, Key, Step, fit
-from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.run.charging import _steps
+from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.run.opened_run import OpenedRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::prudent._warning.PredictableNoiseWarning")

@@ -24,9 +24,8 @@ from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
 from prudent.training.parallel.sharding import has_shards, rest, without_gathering
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, HeldOutMetric, Plan
 from prudent.training.step import SUM_ROUNDING, Step
-from prudent.training.watch import HeldOut, HeldOutMetric
 
 BATCH = 128
 """Number of held-out records that run forward at once, unless said otherwise."""
@@ -48,26 +47,17 @@ class HeldOutRecords:
 
     A value is a function of its record up to the rounding of matrix products, as norms are in
     training: records run under `vmap`, in batches of one shape.
-
-    Attributes:
-        settings: What is released.
-        reader: Reads the records.
-        members: The records of each person; without a unit every record is alone.
-        score: Maps outputs and targets of a batch to one value per record.
-        split: Makes inputs and targets of a batch of the reader.
-        batch: Number of records that run forward at once.
-        autocast: The type in which the model runs, as in training.
-        data: The fingerprint of all this, computed when it is needed. Secret.
     """
 
-    settings: HeldOut
-    reader: RecordReader | TensorReader
+    settings: HeldOut  # what is released
+    reader: RecordReader | TensorReader  # reads the records
+    # The records of each person; without a unit every record is alone.
     members: Sequence[Sequence[int]]
-    score: Loss
-    split: Callable[[Any], tuple[Any, Any]]
-    batch: int
-    autocast: torch.dtype | None
-    data: Callable[[], str]
+    score: Loss  # maps outputs and targets of a batch to one value per record
+    split: Callable[[Any], tuple[Any, Any]]  # makes inputs and targets of a batch of the reader
+    batch: int  # number of records that run forward at once
+    autocast: torch.dtype | None  # the type in which the model runs, as in training
+    data: Callable[[], str]  # The fingerprint of all this, computed when it is needed. Secret.
 
     @classmethod
     def of(
