@@ -138,9 +138,7 @@ class Measured:
         target = Target(counts, public.sizes, *honest, *asked, public.cells(seen))
         return min(
             _percent(_labels(self.weights, attack.applied(counts)) == self.truth)
-            for attack in best_attacks(
-                Target(counts, public.sizes, *honest, *asked), int(bad.sum())
-            )
+            for attack in best_attacks(target, int(bad.sum()))
             if attack.name != "removal"  # bad records are drawn, not chosen: none can be removed
         )
 
