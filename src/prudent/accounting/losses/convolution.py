@@ -302,16 +302,14 @@ def chords_of(worst: Dominating, right: Array, left: Array, *, adding: bool, upp
 
 
 def mirrored_chords(right: Profile, left: Profile, limit: float, *, upper: bool) -> Chords:
-    """As `chords_of`, from the profiles of this direction and of the opposite one."""
+    """As `chords_of`, from the profiles of this direction and of the opposite one.
+
+    Chords are above the profile (`upper`) or below it, its evaluation error included.
+    """
     losses = np.append(-left[0][:0:-1], right[0])
     zero = len(left[0]) - 1
     # Left of zero a profile is 1 - e^ε plus e^ε times that of the opposite direction at -ε.
     excess = np.append(left[1][:0:-1] * np.exp(losses[:zero]), np.minimum.accumulate(right[1]))
-    return bounded(excess, zero, losses, limit, upper=upper)
-
-
-def bounded(excess: Array, zero: int, losses: Array, limit: float, *, upper: bool) -> Chords:
-    """Return chords above (`upper`) or below a profile, including its evaluation error."""
     error = evaluation_error(excess, losses)
     if upper:
         return joined(excess + error, zero, losses)
