@@ -150,7 +150,7 @@ class _Walk:
                     self._global(name, function.__globals__[name], names)
 
     def _global(self, name: str, value: Any, names: list[str]) -> None:
-        """Adds a global of a function; of a module that is not installed, what the function names."""
+        """Adds a global of a function; of a module that is not installed, what this one names."""
         self._say("global", name)
         if not isinstance(value, types.ModuleType) or _package(value.__name__) is not None:
             self._add(value)
