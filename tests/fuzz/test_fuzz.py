@@ -98,8 +98,8 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "lab/feature_files/sentences.py",  # comes with the package
         "lab/paper/report/page.py",  # comes with the package
         "lab/paper/results.py",  # results
-        "lab/paper/runs/jobs.py",  # comes with the package; grid
-        "lab/paper/runs/grid.py",  # written beside the results by the same run
+        "lab/paper/jobs.py",  # comes with the package; grid
+        "lab/paper/grid.py",  # written beside the results by the same run
         "budget/allowance.py",  # known ledgers
         "budget/charges.py",  # ledger rows
         "receipts/receipt.py",  # receipt

@@ -324,9 +324,11 @@ def _sharpness(with_real: Whole, radii: Whole) -> float:
 
 
 def read(dataset: str) -> tuple[Part, Part]:
-    """The training and the test records of a data set of `RAW`."""
-    from prudent.lab.datasets import read_arrays
+    """The training and the test records of a data set; those of `RAW` as they are stored."""
+    from prudent.lab.datasets import load, read_arrays
 
+    if dataset not in RAW:
+        return load(dataset).arrays
     train, test = ((x, y.astype(np.int64)) for x, y in read_arrays(dataset))
     return thinned(train, 0, _CENSUS_KEPT) if dataset == "census" else train, test
 

@@ -216,7 +216,7 @@ _EVENTS = {
 }
 _CERTIFICATES = {
     "distance": ("a noisy distance", "release.certificates"),
-    "votes": ("noisy votes", "estimators.aggregation.votes"),
+    "votes": ("noisy votes", "estimators.aggregation.answers"),
     "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
 }
 
