@@ -36,10 +36,6 @@ _NOT_CODE = {
 """Members of a class that do not change what it does."""
 
 
-class UnknownError(Exception):
-    """Something that has no fingerprint."""
-
-
 def fingerprint(*values: Any, restored: Any = None) -> str:
     """The fingerprint of some values together; empty if one of them has none.
 
@@ -263,7 +259,7 @@ def _is_member(function: types.FunctionType) -> bool:
 
 
 def _unknown(value: Any) -> Any:
-    raise UnknownError(type(value).__name__)
+    raise TypeError(f"{type(value).__name__} has no fingerprint.")
 
 
 def _named(module: str, name: str) -> Any:

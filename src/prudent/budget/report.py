@@ -36,21 +36,13 @@ _FEW = 1e-3  # relative difference of prices below which they are said to be equ
 
 @attrs.frozen(kw_only=True, slots=False)
 class BudgetReport:
-    """What was asked of one data set, at which price, what is left, and what it protects.
+    """What was asked of one data set, at which price, what is left, and what it protects."""
 
-    Attributes:
-        balance: Where the budget stands.
-        charges: Every charge, oldest first.
-        offers: What still fits.
-        integrity: What following the hashes and pricing every charge again has shown.
-        intact: Whether that found nothing wrong.
-    """
-
-    balance: Balance
-    charges: Sequence[Charge]
-    offers: Sequence[Offer]
-    integrity: str
-    intact: bool
+    balance: Balance  # where the budget stands
+    charges: Sequence[Charge]  # every charge, oldest first
+    offers: Sequence[Offer]  # what still fits
+    integrity: str  # what following the hashes and pricing every charge again has shown
+    intact: bool  # whether that found nothing wrong
 
     @classmethod
     def of(cls, ledger: Ledger, digest: str | None = None) -> "BudgetReport":

@@ -101,10 +101,6 @@ def _is_empty(rows: Any) -> bool:
     return 0 in shape if shape is not None else hasattr(rows, "__len__") and not len(rows)
 
 
-def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
-    return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
-
-
 def partition_of(
     features: Any, landmarks: Any, ramp: tuple[float, float] | None, width: int | None, classes: int
 ) -> Partition:
@@ -115,7 +111,8 @@ def partition_of(
     counted = isinstance(landmarks, int)
     if isinstance(features, str):
         if features in SHIPPED and (counted or landmarks is None):
-            return _ramped(shipped_landmarks(features), ramp)
+            shipped = shipped_landmarks(features)
+            return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
         features = named(features)
     if hasattr(features, "cells"):
         return features  # type: ignore[no-any-return]

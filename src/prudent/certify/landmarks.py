@@ -191,20 +191,13 @@ def _checked_ramp(ramp: Any) -> tuple[float, float]:
 
 @attrs.frozen(eq=False)
 class Landmarks:
-    """A partition by landmarks.
+    """A partition by landmarks."""
 
-    Attributes:
-        features: From records to codes.
-        codes: Of the landmarks.
-        ramp: Cosines, less crowding, up to which a landmark has no weight, and from which on it
-            has all.
-        crowding: Of the landmarks; None: cosines count as they are.
-    """
-
-    features: Features
-    codes: Codes
+    features: Features  # from records to codes
+    codes: Codes  # of the landmarks
+    # Cosines, less crowding, up to which a landmark has no weight, and from which on it has all.
     ramp: tuple[float, float] = attrs.field(default=(0.1, 0.35), converter=_checked_ramp)
-    crowding: Crowding | None = None
+    crowding: Crowding | None = None  # of the landmarks; None: cosines count as they are
 
     def __attrs_post_init__(self) -> None:
         if self.codes.ndim != 2 or not len(self.codes):

@@ -126,11 +126,7 @@ _HEADER = ("Receipt", "What was asked", "Guarantee", "For", "Verdict")
 
 
 def officers_page(found: Mapping[str, tuple[Receipt, str]]) -> str:
-    """A page on several receipts for whoever answers for the data, as Markdown.
-
-    Args:
-        found: For the name of each file, the receipt and what checking it found.
-    """
+    """A page on receipts, by file and with what checking them found, as Markdown."""
     lines = ["# Privacy report on receipts", "", *table(_HEADER, _rows(found)), "", _total(found)]
     return "\n".join([*lines, ""])
 

@@ -213,12 +213,7 @@ class Parts:
         return sum(count for _, count in self.laws)
 
     def prepared(self, tail: float, accuracy: float) -> Callable[[float], float]:
-        """A function of proved bounds on δ.
-
-        Args:
-            tail: What the ends of grids may cost.
-            accuracy: The grid, relative to the deviation of a loss.
-        """
+        """Proved bounds on δ; `tail` is what the ends of grids may cost, `accuracy` their grain."""
         if not self.laws:
             return lambda epsilon: 0.0
         ways = [self.way(tail, accuracy, adding=adding) for adding in (False, True)]

@@ -86,9 +86,7 @@ class Composition:
     def directed_profiles(self, epsilon: Array, *, quick: bool = False) -> tuple[Array, Array]:
         """Bounds on δ at many ε >= 0, for removing a record and for adding one.
 
-        Args:
-            epsilon: The ε.
-            quick: Use fewer distributions: several times as fast, and as tight unless δ is tiny.
+        Fewer distributions, if `quick`, are several times as fast, and as tight unless δ is tiny.
         """
         if not self.parts:
             return np.zeros(len(epsilon)), np.zeros(len(epsilon))
@@ -150,12 +148,7 @@ class Composition:
         ]
 
     def sampled(self, rate: float, *, quick: bool = False) -> Dominating:
-        """The pairs of the composition run on a Poisson sample, bounded on the same side.
-
-        Args:
-            rate: The sampling rate; 1 is the composition itself.
-            quick: Use fewer distributions, as in `directed_profiles`.
-        """
+        """The pairs of the composition run on a Poisson sample, bounded on the same side."""
         match self.parts:
             case ((Dominating() as worst, 1),) if rate == 1:
                 return worst
@@ -310,9 +303,7 @@ class LossSum:
     def everywhere(self, *, quick: bool = False, tail: float | None = None) -> Iterator[LossTable]:
         """Yield distributions at several tilts, so that one of them is accurate at each ε.
 
-        Args:
-            quick: Use fewer tilts and a coarser grid, accurate unless δ is tiny.
-            tail: Mass beyond which the losses of all runs count as infinite; very small if None.
+        A mass of `tail` of all runs counts as infinite; a very small one if that is None.
         """
         scan = self._scan(_WHOLE_TAIL if tail is None else tail / self.runs)
         reach = float(scan.caps[-1])
@@ -437,11 +428,7 @@ def _window_size(terms: list[LatticeDistribution], tilt: float, log_scale: float
 
 
 def tabulated(worst: Dominating, *, upper: bool, spacing: float = _TABLE_SPACING) -> Dominating:
-    """Replace many pairs by one table of their maximum, before sampling.
-
-    The table consists of chords over a few thousand losses, so it remains an upper or a lower
-    bound, as `upper` says.
-    """
+    """Replace many pairs, before sampling, by chords of their maximum: a bound as `upper` says."""
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
     pair = tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper, spacing=spacing)

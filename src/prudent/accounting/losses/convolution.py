@@ -163,12 +163,7 @@ def convolved(terms: Sequence[LatticeDistribution], tilt: float, *, upper: bool)
 
 
 def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
-    """The probability that some of several independent losses is infinite.
-
-    Args:
-        masses: The probability that a loss is infinite and its number of runs, for each
-            distribution.
-    """
+    """The probability that some independent loss is infinite, from that of one and its runs."""
     if any(mass >= 1 for mass, _ in masses):
         return 1.0
     return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))

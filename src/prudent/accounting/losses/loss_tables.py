@@ -310,12 +310,7 @@ class TradeOff:
         return TradeOff(self.backward, self.forward)
 
     def least(self, u: Array | float, rest: Array | float | None = None) -> Array:
-        """The greatest of the bounds over all t, up to rounding.
-
-        Args:
-            u: Probabilities under P.
-            rest: 1 - u, where that is known more precisely.
-        """
+        """The greatest bounds over all t, up to rounding; `rest` is 1 - u, if known better."""
         u, rest = np.asarray(u), np.asarray(1 - u if rest is None else rest)
         flat = self._flat(u[..., None], ...).max(axis=-1)
         steep = self._steep(rest[..., None], ...).max(axis=-1)

@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.estimators.aggregation.answers import MOST_PARTS, AggregateRequest, Medians, Votes
 from prudent.estimators.aggregation.parts import open_records
 from prudent.receipts.making import ReceiptTarget
