@@ -31,7 +31,7 @@ from prudent.budget import LedgerLike
 from prudent.estimators.aggregation.answers import MOST_PARTS, AggregateRequest, Medians, Votes
 from prudent.estimators.aggregation.parts import open_records
 from prudent.receipts.making import ReceiptTarget
-from prudent.records.seeds import Seeds, generators_kept, seed_generators
+from prudent.records import Seeds, generators_kept, seed_generators
 from prudent.release.charging import charge
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of
