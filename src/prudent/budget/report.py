@@ -27,9 +27,7 @@ from prudent.receipts.pages import table as table_lines
 if TYPE_CHECKING:
     from prudent.accounting.relations import Relation
 
-PRIORS = (0.01, 0.1, 0.5)
-"""Prior beliefs, before and after which an attacker's chances are given."""
-
+PRIORS = (0.01, 0.1, 0.5)  # prior beliefs, before and after which an attacker's chances are given
 _POINTS = 50  # of the curve
 _FEW = 1e-3  # relative difference of prices below which they are said to be equal
 

@@ -30,12 +30,8 @@ from prudent.certify.landmarks import (
 )
 from prudent.records.arrays import Classes, declared_width, parts
 
-FORMAT = 1
-"""Format number of saved classifiers."""
-
-ROWS = 1024
-"""Records or queries that are mapped at a time, to save memory."""
-
+FORMAT = 1  # format number of saved classifiers
+ROWS = 1024  # records or queries that are mapped at a time, to save memory
 _MOST_CLASSES = 10**6
 _MOST_LANDMARKS = 1_000_000
 

@@ -25,12 +25,8 @@ from prudent._validate import ArgumentError
 from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.records.arrays import NONE
 
-SCALE = 4095
-"""The greatest length of a code; its square is below 2²⁴."""
-
-NEAREST = 50
-"""How many landmarks the crowding of a place is measured by."""
-
+SCALE = 4095  # the greatest length of a code; its square is below 2²⁴
+NEAREST = 50  # how many landmarks the crowding of a place is measured by
 Codes = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 

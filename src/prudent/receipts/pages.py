@@ -18,9 +18,7 @@ if TYPE_CHECKING:  # whoever checks a receipt needs no accountant
 
     from prudent.accounting.relations import Relation
 
-YOURS = "**open: yours to answer**"
-"""Marks what no receipt can say."""
-
+YOURS = "**open: yours to answer**"  # marks what no receipt can say
 _ADJACENCY = {
     "add-remove": "data sets that differ by adding or removing {some}",
     "zero-out": "data sets that differ by blanking out {some}; their number is public",

@@ -54,8 +54,7 @@ class Seeds:
         return hashlib.blake2b(content, key=self.secret, digest_size=16).digest()
 
 
-PUBLIC = Seeds(b"public")
-"""Seeds for reading records outside of a step, such as to find their form."""
+PUBLIC = Seeds(b"public")  # seeds for reading records outside of a step, such as to find their form
 
 
 def seed_generators(seed: int) -> None:

@@ -29,12 +29,8 @@ from prudent.records import PUBLIC, Seeds, generators_kept, seed_generators
 from prudent.records.containers import digest
 from prudent.records.form import Form, Row, StructureError, row_of
 
-Collate = Callable[[list[Any]], Any]
-"""Makes a batch of a list of items."""
-
-TRIES = 8
-"""So many records show whether code and data fit as a whole."""
-
+Collate = Callable[[list[Any]], Any]  # makes a batch of a list of items
+TRIES = 8  # so many records show whether code and data fit as a whole
 _REPEATS = 3
 
 Part = TypeVar("Part")

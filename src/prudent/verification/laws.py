@@ -17,9 +17,7 @@ import attrs
 import numpy as np
 from flint import acb, arb
 
-Profile: TypeAlias = Callable[[arb], arb]
-"""δ of one direction, at every real ε."""
-
+Profile: TypeAlias = Callable[[arb], arb]  # δ of one direction, at every real ε
 _Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 _MOST_POINTS = 2**20

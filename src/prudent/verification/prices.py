@@ -27,9 +27,7 @@ from prudent.verification.pairs import (
     worst_of,
 )
 
-TOLERANCE = 1e-3
-"""How much more than the claim a check on a grid may show, as a fraction of ε."""
-
+TOLERANCE = 1e-3  # how much more than the claim a check on a grid may show, as a fraction of ε
 _ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
 
 _ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed

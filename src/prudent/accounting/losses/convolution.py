@@ -53,9 +53,7 @@ from prudent.accounting.losses.loss_tables import (
 )
 from prudent.accounting.losses.pairs import Dominating
 
-LARGEST_SIZE = 2**22
-"""Largest number of points of a window."""
-
+LARGEST_SIZE = 2**22  # largest number of points of a window
 _OUTSIDE = 1e-14  # tilted mass that may lie outside a window on each side
 _BINS = 2048  # number of bins to which distributions are thinned for Chernoff bounds
 _NEGLIGIBLE = -90.0  # powers with a smaller logarithm are replaced by zero

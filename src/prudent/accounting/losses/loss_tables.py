@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-UNIT = 2.0**-53
-"""The unit roundoff u of double precision."""
-
+UNIT = 2.0**-53  # the unit roundoff u of double precision
 _EVALUATION = 64.0
 """Error bound of an evaluated profile, in u times the sum of the two tails whose difference it is;
 an eighth of it is added for each unit of |ε| (rounding of the argument). Checked against mpmath."""
