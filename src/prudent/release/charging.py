@@ -11,7 +11,7 @@ import attrs
 from prudent import _validate
 from prudent._redaction import redacted
 from prudent._rounding import nearest, rounded_up
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.release.joins import names_of
 from prudent.release.outcome import Refused

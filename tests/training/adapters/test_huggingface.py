@@ -30,8 +30,8 @@ from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
+from prudent.records import PUBLIC
 from prudent.records.reader import checked
-from prudent.records.seeds import PUBLIC
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.adapters.huggingface import PrivateTrainer, reach
 from prudent.training.adapters.huggingface.records import (

@@ -9,7 +9,7 @@ import attrs
 
 from prudent import _validate
 from prudent._rounding import rounded_up
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit

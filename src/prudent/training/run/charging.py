@@ -10,7 +10,7 @@ import dp_accounting as dp
 
 from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
-from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
+from prudent.budget import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import receipt_of
 from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt

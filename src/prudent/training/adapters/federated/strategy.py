@@ -13,7 +13,7 @@ from torch import Tensor
 
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.receipts.receipt import Receipt
 from prudent.records.form import Form, Leaf

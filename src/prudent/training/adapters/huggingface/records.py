@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from prudent._validate import ArgumentError
+from prudent.records import Seeds
 from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import Collate, RecordReader
-from prudent.records.seeds import Seeds
 from prudent.training.sampling import PoissonSampler
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU

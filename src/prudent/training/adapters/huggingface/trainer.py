@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.receipts.receipt import Receipt
 from prudent.records.containers import digest
