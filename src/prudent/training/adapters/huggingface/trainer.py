@@ -27,7 +27,6 @@ from prudent.records.reader import RecordReader, checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
     LogicalBatch,
-    LogicalDraws,
     LogicalRecords,
     PhysicalBatch,
     Row,
@@ -54,7 +53,7 @@ from prudent.training.run.checkpoint import save_checkpoint
 from prudent.training.run.held_out import HeldOutRecords, check_held_out
 from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
-from prudent.training.sampling import PoissonSampler
+from prudent.training.sampling import Draws, PoissonSampler, unchanged
 from prudent.training.step import Step
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
@@ -230,6 +229,7 @@ class PrivateTrainer(Uncopied, Trainer):
         """A loader of Poisson batches."""
         collate, examples = self._reading()
         steps = settings.steps_per_epoch(self.plan)
+        # An epoch that is resumed starts from its beginning; the loader skips what was taken.
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             self._count,
@@ -250,8 +250,8 @@ class PrivateTrainer(Uncopied, Trainer):
                 unit=self._unit,
                 people=self._people,
             ),
-            batch_sampler=LogicalDraws(sampler, steps, lambda: int(self.state.global_step)),
-            collate_fn=_as_it_is,
+            batch_sampler=Draws(sampler, steps, lambda _: self.state.global_step // steps * steps),
+            collate_fn=unchanged,
             num_workers=workers,
             persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
             prefetch_factor=self.args.dataloader_prefetch_factor,
@@ -660,7 +660,3 @@ class _Follow(TrainerCallback):
         """Complete a checkpoint by the key and the state of the private step."""
         if not args.save_only_model:
             self._trainer._save_secrets(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
