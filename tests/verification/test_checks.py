@@ -62,7 +62,7 @@ def model(path, ledger):
     from prudent.estimators import LinearRegression
 
     features = np.random.default_rng(0).normal(size=(3000, 2))
-    LinearRegression(2.0, 1e-6, ledger=ledger).fit(features, features[:, 0], receipt=path)
+    LinearRegression(epsilon=2.0, ledger=ledger).fit(features, features[:, 0], receipt=path)
 
 
 def training(path, ledger):
@@ -237,7 +237,7 @@ def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
 
     path = tmp_path / "answer.json"
     features = np.random.default_rng(0).normal(size=(8000, 2))
-    fitted = LinearRegression(4.0, 1e-6, certify=0.5)
+    fitted = LinearRegression(epsilon=4.0, delta=1e-6, certify=0.5)
     fitted.fit(features, features[:, 0], receipt=path)
     receipt = Receipt.read(path)[0]
     (found,) = receipt.certificates()
@@ -360,6 +360,9 @@ def test_the_command_line_says_what_it_found(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("Refuted")
     path.write_text("nothing")
     assert main(["verify", str(path)]) == 2
+    path.unlink()
+    assert main(["verify", str(path)]) == 2
+    assert capsys.readouterr().err.endswith("answer.json: No such file or directory.\n")
 
 
 def test_a_bug_of_the_check_refutes_nothing(tmp_path, capsys, monkeypatch):

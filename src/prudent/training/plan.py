@@ -314,7 +314,9 @@ class Plan:
         delta = _SHOWN_DELTA if delta is None else delta
         done = "" if taken is None else f" ({taken:,} taken, {self.steps - taken:,} left)"
         price = f"ε ≤ {rounded_up(self.epsilon(delta))} at δ = {exact(delta)}"
-        rate = f"{self.steps:,} batches at rate {nearest(self.sampling_rate)}"
+        rate = (
+            f"{self.steps:,} batch{'es' * (self.steps != 1)} at rate {nearest(self.sampling_rate)}"
+        )
         rate += f" of {self.bands} parts in turn" if self.bands > 1 else ""
         return f"{rate}{done}: {price} for {self.relation.sentence(unit)}"
 

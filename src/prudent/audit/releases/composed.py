@@ -122,7 +122,7 @@ def regression(epsilon: float, delta: float) -> Case:
         return rows[:, :1], rows[:, 1:]
 
     def prepare(data: list[list[float]], noise: Noise) -> Run:
-        rows = ArrayRows(["x", "y"], [np.array(data)])
+        rows = ArrayRows.of(["x", "y"], np.array(data))
 
         def run() -> tuple[float, float]:
             engine = SumEngine(rows, prices, noise)

@@ -12,7 +12,7 @@ from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import receipt_of
-from prudent.receipts.model_card import ModelCard
+from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
 from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.plan import Plan

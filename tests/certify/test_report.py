@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from prudent.certify import baselines
-from prudent.certify.codes import whole
+from prudent.certify import report
+from prudent.certify.landmarks import whole
 
 
 def drawn(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -18,7 +18,7 @@ def drawn(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("votes", list(itertools.product(range(4), repeat=3)), ids=str)
 def test_a_majority_withstands_its_radius_and_no_more(votes: tuple[int, ...]) -> None:
-    (winner,), (radius,) = baselines.by_votes(np.array([votes]))
+    (winner,), (radius,) = report.by_votes(np.array([votes]))
 
     def after(records: int) -> set[int]:
         """Every winner after so many parts changed their vote."""
@@ -51,18 +51,18 @@ def test_no_change_of_few_parts_changes_a_certified_run_off() -> None:
             )
             return votes, duels
 
-        (winner,), (radius,) = baselines.by_run_off(*counted(likes))
+        (winner,), (radius,) = report.by_run_off(*counted(likes))
         for changed in itertools.combinations(range(parts), min(int(radius), 2)):
             for orders in itertools.product(itertools.permutations(range(3)), repeat=len(changed)):
                 other = likes.copy()
                 other[list(changed)] = np.array(orders).reshape(len(changed), 3)
-                assert baselines.by_run_off(*counted(other))[0][0] == winner
+                assert report.by_run_off(*counted(other))[0][0] == winner
 
 
 def test_all_rules_run_on_the_same_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baselines, "PARTS", 40)
+    monkeypatch.setattr(report, "PARTS", 40)
     (records, labels), (queries, truth) = drawn(900, 1), drawn(200, 2)
-    found = dict(baselines.certified_by_others(records, labels, queries, 3))
+    found = dict(report.certified_by_others(records, labels, queries, 3))
     assert len(found) == 4
     for winners, radii in found.values():
         assert np.mean(winners == truth) > 0.6

@@ -13,7 +13,7 @@ from typing import Any, Self
 import attrs
 
 from prudent import _validate
-from prudent.lab.paper.theory import ConditionError
+from prudent.lab.paper.theorems import ConditionError
 
 _CORRECTED = "Use the corrected theorem, which does not need it."
 

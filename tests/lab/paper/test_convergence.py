@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.convergence import CorruptedDescent
+from prudent.lab.paper.convergence import CorruptedDescent
+from prudent.lab.paper.theorems import ConditionError
 
 PLAIN = {
     "oracles": 20,

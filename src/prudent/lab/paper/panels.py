@@ -20,9 +20,9 @@ from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
 from prudent.accounting.losses.domination import case_one, dominating, noisy_margin_case
 from prudent.accounting.losses.moments import renyi_divergence
 from prudent.accounting.losses.pairs import Dominating
-from prudent.lab.paper.figures import bounds
-from prudent.lab.paper.figures.bounds import Array, Setting
-from prudent.lab.paper.theory.theorems import (
+from prudent.lab.paper import bounds
+from prudent.lab.paper.bounds import Array, Setting
+from prudent.lab.paper.theorems import (
     direct_epsilon,
     direct_epsilon_sharpened,
     plug_in_rdp,
@@ -50,13 +50,13 @@ _PROPOSALS = {"2/3": 2 / 3, "1/3": 1 / 3, "0.1": 0.1}
 _FRACTIONAL_ORDERS = np.concatenate([np.linspace(1.05, 12, 220), np.arange(12.5, 200.5, 0.5)])
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Curve:
     """One curve of a panel; NaN leaves a gap."""
 
     name: str
-    x: Array = attrs.field(eq=False)
-    y: Array = attrs.field(eq=False)
+    x: Array
+    y: Array
 
 
 @attrs.frozen
@@ -92,13 +92,13 @@ def write_csv(figure: Figure, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["figure", "panel", "curve", "x", "y"])
-        for panel in figure.panels:
-            for curve in panel.curves:
-                for x, y in zip(curve.x, curve.y, strict=True):
-                    if np.isfinite(y):
-                        writer.writerow(
-                            [figure.number, panel.title, curve.name, float(x), float(y)]
-                        )
+        writer.writerows(
+            [figure.number, panel.title, curve.name, float(x), float(y)]
+            for panel in figure.panels
+            for curve in panel.curves
+            for x, y in zip(curve.x, curve.y, strict=True)
+            if np.isfinite(y)
+        )
 
 
 def _single_release(propose: float, failure: float) -> tuple[Curve, ...]:
@@ -174,13 +174,17 @@ def _figure_2() -> Figure:
 
 def _by_order(setting: Setting) -> tuple[Curve, ...]:
     orders = np.arange(2.0, 65.0)
-    release = setting.release
+    test = LaplaceTest(setting.test_scale)
+    release = ProposeTestReleaseDpEvent(
+        setting.noise_multiplier, setting.propose, test, setting.failure
+    )
     cases = (case_one(release), noisy_margin_case(release))
+    plug_in = plug_in_rdp(orders, setting.sampling_rate, **setting.mechanism)
     exact = [renyi_divergence(case, orders, setting.sampling_rate) for case in cases]
     return (
         Curve(BLACK_BOX, orders, setting.black_box_curve(orders)),
         Curve(WHITE_BOX, orders, setting.white_box_curve(orders)),
-        Curve(PLUG_IN, orders, np.asarray(plug_in_rdp(orders, *setting.arguments))),
+        Curve(PLUG_IN, orders, np.asarray(plug_in)),
         Curve(EXACT_RENYI, orders, np.maximum(*exact)),
     )
 

@@ -6,7 +6,7 @@ import dp_accounting as dp
 import pytest
 
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT
-from prudent.receipts.model_card import ModelCard
+from prudent.receipts.pages import ModelCard
 
 EVENT = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.1)), 100)
 FACTS = {

@@ -6,7 +6,7 @@ by someone who knows the features, the noise and the test records (`certify.atta
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import attrs
 import numpy as np
@@ -14,17 +14,15 @@ import numpy.typing as npt
 
 from prudent.certify.attacks import Target, best_attacks
 from prudent.certify.classifier import CertifiedClassifier
-from prudent.certify.codes import Codes
 from prudent.certify.counts import Counts
 from prudent.certify.known import Known
-from prudent.certify.landmarks import Partition
+from prudent.certify.landmarks import Codes, Partition
 from prudent.certify.radius import Weights, Whole, scores_of
 from prudent.lab.certifying import coded_by, of_codes
-from prudent.lab.corruption import Backdoor, DataCorruption, corrupted_records, parse
+from prudent.lab.corruption import AIMED, Backdoor, DataCorruption, corrupted_mask, parse
 from prudent.lab.datasets import Dataset, load
-from prudent.lab.paper.corruptions import AIMED
+from prudent.lab.paper.jobs import Job, settings
 from prudent.lab.paper.results import Reading
-from prudent.lab.paper.runs.jobs import Job, settings
 from prudent.records.arrays import parts
 from prudent.release.noise import ReproducibleNoise
 
@@ -131,22 +129,17 @@ class Measured:
     def aimed_at(self, noise: Counts, ratio: float, seed: int) -> float:
         """Accuracy in percent after the worst attack aimed at the counts by the bad records."""
         labels = self.data.train_labels.numpy()
-        honest = np.ones(len(labels), dtype=bool)
-        honest[corrupted_records(len(labels), ratio, seed).numpy()] = False
-        counts = _with_noise(noise, self.places[honest], labels[honest])
-        chosen = self.test[:: max(1, len(self.test) // _PLANNED)]
-        target = Target(
-            counts,
-            self.partition.sizes,
-            self.places[honest],
-            labels[honest],
-            self.partition.weights(chosen),
-            self.truth[:: max(1, len(self.test) // _PLANNED)],
-            self.partition.cells(chosen),
-        )
+        bad = corrupted_mask(len(labels), ratio, seed).numpy()
+        honest = self.places[~bad], labels[~bad]
+        counts = _with_noise(noise, *honest)
+        step = max(1, len(self.test) // _PLANNED)
+        seen, public = self.test[::step], self.partition
+        asked = public.weights(seen), self.truth[::step], public.cells(seen)
         return min(
             _percent(_labels(self.weights, attack.applied(counts)) == self.truth)
-            for attack in best_attacks(target, int((~honest).sum()))
+            for attack in best_attacks(
+                Target(counts, public.sizes, *honest, *asked), int(bad.sum())
+            )
             if attack.name != "removal"  # bad records are drawn, not chosen: none can be removed
         )
 
@@ -191,8 +184,3 @@ def _cells(partition: Partition, records: Images) -> Whole:
 
 def _percent(right: npt.NDArray[np.bool_]) -> float:
     return round(100 * float(np.mean(right)), 2)
-
-
-def in_order(jobs: Sequence[Job]) -> Iterator[Job]:
-    """The jobs, one feature map after the other, so that each is applied to the records once."""
-    yield from sorted(jobs, key=lambda job: (job.features, job.dataset))

@@ -6,12 +6,12 @@ import pytest
 
 from prudent.accounting.losses.conversion import gaussian_rdp
 from prudent.accounting.losses.moments import laplace_rdp
-from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory import theorems as subsampling
-from prudent.lab.paper.theory.theorems import ptr_rdp
+from prudent.lab.paper import theorems as subsampling
+from prudent.lab.paper.theorems import ConditionError, ptr_rdp
 
 RATE = 256 / 60_000
 PAPER = {"noise_multiplier": 1.1, "propose": 0.5, "test_scale": 1.0, "failure": 1e-8}
+SMALL = {"noise_multiplier": 0.2, "propose": 0.1, "test_scale": 0.1, "failure": 1e-8}
 INSIDE = {"noise_multiplier": 8.0, "propose": 0.5, "failure": 1e-8}
 
 
@@ -245,4 +245,4 @@ def test_no_sampling_costs_nothing_and_shapes_are_kept():
     assert subsampling.black_box_rdp([[2, 3.5]], 0.0, **PAPER).tolist() == [[0, 0]]
     assert np.ndim(subsampling.black_box_rdp(2, 0.1, **PAPER)) == 0
     assert subsampling.plug_in_rdp(5, 1.0, **PAPER) == pytest.approx(ptr_rdp(5, **PAPER))
-    assert np.isfinite(subsampling.black_box_rdp(256, 0.5, 0.2, 0.1, 0.1, 1e-8))
+    assert np.isfinite(subsampling.black_box_rdp(256, 0.5, **SMALL))

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from prudent.lab.datasets import Dataset
-from prudent.lab.paper.results import read
-from prudent.lab.paper.runs import grid
-from prudent.lab.paper.runs.grid import Mark, Plans, run_jobs
-from prudent.lab.paper.runs.jobs import (
+from prudent.lab.paper import grid
+from prudent.lab.paper.grid import Mark, Plans, run_jobs
+from prudent.lab.paper.jobs import (
     PAPER_COLUMNS,
     Job,
     frontier_jobs,
@@ -18,6 +17,7 @@ from prudent.lab.paper.runs.jobs import (
     settings,
     table_jobs,
 )
+from prudent.lab.paper.results import read
 
 QUICK = (
     Job("mnist", "label:0.1", "dpsgd", (1.0,), 0),

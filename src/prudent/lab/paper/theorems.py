@@ -18,7 +18,6 @@ Composition and sampling of (ε, δ) guarantees, for comparison with Rényi acco
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,9 +27,26 @@ from prudent import _validate
 from prudent.accounting._numeric import Array, Numbers, expm1_minus, log1p_minus, orders, smallest
 from prudent.accounting.losses.conversion import gaussian_epsilon, gaussian_rdp, laplace_epsilon
 from prudent.accounting.losses.moments import laplace_rdp
-from prudent.lab.paper.theory import ConditionError
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_EXACT = "Use the exact accountant, prudent.PldAccountant, which has none."
+
+
+class ConditionError(ValueError):
+    """A bound was requested where its theorem does not hold, so it would not be a guarantee.
+
+    Args:
+        theorem: The theorem.
+        condition: The condition that fails.
+        given: What was given, and by how much it fails the condition.
+        instead: What to do instead.
+    """
+
+    def __init__(self, theorem: str, condition: str, given: str, instead: str = _EXACT) -> None:
+        super().__init__(
+            f"{theorem} needs {condition}, got {given}. "
+            f"Outside its conditions the formula is not a bound. {instead}"
+        )
 
 
 def laplace_log_moment(exponent: float, q: float, b: float) -> float:
@@ -193,47 +209,27 @@ def _white_box_case_2(order: float, factor: float, q: float, b: float) -> float:
     The last expectation is the paper's R(e) - 2 (1-q) R(e-1) + (1-q)^2 R(e-2), without its
     cancellation.
     """
-    return max(
-        _log_one_plus(laplace_log_moment(e, q, b), math.log(factor) + _log_squared_share(e, q, b))
-        for e in (order, 1 - order)
-    )
+
+    def direction(e: float) -> float:
+        moment, addend = laplace_log_moment(e, q, b), math.log(factor) + _log_squared_share(e, q, b)
+        if max(moment, addend) > 1:
+            return float(np.logaddexp(moment, addend))
+        return math.log1p(math.expm1(moment) + math.exp(addend))
+
+    return max(direction(order), direction(1 - order))
 
 
-def _log_one_plus(log_moment: float, log_addend: float) -> float:
-    if max(log_moment, log_addend) > 1:
-        return float(np.logaddexp(log_moment, log_addend))
-    return math.log1p(math.expm1(log_moment) + math.exp(log_addend))
-
-
-def black_box_rdp(
-    order: ArrayLike,
-    sampling_rate: float,
-    noise_multiplier: float,
-    propose: float,
-    test_scale: float,
-    failure: float,
-) -> Numbers:
+def black_box_rdp(order: ArrayLike, sampling_rate: float, **mechanism: float) -> Numbers:
     """Theorem 4.3 combined with the bound for any Poisson-sampled mechanism (Zhu and Wang 2019).
 
     Between two whole orders the logarithm of the moment, which is convex in the order for every
     pair and zero at order one, is bounded by the chord: a valid bound at any order above one.
+    The mechanism is as for `ptr_rdp`.
     """
-    return _sampled_curve(
-        order,
-        sampling_rate,
-        lambda a: ptr_rdp(a, noise_multiplier, propose, test_scale, failure),
-        factor=3,
-    )
+    return _sampled_curve(order, sampling_rate, mechanism, factor=3)
 
 
-def plug_in_rdp(
-    order: ArrayLike,
-    sampling_rate: float,
-    noise_multiplier: float,
-    propose: float,
-    test_scale: float,
-    failure: float,
-) -> Numbers:
+def plug_in_rdp(order: ArrayLike, sampling_rate: float, **mechanism: float) -> Numbers:
     """The curve that the paper calls a lower bound, which it is not (Errata 1, item 20).
 
     It is `black_box_rdp` without the factor 3, which is exact for a single pair that attains the
@@ -243,16 +239,11 @@ def plug_in_rdp(
     swap-symmetric pair, for which forward dominates reverse and the expansion is exact (Errata 2.2,
     Theorem B).
     """
-    return _sampled_curve(
-        order,
-        sampling_rate,
-        lambda a: ptr_rdp(a, noise_multiplier, propose, test_scale, failure),
-        factor=1,
-    )
+    return _sampled_curve(order, sampling_rate, mechanism, factor=1)
 
 
 def _sampled_curve(
-    order: ArrayLike, sampling_rate: float, curve: Callable[[Array], Numbers], factor: int
+    order: ArrayLike, sampling_rate: float, mechanism: dict[str, float], factor: int
 ) -> Numbers:
     a = orders(order)
     q = _validate.between(0, 1, sampling_rate=sampling_rate)
@@ -263,7 +254,7 @@ def _sampled_curve(
     whole = np.unique(np.concatenate([below.ravel(), above.ravel(), [2.0]]))
     last = int(whole[-1])
     terms = np.arange(2, last + 1)
-    exponent = (terms - 1) * curve(terms.astype(np.float64))
+    exponent = (terms - 1) * ptr_rdp(terms.astype(np.float64), **mechanism)
     # The weights of all terms sum to one, so one is factored out and each moment enters minus one.
     scale = np.where(terms >= 3, float(factor), 1.0)
     log_terms = exponent + np.log(scale - 1 - np.expm1(-exponent))
@@ -408,7 +399,9 @@ def ptr_rdp(
             11).
     """
     a = orders(order)
-    safe, trusting = _gaussian_curves(a, noise_multiplier, propose)
+    sigma = _validate.positive(noise_multiplier=noise_multiplier)
+    safe = gaussian_rdp(a, sigma)
+    trusting = gaussian_rdp(a, _validate.positive(propose=propose) * sigma)
     failure = _validate.between(0, 0.5, ends="(]", failure=failure)
     exponent = (a - 1) * (trusting - safe)
     near = np.log1p(failure * np.expm1(np.minimum(exponent, 1.0)))
@@ -416,11 +409,3 @@ def ptr_rdp(
     case_1 = safe + np.where(exponent < 1, near, far) / (a - 1)
     case_2 = safe + laplace_rdp(a, test_scale)
     return np.maximum(case_1, case_2)[()]
-
-
-def _gaussian_curves(
-    order: ArrayLike, noise_multiplier: float, propose: float
-) -> tuple[Numbers, Numbers]:
-    sigma = _validate.positive(noise_multiplier=noise_multiplier)
-    propose = _validate.positive(propose=propose)
-    return gaussian_rdp(order, sigma), gaussian_rdp(order, propose * sigma)

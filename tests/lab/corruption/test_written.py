@@ -5,8 +5,7 @@ import sys
 import pytest
 import torch
 
-from prudent.lab.corruption import GradientSignFlip, RandomLabelFlip
-from prudent.lab.paper.corruptions import corruption_of, written
+from prudent.lab.corruption import GradientSignFlip, RandomLabelFlip, corruption_of, written
 from prudent.lab.paper.results import read
 from tests.lab.paper.report.conftest import row
 

@@ -3,7 +3,7 @@
 A run with fixed noise reaches each (ε, accountant) at some step, so one run fills several cells:
 accuracy is evaluated at each of those steps.
 
-A user's own runs: data sets and corruptions named in a file, with the paper's methods.
+A user's own runs are of data sets and corruptions named in a file, with the paper's methods.
 
     [datasets.wine]
     like = "mnist"
@@ -29,8 +29,14 @@ import attrs
 from prudent import _formats, _validate
 from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest
-from prudent.lab.corruption import DataCorruption, GradientCorruption, parse
-from prudent.lab.paper.corruptions import AIMED, corruption_of, written
+from prudent.lab.corruption import (
+    AIMED,
+    DataCorruption,
+    GradientCorruption,
+    corruption_of,
+    parse,
+    written,
+)
 from prudent.lab.paper.results import RunKey
 from prudent.lab.settings import Experiment
 
@@ -149,9 +155,8 @@ class Job:
         if not written(self.corrupt).own:
             return self.corrupt
         made: Any = corruption_of(self.corrupt)
-        own: DataCorruption | GradientCorruption = made
-        if hasattr(made, "seed"):
-            own = attrs.evolve(made, seed=self.seed)
+        own: DataCorruption | GradientCorruption
+        own = attrs.evolve(made, seed=self.seed) if hasattr(made, "seed") else made
         return own
 
     @property

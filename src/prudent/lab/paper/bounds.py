@@ -6,14 +6,13 @@ from typing import TypeAlias
 
 import attrs
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from prudent import _validate
 from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
     PldAccountant,
-    ProposeTestReleaseDpEvent,
     RdpAccountant,
     Reveals,
     Run,
@@ -23,8 +22,8 @@ from prudent.accounting.losses.conversion import (
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
-from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.theorems import (
+from prudent.lab.paper.theorems import (
+    ConditionError,
     amplify_by_sampling,
     black_box_rdp,
     direct_epsilon,
@@ -52,8 +51,7 @@ class Setting:
 
     def __attrs_post_init__(self) -> None:
         _validate.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
-        _validate.positive(propose=self.propose)
-        _validate.positive(test_scale=self.test_scale)
+        _validate.fields(self, _validate.positive, "propose", "test_scale")
         _validate.between(0, 1, ends="()", delta=self.delta)
         self.run(1)  # validates the other fields
 
@@ -69,32 +67,24 @@ class Setting:
             reveals=Reveals.MARGIN,  # the paper publishes the noisy margin
         )
 
+    @property
+    def mechanism(self) -> dict[str, float]:
+        """What is released of a sample, as the theorems take it."""
+        names = ("noise_multiplier", "propose", "test_scale", "failure")
+        return {name: getattr(self, name) for name in names}
+
     def white_box_curve(self, orders: Array) -> Array:
         """The Rényi bound of Theorem 4.4; NaN at orders where its conditions fail."""
-        holds = white_box_applies(orders, *self.arguments[:-1])
+        conditions = (self.noise_multiplier, self.propose, self.test_scale)
+        holds = white_box_applies(orders, self.sampling_rate, *conditions)
         curve = np.full(orders.shape, np.nan)
         if holds.any():
-            curve[holds] = self.white_box_at(orders[holds])
+            curve[holds] = white_box_rdp(orders[holds], self.sampling_rate, **self.mechanism)
         return curve
-
-    def white_box_at(self, orders: ArrayLike) -> Array:
-        """The Rényi bound of Theorem 4.4; raises a ConditionError where it does not hold."""
-        return np.asarray(white_box_rdp(orders, *self.arguments))
 
     def black_box_curve(self, orders: Array) -> Array:
         """Theorem 4.3 combined with the bound for any Poisson-sampled mechanism."""
-        return np.asarray(black_box_rdp(orders, *self.arguments))
-
-    @property
-    def release(self) -> ProposeTestReleaseDpEvent:
-        """What one step releases of its batch."""
-        test = LaplaceTest(self.test_scale)
-        return ProposeTestReleaseDpEvent(self.noise_multiplier, self.propose, test, self.failure)
-
-    @property
-    def arguments(self) -> tuple[float, ...]:
-        """As the theorems take them: all but δ, in the order of the fields."""
-        return attrs.astuple(self)[:-1]
+        return np.asarray(black_box_rdp(orders, self.sampling_rate, **self.mechanism))
 
 
 def white_box_epsilon(setting: Setting, steps: Array) -> Array:
@@ -111,9 +101,8 @@ def _epsilon_by_orders(curve: Array, steps: Array, delta: float) -> Array:
     known = np.isfinite(curve)
     if not known.any():
         return np.full(len(steps), np.nan)
-    return np.array(
-        [rdp_to_epsilon_balle(ORDERS[known], count * curve[known], delta) for count in steps]
-    )
+    curves = (count * curve[known] for count in steps)
+    return np.array([rdp_to_epsilon_balle(ORDERS[known], each, delta) for each in curves])
 
 
 def direct_composed_epsilon(setting: Setting, steps: Array) -> Array:
@@ -122,34 +111,29 @@ def direct_composed_epsilon(setting: Setting, steps: Array) -> Array:
     The δ that remains after the tests is split between the Gaussians and the composition, by the
     best of a few splits. NaN where the tests alone use all of δ.
     """
-    return np.array([_direct_composed(setting, int(count)) for count in steps])
 
+    def composed(count: int) -> float:
+        spare = setting.delta / (count * setting.sampling_rate) - setting.failure
+        best = math.nan
+        for share in _SPLITS:
+            delta = setting.failure + min(share * spare, 0.5)
+            test = setting.test_scale, setting.failure
+            try:
+                one = direct_epsilon(setting.noise_multiplier, *test, delta)
+                sampled = amplify_by_sampling(one, delta, setting.sampling_rate)
+                best = np.fmin(best, strong_composition(*sampled, count, setting.delta))
+            except ConditionError:
+                continue
+        return float(best)
 
-def _direct_composed(setting: Setting, steps: int) -> float:
-    spare = setting.delta / (steps * setting.sampling_rate) - setting.failure
-    best = math.nan
-    for share in _SPLITS:
-        each = setting.failure + min(share * spare, 0.5)
-        try:
-            one = direct_epsilon(
-                setting.noise_multiplier, setting.test_scale, setting.failure, each
-            )
-            sampled = amplify_by_sampling(one, each, setting.sampling_rate)
-            best = np.fmin(best, strong_composition(*sampled, steps, setting.delta))
-        except ConditionError:
-            continue
-    return float(best)
+    return np.array([composed(int(count)) for count in steps])
 
 
 def exact_renyi_epsilon(setting: Setting, steps: Array) -> Array:
     """ε by exact Rényi divergences at the same orders, with failures charged to δ if that helps."""
     event = setting.run(1).event
-    return np.array(
-        [
-            RdpAccountant(list(ORDERS)).compose(event, int(count)).get_epsilon(setting.delta)
-            for count in steps
-        ]
-    )
+    runs = (RdpAccountant(list(ORDERS)).compose(event, int(count)) for count in steps)
+    return np.array([run.get_epsilon(setting.delta) for run in runs])
 
 
 def exact_epsilon(setting: Setting, steps: Array, *, test: bool = True) -> Array:
@@ -176,28 +160,28 @@ def price_list(setting: Setting, steps: int) -> list[Price]:
     gaussian = GaussianTest(1.0)
     gaussian = GaussianTest(threshold / gaussian.threshold(setting.failure))
 
+    def priced(name: str, epsilon: Array, note: str) -> Price:
+        value = float(epsilon[0])
+        if math.isnan(value):
+            return Price(name, None, "the tests alone use all of δ")
+        return Price(name, value, note)
+
     def exact(name: str, note: str, **change: object) -> Price:
         return Price(name, attrs.evolve(run, **change).epsilon(setting.delta), note)  # type: ignore[arg-type]
 
     direct, black = direct_composed_epsilon(setting, count), black_box_epsilon(setting, count)
+    monotone = "a margin no record can raise: the trimmed sum's"
+    same = f"scale {gaussian.scale:.3g}: the same threshold, {threshold:.3g}"
     return [
-        _priced("direct, strong composition", direct, "Theorem 4.2"),
-        _priced("Rényi, black-box", black, "Theorem 4.3, any mechanism"),
+        priced("direct, strong composition", direct, "Theorem 4.2"),
+        priced("Rényi, black-box", black, "Theorem 4.3, any mechanism"),
         _white_box_price(setting, count),
-        _priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
+        priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
         *_conversions(setting, steps),
         exact("PLD, noisy margin shown", "the paper's mechanism, exactly"),
         exact("PLD, branch shown", "only whether the test passed", reveals=Reveals.BRANCH),
-        exact(
-            "PLD, monotone branch shown",
-            "a margin no record can raise: the trimmed sum's",
-            reveals=Reveals.MONOTONE_BRANCH,
-        ),
-        exact(
-            "PLD, Gaussian test",
-            f"scale {gaussian.scale:.3g}: the same threshold, {threshold:.3g}",
-            test=gaussian,
-        ),
+        exact("PLD, monotone branch shown", monotone, reveals=Reveals.MONOTONE_BRANCH),
+        exact("PLD, Gaussian test", same, test=gaussian),
         exact("PLD, no test", "the Gaussian mechanism alone", test=None),
     ]
 
@@ -214,20 +198,13 @@ def _conversions(setting: Setting, steps: int) -> Iterator[Price]:
         yield Price(f"Rényi, {name} conversion", convert(ORDERS, curve, setting.delta), note)
 
 
-def _priced(name: str, epsilon: Array, note: str) -> Price:
-    value = float(epsilon[0])
-    if math.isnan(value):
-        return Price(name, None, "the tests alone use all of δ")
-    return Price(name, value, note)
-
-
 def _white_box_price(setting: Setting, count: Array) -> Price:
     name = "Rényi, white-box"
     epsilon = float(white_box_epsilon(setting, count)[0])
     if not math.isnan(epsilon):
         return Price(name, epsilon, "Theorem 4.4")
     try:
-        setting.white_box_at(2.0)
+        white_box_rdp(2.0, setting.sampling_rate, **setting.mechanism)
     except ConditionError as error:
         return Price(name, None, str(error).split(". Outside")[0])
     return Price(name, None, "Theorem 4.4 holds at no whole order from 2 to 200")

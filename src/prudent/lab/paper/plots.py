@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from prudent.lab.paper.figures import panels
-from prudent.lab.paper.figures.bounds import Price
-from prudent.lab.paper.theory.convergence import Distance
+from prudent.lab.paper import panels
+from prudent.lab.paper.bounds import Price
+from prudent.lab.paper.convergence import Distance
 
 _ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # keeps bounds valid
 

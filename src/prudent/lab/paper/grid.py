@@ -2,13 +2,13 @@
 
 On a GPU they take turns on streams of one process; on the CPU each runs in a separate process.
 
-Plans of the runs with their marks: the steps at which a run reaches each (ε, accountant).
-
-Solving them takes longer than many of the runs, and all runs of one setting share a plan, so they
-are stored in a file beside the results.
+A plan has marks, the steps at which its run reaches each (ε, accountant). Solving for them takes
+longer than many of the runs, and all runs of one setting share a plan, so plans are stored in a
+file beside the results.
 """
 
 import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -36,15 +36,14 @@ from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.certify.features.resnet import find_weights, resnet18
-from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption
+from prudent.lab.corruption import Backdoor, DataCorruption, GradientCorruption, corruption_of
 from prudent.lab.datasets import Dataset, load
 from prudent.lab.experiment import build_model
 from prudent.lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_features
-from prudent.lab.paper.corruptions import corruption_of
+from prudent.lab.paper.certified import run_certified
+from prudent.lab.paper.jobs import Job
 from prudent.lab.paper.results import Reading, append, read
-from prudent.lab.paper.runs.certified import in_order, run_certified
-from prudent.lab.paper.runs.jobs import Job
-from prudent.lab.paper.runs.streams import Work, in_turns, training
+from prudent.lab.paper.streams import Work, in_turns, training
 from prudent.training import Plan, accuracy
 from prudent.training.run.metrics import Metrics
 
@@ -95,9 +94,13 @@ def run_jobs(
     done = {reading.run for reading in read(results).readings} if results.exists() else set()
     missing = [job for job in wanted if job.run not in done]
     todo = [job for job in missing if not job.features]
-    certified = list(in_order([job for job in missing if job.features]))
+    # One feature map after the other, so that each is applied to the records once.
+    by_features = sorted(missing, key=lambda job: (job.features, job.dataset))
+    certified = [job for job in by_features if job.features]
     deadline = time.monotonic() + seconds
-    plans = Plans(results.with_name("plans.json"), _record_counts(todo))
+    names = {job.setting["data"] for job in todo}
+    counts = {name: len(_loaded(name).train_labels) for name in names}
+    plans = Plans(results.with_name("plans.json"), counts)
     left = len(missing)
     with _progress.part("runs", left):
 
@@ -105,7 +108,11 @@ def run_jobs(
             for job in todo:
                 if time.monotonic() >= deadline:
                     return
-                yield job, *_shortened(*plans.of(job), most_steps)
+                plan, marks = plans.of(job)
+                if most_steps is not None:
+                    plan = attrs.evolve(plan, steps=min(plan.steps, most_steps))
+                    marks = [mark._replace(step=min(mark.step, most_steps)) for mark in marks]
+                yield job, plan, marks
 
         def finished(readings: list[Reading]) -> None:
             nonlocal left
@@ -155,6 +162,9 @@ def _records(job: Job) -> GridRecords:
     )
 
 
+_loaded = functools.cache(load)
+
+
 @functools.lru_cache(maxsize=12)
 def _corrupted(data: str, corrupt: str, seed: int) -> Dataset:
     """The records after data corruption, on the host."""
@@ -171,11 +181,6 @@ def _featured(records: GridRecords, device: torch.device) -> Dataset:
     if records.centred:
         data = data.centred()
     return data.to(device)
-
-
-@functools.cache
-def _loaded(name: str) -> Dataset:
-    return load(name)
 
 
 def _run_on_streams(
@@ -201,19 +206,13 @@ def _prefetched(
     captured.
     """
     waiting: deque[tuple[Planned, Future[Dataset]]] = deque()
-    for item in planned:
-        job = item[0]
-        waiting.append((item, pool.submit(_corrupted, *_records(job)[:3])))
-        if len(waiting) > ahead:
-            yield _first(waiting)
-    while waiting:
-        yield _first(waiting)
-
-
-def _first(waiting: "deque[tuple[Planned, Future[Dataset]]]") -> Planned:
-    item, data = waiting.popleft()
-    data.result()
-    return item
+    for item in itertools.chain(planned, [None] * ahead):  # None: no more to come
+        if item is not None:
+            waiting.append((item, pool.submit(_corrupted, *_records(item[0])[:3])))
+        if waiting and (item is None or len(waiting) > ahead):
+            ready, data = waiting.popleft()
+            data.result()
+            yield ready
 
 
 def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: int) -> None:
@@ -242,11 +241,9 @@ def _work(
         _evaluation(corruption, data),
         sorted({mark.step for mark in marks}),
         lambda history: finished(_readings(job, plan, marks, history)),
-        lr=experiment.optimizer.lr,
-        momentum=experiment.optimizer.momentum,
+        **attrs.asdict(experiment.optimizer),
         seed=job.seed,
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
-        average=experiment.optimizer.average,
         device=device,
     )
 
@@ -280,40 +277,23 @@ def _evaluation(
 
 def _readings(job: Job, plan: Plan, marks: list[Mark], history: list[Metrics]) -> list[Reading]:
     entries = {entry.step: entry for entry in history}
-    return [
-        Reading(
+
+    def reading(mark: Mark) -> Reading:
+        entry = entries[mark.step]
+        success = entry.evaluation.get("success")
+        return Reading(
             *job.run,
             epsilon=mark.epsilon,
             accountant=mark.accountant,
             steps=mark.step,
             noise_multiplier=round(getattr(plan.aggregation, "noise_multiplier", 0.0), 5),
-            accuracy=round(100 * entries[mark.step].evaluation["accuracy"], 2),
-            pass_rate=_rounded(entries[mark.step].pass_rate, 3),
-            trim=entries[mark.step].trim,
-            success=_percent(entries[mark.step].evaluation.get("success")),
+            accuracy=round(100 * entry.evaluation["accuracy"], 2),
+            pass_rate=None if entry.pass_rate is None else round(entry.pass_rate, 3),
+            trim=entry.trim,
+            success=None if success is None else round(100 * success, 2),
         )
-        for mark in marks
-    ]
 
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else _rounded(100 * share, 2)
-
-
-def _rounded(share: float | None, digits: int) -> float | None:
-    return None if share is None else round(share, digits)
-
-
-def _shortened(plan: Plan, marks: list[Mark], most: int | None) -> tuple[Plan, list[Mark]]:
-    if most is None:
-        return plan, marks
-    shorter = attrs.evolve(plan, steps=min(plan.steps, most))
-    return shorter, [mark._replace(step=min(mark.step, most)) for mark in marks]
-
-
-def _record_counts(todo: Iterable[Job]) -> dict[str, int]:
-    names = {job.setting["data"] for job in todo}
-    return {name: len(_loaded(name).train_labels) for name in names}
+    return list(map(reading, marks))
 
 
 class Plans:

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.lab.paper.theory import ConditionError
-from prudent.lab.paper.theory.theorems import amplify_by_sampling, strong_composition
+from prudent.lab.paper.theorems import ConditionError, amplify_by_sampling, strong_composition
 
 
 def composed_delta(total, epsilon, delta, count):

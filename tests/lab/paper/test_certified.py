@@ -6,11 +6,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
 from prudent.certify import CertifiedClassifier  # noqa: E402
-from prudent.lab.corruption import Backdoor, ClassMeanPoison, RandomLabelFlip, parse  # noqa: E402
+from prudent.lab.corruption import (  # noqa: E402
+    AIMED,
+    Backdoor,
+    ClassMeanPoison,
+    RandomLabelFlip,
+    parse,
+)
 from prudent.lab.datasets import Dataset  # noqa: E402
-from prudent.lab.paper.corruptions import AIMED  # noqa: E402
-from prudent.lab.paper.runs.certified import Measured, noise_of  # noqa: E402
-from prudent.lab.paper.runs.jobs import frontier_jobs  # noqa: E402
+from prudent.lab.paper.certified import Measured, noise_of  # noqa: E402
+from prudent.lab.paper.jobs import frontier_jobs  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 
 

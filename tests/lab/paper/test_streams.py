@@ -7,7 +7,7 @@ from torch import nn
 
 from prudent.accounting import GaussianTest
 from prudent.lab.corruption import GradientNoise
-from prudent.lab.paper.runs.streams import in_turns, training
+from prudent.lab.paper.streams import in_turns, training
 from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum, accuracy
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prudent.lab.paper.figures import bounds, panels, plots
-from prudent.lab.paper.figures.bounds import Setting
-from prudent.lab.paper.figures.panels import Curve, Figure, Panel
-from prudent.lab.paper.theory import ConditionError
+from prudent.lab.paper import bounds, panels, plots, theorems
+from prudent.lab.paper.bounds import Setting
+from prudent.lab.paper.panels import Curve, Figure, Panel
+from prudent.lab.paper.theorems import ConditionError
 
 TRAINING = Setting(256 / 60_000, 1.1, 0.5)
 WITHIN = Setting(0.01, 8.0, 0.5)
@@ -110,7 +110,7 @@ def test_the_white_box_is_missing_in_the_papers_training() -> None:
     assert np.all(np.isnan(bounds.white_box_epsilon(TRAINING, steps)))
     assert np.all(np.isfinite(bounds.white_box_epsilon(WITHIN, steps)))
     with pytest.raises(ConditionError):
-        TRAINING.white_box_at(2.0)
+        theorems.white_box_rdp(2.0, TRAINING.sampling_rate, **TRAINING.mechanism)
 
 
 def test_direct_composition_ends_where_the_tests_use_all_of_delta() -> None:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from prudent._validate import ArgumentError
+from prudent.lab.paper import grid
+from prudent.lab.paper.grid import Plans, run_job
+from prudent.lab.paper.jobs import own_jobs, read_settings
 from prudent.lab.paper.report.grids import own_grid, plain_own
 from prudent.lab.paper.results import append, read
-from prudent.lab.paper.runs import grid
-from prudent.lab.paper.runs.grid import Plans, run_job
-from prudent.lab.paper.runs.jobs import own_jobs, read_settings
 from tests.cli.conftest import prudent
-from tests.lab.paper.test_corruptions import FAULTS
+from tests.lab.corruption.test_written import FAULTS
 
 GRID = """
 [datasets.wine]
