@@ -97,15 +97,16 @@ class RunCharge:
                 stacklevel=2,
             )
 
-    def model_card(self, model: object, protected: str, **facts: Any) -> ModelCard:
-        """The card of the trained model, for the whole plan.
-
-        Args:
-            model: The model, of which the name of its class is shown.
-            protected: What the plan counts: every "record", or every "person".
-            **facts: More of it; see `ModelCard`.
-        """
+    @property
+    def _price(self) -> dict[str, Any]:
+        """What the whole plan costs."""
         plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        price = {"event": plan.event, "epsilon": plan.epsilon(delta), "delta": delta}
+        return price | {"relation": plan.relation}
+
+    def model_card(self, model: object, **facts: Any) -> ModelCard:
+        """The card of the trained model, for the whole plan; for more facts see `ModelCard`."""
+        plan = self.plan
         released = (
             ["in which steps the test passed"]
             if isinstance(plan.aggregation, ProposeTestRelease)
@@ -126,34 +127,22 @@ class RunCharge:
             released.append("what was released before the first step")
         return ModelCard(
             name=type(model).__name__,
-            event=plan.event,
-            epsilon=plan.epsilon(delta),
-            delta=delta,
-            relation=plan.relation,
-            protected=protected,
+            **self._price,
+            protected=self.protected,
             steps=plan.steps,
             released=released,
             **facts,
         )
 
     def receipt(self, kind: str, released: Mapping[str, Any], **facts: Any) -> Receipt:
-        """The receipt of the run, for the whole plan.
-
-        Args:
-            kind: "training" or "federated".
-            released: What was released.
-            **facts: More of it; see `receipt_of`.
-        """
-        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        """The receipt of a run of "training" or a "federated" one; for facts see `receipt_of`."""
+        plan = self.plan
         only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
         charge = only if only is not None and only.event == plan.event else None
         return receipt_of(
             kind,
             asked={"plan": plan, "run": self.name},
-            event=plan.event,
-            epsilon=plan.epsilon(delta),
-            delta=delta,
-            relation=plan.relation,
+            **self._price,
             released=released,
             ledger=self.ledger,
             charge=charge,

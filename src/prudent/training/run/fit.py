@@ -179,7 +179,7 @@ def fit(
             write = partial(reporting.write_receipt, charge, state, facts)
             run.processes.first(partial(write, predictable=key.predictable))
         if reporting.out is not None:
-            card = charge.model_card(model, run.protected, predictable=key.predictable)
+            card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))
     best = opened.best.step if opened.best is not None and reporting.keep_best else None
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected, best)

@@ -166,22 +166,17 @@ def digest_of_parameters(state: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def accuracy(features: Any, labels: Tensor, batch: int = 1000) -> "Accuracy":
+@attrs.frozen(eq=False)
+class accuracy:  # noqa: N801 - used as a function
     """An evaluation function for `fit`: the fraction of correct labels on public data.
 
-    Args:
+    Attributes:
         features: A tensor or a tree of tensors, with records along the first dimension, passed to
             the model as in training. The model returns scores of classes, or an object with them as
             `logits`.
         labels: Class indices.
         batch: Number of records per forward pass.
     """
-    return Accuracy(features, labels, batch)
-
-
-@attrs.frozen(eq=False)
-class Accuracy:
-    """The evaluation function that `accuracy` returns."""
 
     features: Any
     labels: Tensor

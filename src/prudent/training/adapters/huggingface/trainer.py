@@ -20,7 +20,6 @@ from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.receipts.receipt import Receipt
-from prudent.records.containers import digest
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
@@ -304,6 +303,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
+        self._held_out = self._held_out_records()
         self._identity = self._own_identity()
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
@@ -358,6 +358,10 @@ class PrivateTrainer(Uncopied, Trainer):
         return super()._prepare_inputs(without(inputs, self._column))
 
     @property
+    def _autocast(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.args.bf16 else None
+
+    @property
     def _column(self) -> str | None:
         return None if self._unit is None else self._unit.column
 
@@ -384,11 +388,10 @@ class PrivateTrainer(Uncopied, Trainer):
     def _begin(self) -> None:
         """Test the model on public records, and make the private step."""
         check_optimizer(self.model, self.optimizer)
-        autocast = torch.bfloat16 if self.args.bf16 else None
         engine = BookKeeping(
-            self.model, self._loss, recompute=bool(self._recompute), autocast=autocast
+            self.model, self._loss, recompute=bool(self._recompute), autocast=self._autocast
         )
-        collate, examples = self._reading()
+        _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
         check_reach(reach(engine, *self._split(row)))
         engine.slots = None if self._people is None else self._people.slots
@@ -401,7 +404,6 @@ class PrivateTrainer(Uncopied, Trainer):
             key=self._continuity.key,
             compile=self._compile,
         )
-        self._held_out = self._held_out_records(collate, examples, autocast)
         if self._held_out is not None:
             self._held_out.rehearse(step)
         self._charge.pay()
@@ -417,9 +419,10 @@ class PrivateTrainer(Uncopied, Trainer):
 
     # ---- held-out records --------------------------------------------------------------------
 
-    def _held_out_records(
-        self, collate: Any, examples: Row, autocast: torch.dtype | None
-    ) -> HeldOutRecords | None:
+    def _held_out_records(self) -> HeldOutRecords | None:
+        if self.plan.held_out is None:
+            return None
+        collate, examples = self._reading()
         like = {name: value[0] for name, value in examples.items()}
         data, unit = self._held_out_set, self._unit
 
@@ -436,7 +439,7 @@ class PrivateTrainer(Uncopied, Trainer):
             unit=None if unit is None else unit.of_held_out(data, self._held_out_unit),
             trained=self._people,
             batch=self.args.per_device_eval_batch_size,
-            autocast=autocast,
+            autocast=self._autocast,
             reader=lambda items, first: RecordReader(items, collate, first, like=like, cut=True),
             split=split,
         )
@@ -524,7 +527,6 @@ class PrivateTrainer(Uncopied, Trainer):
         folder.mkdir(parents=True, exist_ok=True)
         self._charge.model_card(
             self.model,
-            "record" if self._unit is None else "person",
             predictable=self._continuity.key.predictable,
             base_model=base if on_hub else None,
             library="transformers",
@@ -567,21 +569,14 @@ class PrivateTrainer(Uncopied, Trainer):
         found = records_fingerprint(self.train_dataset)  # may read every record
         return found if self._people is None else self._people.fingerprint(found)
 
-    @functools.cached_property
-    def _held_out_fingerprint(self) -> str:
-        data, unit = self._held_out_set, self._unit
-        if data is None or unit is None:
-            return "" if data is None else records_fingerprint(data)
-        people = unit.of_held_out(data, self._held_out_unit).people(data, len(data))
-        return records_fingerprint(data) + digest(people.apart_from(self._people)).hex()
-
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
+        held_out = "" if self._held_out is None else self._held_out.data()
         return identity_of(
             self.model,
             self.args,
-            records=self._records_fingerprint + self._held_out_fingerprint,
+            records=self._records_fingerprint + held_out,
             loss=(self.compute_loss_func, self.label_smoother),
             reading=(self.data_collator, self._max_length, self._given_example),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
