@@ -1,5 +1,6 @@
 """Charging a run to the budget of its data, kept in a ledger that other releases share."""
 
+import hashlib
 import secrets
 import warnings
 from collections.abc import Mapping
@@ -7,11 +8,13 @@ from typing import Any
 
 import attrs
 import dp_accounting as dp
+import torch
+from torch import Tensor
 
 from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
-from prudent.receipts.making import receipt_of
+from prudent.receipts.making import ReceiptFile, receipt_of
 from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
 from prudent.training.aggregation import ProposeTestRelease
@@ -148,6 +151,30 @@ class RunCharge:
             charge=charge,
             **({"unit": self.protected} | facts),
         )
+
+    def write_receipt(
+        self, file: ReceiptFile, kind: str, state: Mapping[str, Any], **facts: Any
+    ) -> None:
+        """Write the receipt of a run that has ended: of the parameters of the model, and facts."""
+        predictable = facts.pop("predictable")
+
+        def make() -> Receipt:
+            ReceiptFile.at(file)  # it may have become another file meanwhile
+            released = {"parameters": digest_of_parameters(state), **facts}
+            return self.receipt(kind, released, predictable=predictable)
+
+        file.write(make)
+
+
+def digest_of_parameters(state: Mapping[str, Any]) -> str:
+    """SHA-256 of the parameters of a model: names, types, shapes and bytes, sorted by name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous()
+            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
+            digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 USUAL_DELTA = 1e-6

@@ -171,13 +171,13 @@ def fit(
     with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost
-    ended_before = not history and run.processes.first(reporting.is_told)
+    file = reporting.receipt_file
+    ended_before = not history and run.processes.first(lambda: file is None or file.path.exists())
     if _is_covered(corrupt) and not ended_before:
-        if reporting.places_receipt:
+        if file is not None:
             state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
-            facts = {"pass_rate": run.pass_rate, "lost": lost}
-            write = partial(reporting.write_receipt, charge, state, facts)
-            run.processes.first(partial(write, predictable=key.predictable))
+            facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": key.predictable}
+            run.processes.first(partial(charge.write_receipt, file, "training", state, **facts))
         if reporting.out is not None:
             card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))

@@ -19,7 +19,6 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.receipts.making import ReceiptFile
-from prudent.receipts.receipt import Receipt
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
@@ -50,7 +49,6 @@ from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import save_checkpoint
 from prudent.training.run.held_out import HeldOutRecords, check_held_out
-from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import Draws, PoissonSampler, unchanged
 from prudent.training.step import Step
@@ -531,13 +529,10 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
-        ReceiptFile(folder / "receipt.json").write(self._receipt)
-
-    def _receipt(self) -> Receipt:
         parameters = {} if self.model is None else self.model.state_dict()
-        released = {"parameters": digest_of_parameters(parameters)}
         predictable = self._continuity.key.predictable
-        return self._charge.receipt("training", released, predictable=predictable)
+        file = ReceiptFile(folder / "receipt.json")
+        self._charge.write_receipt(file, "training", parameters, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
