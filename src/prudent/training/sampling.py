@@ -216,10 +216,7 @@ class Draw(NamedTuple):
 class Draws(Sampler[Any]):
     """The batch sampler of a loader: a draw for every batch of an epoch.
 
-    Args:
-        sampler: Draws the batches.
-        batches: Number of batches in an epoch.
-        first: Returns the number of the first draw of an epoch, given the next one that is new.
+    `first` returns the number of the first one, given the next that is new.
     """
 
     def __init__(self, sampler: PoissonSampler, batches: int, first: Callable[[int], int]) -> None:

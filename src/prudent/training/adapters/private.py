@@ -56,9 +56,7 @@ _OPACUS = {
 def answering_opacus(**own: str | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """A decorator of functions that answer the names of Opacus with their own.
 
-    Args:
-        own: The answers of this function where they are not the usual ones; None for an argument
-            that it has in common with Opacus.
+    `own` are answers that are not the usual ones; None for an argument in common with Opacus.
     """
     table = {name: ours for name, ours in (_OPACUS | own).items() if ours is not None}
 

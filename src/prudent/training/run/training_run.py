@@ -315,12 +315,7 @@ class TrainingRun:
         }
 
     def restore(self, state: dict[str, Any], paid: Paid | None) -> int:
-        """Restore a saved state and return the step to go on from.
-
-        Args:
-            state: The saved state.
-            paid: What was paid for, so that it may have been taken.
-        """
+        """Restore a state after what was paid for; returns the number of steps to go on from."""
         restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
@@ -353,10 +348,8 @@ class TrainingRun:
     def check_own(self, state: dict[str, Any], *, may_be_longer: bool) -> None:
         """Raise an error unless the state is of this plan and these records.
 
-        Args:
-            state: The saved state.
-            may_be_longer: Whether the plan may have more steps than at the start of the run. Who
-                decides this has seen the model; the filter of a ledger allows for that.
+        The plan may have more steps than at the start if `may_be_longer`. Who decides this has seen
+        the model; the filter of a ledger allows for that.
         """
         started, plan = state["steps"], self.plan
         if plan.held_out is not None and started % plan.held_out.every:

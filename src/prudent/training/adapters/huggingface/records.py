@@ -127,13 +127,7 @@ def public_records(example: Any, evaluated: Any) -> list[Any]:
 
 
 def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:
-    """The tensors of some public records, after checking that they agree in shape.
-
-    Args:
-        records: Public records.
-        collate: Maps a list of one record to its tensors.
-        length: The public number of tokens to which records are cut.
-    """
+    """The tensors of some public records, cut to a public length, after checking their shapes."""
     rows: list[Row] = []
     for record in records:
         row = collate([record])
