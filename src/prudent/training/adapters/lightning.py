@@ -18,8 +18,8 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.private import Preparation, Wanted, answering_opacus, prepare
-from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
+from prudent.training.adapters.private import Wanted, answering_opacus, prepare
+from prudent.training.adapters.private_optimizer import Preparation, PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
@@ -154,7 +154,7 @@ class _Run:
                 "configure_optimizers", "to return one optimizer", shown=str(len(optimizers))
             )
         if self.optimizer is None:
-            self.optimizer = self.preparation.optimizer(optimizers[0])
+            self.optimizer = PrivateOptimizer(optimizers[0], self.preparation)
         else:
             self.optimizer.wrap(optimizers[0])
         return _mapped(configuration, lambda _: self.optimizer, self.optimizer)
