@@ -55,10 +55,10 @@ class LossKind(Choice):
 class Finding:
     """One finding of a check."""
 
-    severity: Severity  # what it means for private training
     where: str  # the layer, parameter or function concerned
     problem: str  # what was found
     fix: str  # what to do about it
+    severity: Severity = Severity.ERROR  # what it means for private training
 
     def __str__(self) -> str:
         return f"[{self.severity.value}] {self.where}: {self.problem}\n    Fix: {self.fix}"

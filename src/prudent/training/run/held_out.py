@@ -77,18 +77,9 @@ class HeldOutRecords:
     ) -> Self | None:
         """The held-out records of a plan; None if it releases nothing of any.
 
-        Args:
-            plan: The plan.
-            data: The records, as `fit` takes those for training.
-            loss: Maps outputs and targets to one loss per record; needed for the metric "loss".
-            unit: Who they belong to.
-            trained: The people whose records are trained on.
-            collate_fn: As for `fit`.
-            example: As for `fit`.
-            batch: See the attribute.
-            autocast: See the attribute.
-            reader: Makes the reader of items, given some that show their form.
-            split: See the attribute.
+        The arguments are those of `fit` for training records; `trained` are the people whose
+        records are trained on, and `reader` makes the reader of items, given some that show their
+        form.
         """
         settings = check_held_out(plan, data)
         if settings is None:
