@@ -31,6 +31,7 @@ from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import RecordReader, checked
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Alone, Processes
+from prudent.training.run.charging import RunCharge
 
 _MOST_STEPS = 2.0**60  # blocks are numbered by 64 bits
 _STEPS_PER_BLOCK = 64
@@ -248,12 +249,10 @@ class PoissonLoader(DataLoader[Any]):
         sampler: Draws the batches.
         batches: Number of batches in an epoch.
         example: A public record that has the form of all; see `RecordReader`.
-        before: Called before the first record of an epoch is drawn.
-        priced: What the run costs and how far it is, in words, for its repr.
+        charge: Made before the first record is drawn. It counts the steps taken, and an epoch
+            begins with the part whose turn it is.
         unit: Who the records belong to; None: every record is drawn alone.
         people: The people of the data set, if there is a unit.
-        taken: Returns the number of steps taken so far: an epoch begins with the part whose turn
-            it is.
 
     Attributes:
         sample_rate: Probability with which a record, or a person, is drawn into a batch.
@@ -267,13 +266,12 @@ class PoissonLoader(DataLoader[Any]):
         sampler: PoissonSampler,
         batches: int,
         example: Any = None,
-        before: Callable[[], None] = lambda: None,
-        priced: Callable[[], str] = str,
+        *,
+        charge: RunCharge,
         unit: Unit | None = None,
         people: People | None = None,
-        taken: Callable[[], int] = int,
     ) -> None:
-        self._before, self._priced, self._taken = before, priced, taken
+        self._charge = charge
         self._bands = sampler.bands
         self.sample_rate = sampler.rate / sampler.bands
         self.count = sampler.records
@@ -312,11 +310,11 @@ class PoissonLoader(DataLoader[Any]):
 
     def __repr__(self) -> str:
         kind = type(self.dataset).__name__
-        return f"PoissonLoader({kind}, {len(self)} batches an epoch, {self._priced()})"
+        return f"PoissonLoader({kind}, {len(self)} batches an epoch, {self._charge.priced()})"
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
-        self._before()
+        self._charge.pay()
         self._outstanding.clear()
         for drawn, batch in map(checked, self._read):
             self._outstanding.append(drawn)
@@ -324,7 +322,7 @@ class PoissonLoader(DataLoader[Any]):
 
     def _in_turn(self, number: int) -> int:
         """The next number at which it is the turn of the part that the next step draws from."""
-        return number + (self._taken() - number) % self._bands
+        return number + (self._charge.taken - number) % self._bands
 
     def drawn(self, rows: int) -> "Drawn | None":
         """The batch that a step on this many rows would use; None if there is none."""
