@@ -7,7 +7,7 @@ The rest are named by hand: `benchmarks.mnist_accuracy` (a GPU), `benchmarks.tab
 five gigabytes), `benchmarks.step_speed --device cuda`, `benchmarks.communication` (cores of its
 own), `benchmarks.keystream --device cuda`, `benchmarks.federated` (the extra `federated`),
 `benchmarks.estimators` (tables out of packages), `benchmarks.budgets --write` and
-`benchmarks.median_accuracy` (minutes, for a table and a picture of the docs).
+`benchmarks.median_accuracy` (minutes, for a table here and a picture of the docs).
 """
 
 import subprocess

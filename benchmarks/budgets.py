@@ -2,7 +2,7 @@
 
     python -m benchmarks.budgets
 
-`--write` puts the table into docs/budget.md. It takes a few minutes, most of them for the exact
+`--write` puts the table into benchmarks/README.md. It takes a few minutes, most of them for the exact
 compositions, and its numbers do not depend on the machine.
 """
 
@@ -23,7 +23,7 @@ from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
 EPSILON, DELTA = 1.0, 1e-6
 MOST = 4096
-PAGE = Path(__file__).parents[1] / "docs" / "budget.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- budgets: begin -->", "<!-- budgets: end -->"
 
 Release = tuple[dp.DpEvent, float | None]
@@ -163,7 +163,7 @@ def table() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/budget.md")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
     arguments = parser.parse_args()
     found = table()
     if arguments.write:

@@ -5,7 +5,7 @@
 
 Every number is the median, over fits with fresh noise, of R² on a fifth of the records that no fit
 has seen; δ = 1e-6. Rows of the same table, method and ε in `estimators.csv` are replaced, so peers
-that need another environment can be run there; `--write` only puts them into the docs.
+that need another environment can be run there; `--write` only puts them into README.md.
 `benchmarks.regression_tables` has the tables.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.regression_peers import FOR_ONE_FEATURE, NOT_PRIVATE, Method, Pr
 from benchmarks.regression_tables import DEVELOPMENT, TABLES, Table
 
 RESULTS = Path(__file__).with_suffix(".csv")
-PAGE = Path(__file__).parents[1] / "docs" / "estimators.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- regression: begin -->", "<!-- regression: end -->"
 EPSILONS = (0.3, 1.0, 3.0)
 DELTA = 1e-6
@@ -176,7 +176,7 @@ def summary(rows: Iterable[Row], kinds: Iterable[str] = ("held out", "developmen
 
 
 def page(rows: Iterable[Row]) -> str:
-    """The tables of the docs: the summary, and the held-out tables one by one."""
+    """The tables of README.md: the summary, and the held-out tables one by one."""
     kept = {row.key: row for row in rows}
     peers = sorted({row.method for row in kept.values()} - {"ours", *NOT_PRIVATE})
     lines = [
@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--methods", default=None, help="Parts of names, separated by commas.")
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--epsilons", default=",".join(f"{epsilon:g}" for epsilon in EPSILONS))
-    parser.add_argument("--write", action="store_true", help="Write the page of the docs alone.")
+    parser.add_argument("--write", action="store_true", help="Write README.md alone.")
     given = parser.parse_args(arguments)
     if given.write:
         before, rest = PAGE.read_text().split(BEGIN)

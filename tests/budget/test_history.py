@@ -142,3 +142,12 @@ def test_a_full_ledger_offers_nothing(tmp_path: Path) -> None:
     with Ledger(tmp_path / "b.db", epsilon=1.0, delta=1e-6) as ledger:
         ledger.charge(DiscreteLaplaceDpEvent(1.0, 1))
         assert ledger.offers() == []
+
+
+def test_what_rounding_leaves_of_a_budget_is_not_offered(tmp_path: Path) -> None:
+    """Charges of a quarter leave 2e-16, which no accountant prices."""
+    with Ledger(tmp_path / "b.db", epsilon=1.0, delta=1e-6) as ledger:
+        for _ in range(4):
+            ledger.charge(DiscreteLaplaceDpEvent(0.25, 1))
+        assert ledger.offers() == []
+        assert str(ledger.balance().fits) == "nothing"

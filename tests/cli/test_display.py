@@ -1,13 +1,15 @@
 """What comes from outside is printed as text: no terminal obeys it."""
 
+import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prudent.cli.display import neutral
+from prudent.cli.display import echo, neutral, show_table, write_everywhere
 
 Command = Callable[..., Any]
 EVIL = "a\x1b[2J\x1b]0;owned\x07\r\n(0.1, 1e-9)-DP \u202eabc\x9b1m\x00"
@@ -21,6 +23,26 @@ def test_only_printable_characters_are_left() -> None:
     assert neutral("Tromsø, 東京, ε ≤ 1, C:\\x") == "Tromsø, 東京, ε ≤ 1, C:\\x"
     assert neutral("a\nb\x1b", keep="\n") == "a\nb\\x1b"
     assert neutral("\ud800") == "\\ud800"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "seen"),
+    [
+        ("ascii", "Troms\\xf8 \\u6771: epsilon <= 1 x 2"),
+        ("cp1252", "Tromsø \\u6771: epsilon <= 1 × 2"),
+        ("utf-8", "Tromsø 東: ε ≤ 1 × 2"),
+    ],
+)
+def test_an_answer_is_written_in_every_encoding(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, seen: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    write_everywhere()
+    show_table(["a"], [["Tromsø 東: ε ≤ 1 × 2"]], lines=False)
+    echo("ε ≤ 1")  # what typer writes in UTF-8 where it finds ASCII
+    sys.stdout.flush()
+    assert seen in written.getvalue().decode(encoding, errors="replace")
 
 
 @pytest.fixture

@@ -76,6 +76,7 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
     ("arguments", "beginning"),
     [
         (["epsilon"], "--delta: expected a value, got nothing."),
+        (["sample"], "NAME: expected a value, got nothing. Which table: salaries."),
         (["epsilon", "--steps"], "--steps: expected a value, got nothing."),
         (["epsilon", "--stepz", "3"], "No such option: --stepz. Did you mean --"),
         (["epsilon", "--noise", "3"], "No such option: --noise. Did you mean --noise-multiplier?"),

@@ -321,6 +321,13 @@ def test_dates(run: Run, tmp_path: Path) -> None:
     assert err.startswith("--high: expected a date, got 'never'")
 
 
+def test_text_in_a_csv_file_is_said_to_be_no_value(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("d\n" + "\n".join(["2024-03-01"] * 500))
+    given = ["median", str(tmp_path / "d.csv"), "--column", "d", "--epsilon", "2"]
+    assert "--read-as" in run(*given)[2]
+    assert "--read-as" not in run(*given, "--read-as", "date")[2]
+
+
 def test_the_answer_is_that_of_an_array(
     run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

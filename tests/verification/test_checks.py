@@ -360,6 +360,9 @@ def test_the_command_line_says_what_it_found(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("Refuted")
     path.write_text("nothing")
     assert main(["verify", str(path)]) == 2
+    path.unlink()
+    assert main(["verify", str(path)]) == 2
+    assert capsys.readouterr().err.endswith("answer.json: No such file or directory.\n")
 
 
 def test_a_bug_of_the_check_refutes_nothing(tmp_path, capsys, monkeypatch):

@@ -28,6 +28,7 @@ from prudent.budget.bounded_pair import pure_epsilon
 from prudent.budget.prices import Costs, Limits, Offers, gaussian_limit, suitable_orders, sum_up
 
 _LONGEST_DENOMINATOR = 4096  # bits, of an exact sum
+_SMALLEST_EPSILON = 1e-6  # no release asks for less; rounding leaves less of a spent budget
 State = TypeVar("State")
 
 
@@ -36,15 +37,17 @@ class Room:
     """What would still fit.
 
     Attributes:
-        epsilon: Largest ε of a release at `delta` that surely fits; 0 if none.
+        epsilon: Largest ε of a release at `delta` that surely fits; 0 if none of a millionth does.
         delta: The δ beside it.
         noise_multiplier: Least noise multiplier of a Gaussian release that surely fits; infinite
-            if none.
+            if none of a million does.
     """
 
-    epsilon: float
+    epsilon: float = attrs.field(converter=lambda left: left if left >= _SMALLEST_EPSILON else 0.0)
     delta: float
-    noise_multiplier: float
+    noise_multiplier: float = attrs.field(
+        converter=lambda least: least if least <= 1 / _SMALLEST_EPSILON else math.inf
+    )
 
     def __str__(self) -> str:
         choices = []

@@ -13,7 +13,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -33,10 +33,9 @@ def _print_version(wanted: bool) -> None:
 
 
 def _prudent(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     r"""Differentially private releases that test before they trust.
 
@@ -141,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # Imports make many objects and no garbage: looking for it is a tenth of a release's time.
     gc.set_threshold(500_000)
+    display.write_everywhere()
     given = sys.argv[1:] if arguments is None else list(arguments)
     first = given[0] if given else ""
     known = first in needs.MODULES or first in needs.plugins("commands")

@@ -375,7 +375,7 @@ def _print(request: Request, outcome: Any) -> None:
         print_json(_plain_answer(outcome))
         return
     from prudent.accounting import ADD_REMOVE
-    from prudent.release.outcome import NO_GROUPS, group_title
+    from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title
 
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
     if not outcomes:
@@ -385,6 +385,9 @@ def _print(request: Request, outcome: Any) -> None:
         # One line each: a value with a line end in it could pretend to be another answer.
         for line in each.lines():
             echo(neutral(f"{name}{line}"), err=not _is_released(each))
+            untyped = request.read_as is None and str(request.source).endswith((".csv", ".tsv"))
+            if TOO_FEW in line and untyped:
+                note("Text that is no number counts as no value: --read-as names another type.")
     unit = "record" if request.unit is None else "unit"
     price = f"({rounded_up(outcome.epsilon, 6)}, {rounded_up(outcome.delta, 6)})-DP"
     echo(f"{price} for {ADD_REMOVE.sentence(unit)}")

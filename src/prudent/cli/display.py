@@ -8,6 +8,7 @@ column and the message of an engine come from whoever wrote the data, and termin
 characters in them, so they are printed as escapes.
 """
 
+import codecs
 import contextlib
 import json
 import math
@@ -37,6 +38,29 @@ class Manner:
 
 
 _manner = Manner()
+
+_IN_ASCII = str.maketrans(
+    {"ε": "epsilon", "δ": "delta", "σ": "sigma", "τ": "tau", "μ": "mu", "α": "alpha", "²": "^2"}
+    | {"≤": "<=", "≥": ">=", "×": "x", "±": "+-", "·": "*", "√": "sqrt", "∞": "inf", "₀": "0"}
+    | {"–": "-", "−": "-", "…": "...", "✓": "+", "✗": "x", "█": "#", "½": "1/2", "→": "->"}
+)
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    """What an encoding has no bytes for, in ASCII: a word, a sign, or else an escape."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end].translate(_IN_ASCII)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+codecs.register_error("prudent-in-ascii", _in_ascii)
+
+
+def write_everywhere() -> None:
+    """Let no answer, which is paid for, fail on a terminal or pipe that is not in Unicode."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="prudent-in-ascii")
 
 
 def manner() -> Manner:

@@ -153,7 +153,8 @@ def _usage(error: Any) -> Fault:
         return Fault(error.format_message())
     flag = parameter.opts[-1] if parameter.param_type_name == "option" else parameter.metavar
     if not error.message:
-        return Fault("expected a value, got nothing.", flag)
+        meaning = getattr(parameter, "help", None) or ""
+        return Fault(f"expected a value, got nothing. {meaning}".rstrip(), flag)
     if choice := _NOT_A_CHOICE.search(error.message):
         choices = choice["choices"].replace("'", "")
         return Fault(f"expected one of {choices}, got {choice['given']}.", flag)

@@ -15,15 +15,15 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import explain, statistics  # noqa: E402
-from prudent.release.columns import queries as table_queries  # noqa: E402
+from prudent.release.columns import table_columns  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
     open_private_groups,
 )
-from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.outcome import Released  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
@@ -62,8 +62,8 @@ def postgres_table(postgres_url: str) -> Any:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_queries, "FEW", 50)
-    monkeypatch.setattr(table_queries, "SAMPLE", 100)
+    monkeypatch.setattr(table_columns, "FEW", 50)
+    monkeypatch.setattr(table_columns, "SAMPLE", 100)
 
 
 def check_words(column: Any) -> None:
@@ -375,7 +375,7 @@ def test_spark_cannot_try_a_condition(session: Any, where: Any) -> None:
 
 
 def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_columns, "FEW", 50)
     frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
     sent: list[str] = []
     taken: list[int] = []
@@ -424,7 +424,7 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
     check_words(open_column(words, "w", kind="categories"))
     table = flights(FLIGHTS).slice(0, 3_000)
     frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_columns, "FEW", 50)
     check_flights(table, {"source": frame})
     delayed = frame.withColumn("x", frame["dep_delay"].cast("bigint"))
     carriers = table["carrier"].to_pylist()
@@ -437,7 +437,7 @@ SPARK_MEMORY = """
 import sys
 from pyspark.sql import SparkSession
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 if sys.argv[1] == "fetching":

@@ -27,7 +27,7 @@ from prudent.release.lattice import (
     ends_in_steps,
     half_octaves,
     sum_of,
-    sum_of_squares,
+    sum_of_products,
 )
 
 PerUnit: TypeAlias = Literal["mean", "median", "min", "max", "sum", "count"] | int
@@ -399,7 +399,7 @@ class ArrayColumn:
             origin - first,
             count=len(distances),
             total=sum_of(distances),
-            squares=sum_of_squares(distances),
+            squares=sum_of_products(distances, distances),
         )
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
