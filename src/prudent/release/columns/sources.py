@@ -470,8 +470,8 @@ def _header(path: str, delimiter: str) -> tuple[str, ...]:
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):
         raise SourceError(
-            f"Expected names separated by {delimiter!r} in the first line of {path!r}, got "
-            f"{other[0]!r} between them. Save it with commas, or give a frame in its place: "
+            f"Expected columns separated by {delimiter!r} in {path!r}, got {other[0]!r} in its "
+            "first line. Save it with commas, or give a frame in its place: "
             f"pandas.read_csv(path, sep={other[0]!r}), with decimal=',' where numbers have commas."
         )
     return tuple(names)
