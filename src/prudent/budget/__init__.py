@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import dp_accounting as dp
 
+from prudent._redaction import redacted
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import Relation
 
@@ -32,7 +33,7 @@ def check_ledger(ledger: LedgerLike, relation: Relation, *, who: str, hint: str 
         raise ArgumentError(
             "ledger",
             "an open prudent.Ledger",
-            shown=type(ledger).__name__,
+            shown=redacted(repr(ledger), ledger),
             hint="Open it with prudent.Ledger(location).",
         )
     theirs = getattr(ledger, "relation", None)
