@@ -101,7 +101,6 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/scaling.md": lambda: learning() | salaries(),
     "docs/tables-sql.md": salaries,
     "docs/tables.md": salaries,
-    "docs/threat-model.md": learning,
     "docs/training-runs.md": learning,
     "docs/training.md": learning,
     "docs/certify-training.md": learning,
