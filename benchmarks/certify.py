@@ -16,19 +16,8 @@ from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.radius import decided
 from prudent.lab import certifying as experiment
 from prudent.lab.certifying import coded_by, of_codes
-from prudent.lab.datasets import load
 
 DRAWS = 5
-
-
-def parts(dataset):
-    if dataset in experiment.RAW:
-        return experiment.read(dataset)
-    found = load(dataset)
-    return (
-        (found.train_features.numpy(), found.train_labels.numpy()),
-        (found.test_features.numpy(), found.test_labels.numpy()),
-    )
 
 
 def row(winners, radii, truth):
@@ -44,7 +33,7 @@ def main():
     parser.add_argument("--features", default="letters")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.3, 0.1])
     given = parser.parse_args()
-    train, test = parts(given.dataset)
+    train, test = experiment.read(given.dataset)
     classes = int(max(train[1].max(), test[1].max())) + 1
     story = json.loads(given.out.read_text()) if given.out.exists() else {}
     known = CertifiedClassifier(1.0, classes, 1024, given.features).known()

@@ -27,7 +27,7 @@ from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
 from prudent.lab.explore.page import COUNTS, quantiles, sliders
-from prudent.lab.paper.figures import bounds
+from prudent.lab.paper import bounds
 from prudent.release.suggestion import SHAPES, suggest
 
 TESTS: Mapping[str, type[MarginTest]] = {"gaussian": GaussianTest, "laplace": LaplaceTest}

@@ -1,4 +1,4 @@
-"""The error of private quantiles and means beside that of other tools, on public tables.
+"""The error of private statistics beside that of other tools, on public tables.
 
     PRUDENT_TABLES=... python -m benchmarks.table_accuracy [--runs 30] [--out FILE.csv]
     python -m benchmarks.table_accuracy --only shape --epsilons 0.3,1 --statistics mean
@@ -16,10 +16,9 @@ import csv
 import json
 import subprocess
 import sys
-import tempfile
 import types
 import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,17 @@ import numpy as np
 from benchmarks.public_tables import SOURCES, FloatArray, Source
 
 EPSILONS = (0.1, 0.3, 1.0)
-QUANTILES = (0.5, 0.9, 0.99)
 ELSEWHERE = ("smartnoise", "tumult", "pipelinedp")
 """Peers that are called in an environment of their own."""
 
 _CANDIDATES = 10_001
 _WIDER = 10.0
 _LEVEL = 0.1  # a ratio within a tenth of 1 is level
-
+_LONGEST, _FEWEST = 600_000, 3  # rows that are handed to another environment, and runs of them
 
 Bounds = tuple[float, float]
+Statistic = str | float
+"""A count, a sum, a mean, or the probability of a quantile."""
 Errors = Mapping[str, Mapping[str, float]]
 """The median error of each tool with each kind of bounds: none, typed and wide."""
 
@@ -91,6 +91,19 @@ def _ratio(ours: float, theirs: float) -> float:
     return 1.0 if ours == 0 else float("inf")
 
 
+def statistic_of(name: str) -> Statistic:
+    """A name, or the probability of a quantile."""
+    return int(name[1:]) / 100 if name.startswith("p") else name
+
+
+def exact_value(ordered: FloatArray, statistic: Statistic) -> float:
+    """The exact statistic of ascending values."""
+    if isinstance(statistic, float):
+        return float(ordered[int(np.ceil(statistic * len(ordered))) - 1])
+    exact = {"count": float(len(ordered)), "sum": float(ordered.sum()), "mean": ordered.mean()}
+    return float(exact[statistic])
+
+
 def wide_bounds(values: FloatArray) -> Bounds:
     """Bounds around the data, ten times as wide."""
     low, high = float(values.min()), float(values.max())
@@ -98,76 +111,26 @@ def wide_bounds(values: FloatArray) -> Bounds:
     return (low + high) / 2 - half, (low + high) / 2 + half
 
 
-def our_quantile(
-    values: FloatArray, p: float, epsilon: float, whole: bool, bounds: Bounds | None
+def ours(
+    values: FloatArray, statistic: Statistic, epsilon: float, whole: bool, bounds: Bounds | None
 ) -> Callable[[], float]:
     """Ours; the type of the array says whether values are whole."""
-    import prudent
-
-    typed = values.astype(np.int64) if whole else values
-    return lambda: float(prudent.quantile(typed, p=p, epsilon=epsilon, bounds=bounds))
-
-
-def opendp_quantile(
-    values: FloatArray, p: float, epsilon: float, whole: bool, bounds: Bounds
-) -> Callable[[], float]:
-    """OpenDP's private quantile among evenly spaced candidates; integers if there are few."""
-    import opendp.prelude as opendp
-
-    opendp.enable_features("contrib")
-    low, high = bounds
-    candidates = np.linspace(low, high, _CANDIDATES)
-    if whole and high - low < 25_000:
-        candidates = np.arange(np.floor(low), np.ceil(high) + 1)
-    space = (
-        opendp.vector_domain(opendp.atom_domain(T=float, nan=False)),
-        opendp.symmetric_distance(),
-    )
-    make = opendp.m.make_private_quantile
-    scale = opendp.binary_search_param(
-        lambda scale: make(*space, opendp.max_divergence(), candidates.tolist(), p, scale),
-        d_in=1,
-        d_out=epsilon,
-    )
-    measurement = make(*space, opendp.max_divergence(), candidates.tolist(), p, scale)
-    return lambda: float(measurement(values))
-
-
-def diffprivlib_quantile(
-    values: FloatArray, p: float, epsilon: float, whole: bool, bounds: Bounds
-) -> Callable[[], float]:
-    """diffprivlib's quantile between the bounds."""
-    tools = diffprivlib_tools()
-
-    def ask() -> float:
-        found = float(tools.quantile(values, p, epsilon=epsilon, bounds=bounds))
-        return round(found) if whole else found
-
-    return ask
-
-
-def diffprivlib_tools() -> Any:
-    """The statistics of diffprivlib; its models do not import beside a current scikit-learn."""
-    sys.modules.setdefault("diffprivlib.models", types.ModuleType("diffprivlib.models"))
-    from diffprivlib import tools
-
-    return tools
-
-
-def our_mean(
-    values: FloatArray, epsilon: float, whole: bool, bounds: Bounds | None
-) -> Callable[[], float]:
-    """Ours."""
     import prudent.release
 
     typed = values.astype(np.int64) if whole else values
-    return lambda: float(prudent.release.mean(typed, epsilon=epsilon, bounds=bounds))
+    if statistic == "count":
+        return lambda: float(prudent.release.count(typed, epsilon=epsilon))
+    if isinstance(statistic, float):
+        quantile, p = prudent.release.quantile, statistic
+        return lambda: float(quantile(typed, p=p, epsilon=epsilon, bounds=bounds))
+    ask = getattr(prudent.release, statistic)
+    return lambda: float(ask(typed, epsilon=epsilon, bounds=bounds))
 
 
-def opendp_mean(
-    values: FloatArray, epsilon: float, whole: bool, bounds: Bounds
+def opendp(
+    values: FloatArray, statistic: Statistic, epsilon: float, whole: bool, bounds: Bounds
 ) -> Callable[[], float]:
-    """OpenDP's noisy sum and count of clamped values, half of ε each."""
+    """OpenDP's; a mean is a noisy sum of clamped values and a noisy count, half of ε each."""
     import opendp.prelude as opendp
 
     opendp.enable_features("contrib", "honest-but-curious")
@@ -175,23 +138,62 @@ def opendp_mean(
         opendp.vector_domain(opendp.atom_domain(T=float, nan=False)),
         opendp.symmetric_distance(),
     )
+
+    def noisy(query: Any, part: float) -> Any:
+        return opendp.binary_search_chain(
+            lambda scale: query >> opendp.m.then_laplace(scale), d_in=1, d_out=part * epsilon
+        )
+
     total = space >> opendp.t.then_clamp(bounds) >> opendp.t.then_sum()
     count = space >> opendp.t.then_count()
-    noisy_total = opendp.binary_search_chain(
-        lambda scale: total >> opendp.m.then_laplace(scale), d_in=1, d_out=epsilon / 2
-    )
-    noisy_count = opendp.binary_search_chain(
-        lambda scale: count >> opendp.m.then_laplace(scale), d_in=1, d_out=epsilon / 2
-    )
-    return lambda: float(noisy_total(values)) / max(1.0, float(noisy_count(values)))
+    if statistic == "mean":
+        halves = noisy(total, 0.5), noisy(count, 0.5)
+        return lambda: float(halves[0](values)) / max(1.0, float(halves[1](values)))
+    if not isinstance(statistic, float):
+        measurement = noisy(total if statistic == "sum" else count, 1.0)
+        return lambda: float(measurement(values))
+    candidates = _candidates(bounds, whole).tolist()
+
+    def choice(scale: float) -> Any:
+        return opendp.m.make_private_quantile(
+            *space, opendp.max_divergence(), candidates, statistic, scale
+        )
+
+    chosen = choice(opendp.binary_search_param(choice, d_in=1, d_out=epsilon))
+    return lambda: float(chosen(values))
 
 
-def diffprivlib_mean(
-    values: FloatArray, epsilon: float, whole: bool, bounds: Bounds
+def _candidates(bounds: Bounds, whole: bool) -> FloatArray:
+    """Of OpenDP's quantile: evenly spaced, or all whole numbers if there are few."""
+    low, high = bounds
+    if whole and high - low < 25_000:
+        return np.arange(np.floor(low), np.ceil(high) + 1)
+    return np.linspace(low, high, _CANDIDATES)
+
+
+def diffprivlib(
+    values: FloatArray, statistic: Statistic, epsilon: float, whole: bool, bounds: Bounds
 ) -> Callable[[], float]:
-    """diffprivlib's mean, which takes the number of records as public."""
-    tools = diffprivlib_tools()
-    return lambda: float(tools.mean(values, epsilon=epsilon, bounds=bounds))
+    """diffprivlib's; a mean takes the number of records as public."""
+    # Its models do not import beside a current scikit-learn.
+    sys.modules.setdefault("diffprivlib.models", types.ModuleType("diffprivlib.models"))
+    from diffprivlib import tools
+
+    if statistic == "count":
+        ones = np.ones(len(values))
+        return lambda: float(tools.count_nonzero(ones, epsilon=epsilon))
+    if isinstance(statistic, float):
+        nearest = round if whole else float
+        return lambda: nearest(tools.quantile(values, statistic, epsilon=epsilon, bounds=bounds))
+    ask = getattr(tools, statistic)
+    return lambda: float(ask(values, epsilon=epsilon, bounds=bounds))
+
+
+_TOOLS: dict[str, Callable[..., Callable[[], float]]] = {
+    "ours": ours,
+    "opendp": opendp,
+    "diffprivlib": diffprivlib,
+}
 
 
 def error(ask: Callable[[], float], exact: float, runs: int) -> float:
@@ -203,55 +205,72 @@ def error(ask: Callable[[], float], exact: float, runs: int) -> float:
 
 
 def asked_elsewhere(
-    python: str, name: str, source: Source, requests: list[dict[str, Any]]
+    python: str, name: str, source: Source, requests: list[dict[str, Any]], kept: Path
 ) -> list[list[float] | None]:
     """The answers of a peer in another environment; None where it has none."""
-    with tempfile.TemporaryDirectory() as folder:
-        np.save(Path(folder, "column.npy"), source.read())
-        Path(folder, "requests.json").write_text(json.dumps(requests))
-        script = Path(__file__).with_name("table_peers.py")
-        subprocess.run([python, script, name, folder], check=True, stderr=subprocess.DEVNULL)
-        return json.loads(Path(folder, f"{name}.json").read_text())  # type: ignore[no-any-return]
+    folder = kept / "".join(each if each.isalnum() else "-" for each in source.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / "column.npy", source.read())
+    (folder / "requests.json").write_text(json.dumps(requests))
+    script = Path(__file__).with_name("table_peers.py")
+    subprocess.run([python, script, name, folder], check=True, stderr=subprocess.DEVNULL)
+    answers = json.loads((folder / f"{name}.json").read_text())
+    return [answers[json.dumps(request)] for request in requests]
 
 
 def rows(
     source: Source,
     runs: int,
-    statistics: Container[str],
+    statistics: Iterable[str],
     epsilons: Iterable[float] = EPSILONS,
     peers: Mapping[str, str] | None = None,
+    kept: Path = Path("peers"),
 ) -> Iterator[Row]:
-    """All rows of one column; `peers` are the Pythons of those that need one of their own."""
+    """All rows of one column.
+
+    Args:
+        source: The column.
+        runs: How often ours, OpenDP and diffprivlib are asked.
+        statistics: Their names.
+        epsilons: The ε of each release.
+        peers: The Python of each tool that needs one of its own.
+        kept: Where the answers of these are kept; what they have answered is not asked again.
+    """
     values = source.read()
     ordered, whole = np.sort(values), source.whole
     kinds: dict[str, Bounds] = {"typed": source.typed, "wide": wide_bounds(values)}
-    wanted: list[tuple[str, float | None]] = [(f"p{round(100 * p)}", p) for p in QUANTILES]
-    asked = [
-        (name, p, epsilon)
-        for epsilon in epsilons
-        for name, p in (*wanted, ("mean", None))
-        if name in statistics
-    ]
+    asked = [(name, epsilon) for epsilon in epsilons for name in statistics]
+    groups = max(_FEWEST, min(runs, _LONGEST // len(values)))
     requests = [
-        {"file": "column.npy", "p": p, "epsilon": epsilon, "bounds": bounds, "runs": runs}
-        for _, p, epsilon in asked
+        {
+            "file": "column.npy",
+            "statistic": statistic_of(name),
+            "epsilon": epsilon,
+            "bounds": bounds,
+            "runs": groups,
+        }
+        for name, epsilon in asked
         for bounds in kinds.values()
     ]
     elsewhere = {
-        name: iter(asked_elsewhere(python, name, source, requests))
+        name: iter(asked_elsewhere(python, name, source, requests, kept))
         for name, python in (peers or {}).items()
     }
-    for name, p, epsilon in asked:
-        exact = float(np.mean(values) if p is None else ordered[int(np.ceil(p * len(values))) - 1])
+    for name, epsilon in asked:
+        statistic = statistic_of(name)
+        exact = exact_value(ordered, statistic)
 
-        def ask(tool: str, bounds: Bounds | None, p: Any = p, epsilon: float = epsilon) -> Any:
-            if p is None:
-                return _MEANS[tool](values, epsilon, whole, bounds)
-            return _QUANTILES[tool](values, p, epsilon, whole, bounds)
+        def ask(
+            tool: str,
+            bounds: Bounds | None,
+            statistic: Statistic = statistic,
+            epsilon: float = epsilon,
+        ) -> Any:
+            return _TOOLS[tool](values, statistic, epsilon, whole, bounds)
 
         errors = {
             tool: {kind: error(ask(tool, bounds), exact, runs) for kind, bounds in kinds.items()}
-            for tool in ("ours", "opendp", "diffprivlib")
+            for tool in _TOOLS
         }
         errors["ours"] = {"none": error(ask("ours", None), exact, runs), **errors["ours"]}
         for tool, found in elsewhere.items():
@@ -272,12 +291,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="Columns whose name contains this.")
     parser.add_argument("--except", dest="without", default=None, help="Not those with this.")
     parser.add_argument("--most", type=int, default=10**9, help="Columns of at most this length.")
-    parser.add_argument("--statistics", default="p50,p90,p99,mean")
+    parser.add_argument("--statistics", default="count,sum,mean,p50,p90,p99")
     parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
     parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON")
     parser.add_argument(
         "--peers-most", type=int, default=2_000, help="Columns of at most this length for them."
     )
+    parser.add_argument("--kept", type=Path, default=Path("peers"), help="Their answers.")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -290,7 +310,8 @@ def main(arguments: list[str] | None = None) -> None:
             continue
         epsilons = list(map(float, given.epsilons.split(",")))
         chosen = peers if records <= given.peers_most else {}
-        for row in rows(source, given.runs, given.statistics.split(","), epsilons, chosen):
+        statistics = given.statistics.split(",")
+        for row in rows(source, given.runs, statistics, epsilons, chosen, given.kept):
             found.append(row)
             print(
                 f"{row.column:28} {row.records:>9,} {row.statistic:5} ε={row.epsilon:<4g} "
@@ -318,25 +339,12 @@ def _summarise(statistic: str, ratios: list[dict[str, float]]) -> None:
 
 def _write(found: list[Row], out: Path | None) -> None:
     kinds = ("typed", "wide")
-    tools = ("ours_none", *(f"{each}_{kind}" for each in _TOOLS for kind in kinds))
+    tools = ("ours_none", *(f"{each}_{kind}" for each in (*_TOOLS, *ELSEWHERE) for kind in kinds))
     names = [*_NAMES, *tools, *(found[0].ratios if found else ())]
     with sys.stdout if out is None else out.open("w", newline="") as file:
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(row.cells for row in found)
-
-
-_MEANS: dict[str, Callable[..., Callable[[], float]]] = {
-    "ours": our_mean,
-    "opendp": opendp_mean,
-    "diffprivlib": diffprivlib_mean,
-}
-_QUANTILES: dict[str, Callable[..., Callable[[], float]]] = {
-    "ours": our_quantile,
-    "opendp": opendp_quantile,
-    "diffprivlib": diffprivlib_quantile,
-}
-_TOOLS = (*_MEANS, *ELSEWHERE)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def logistic(name: str) -> tuple[tuple[int, int], dict[str, Fit]]:
         return float(roc_auc_score(wanted, np.asarray(scores)))
 
     def ours(epsilon: float) -> float:
-        model = LogisticRegression(epsilon, DELTA).fit(features, labels)
+        model = LogisticRegression(epsilon=epsilon, delta=DELTA).fit(features, labels)
         return ranked(model.decision_function(test))
 
     def public(_: float) -> float:

@@ -377,7 +377,7 @@ def plot() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from prudent.lab.paper.figures import plots
+    from prudent.lab.paper import plots
 
     lines = recorded()
     seconds, memory = typical(lines, "seconds"), peaks(lines)

@@ -61,17 +61,12 @@ def search_folders(name: str, data_dir: Path | str | None = None) -> Iterator[Pa
 
 @attrs.frozen
 class Download:
-    """A downloadable file with its checksum.
+    """A downloadable file with its checksum."""
 
-    Attributes:
-        urls: mirrors, tried in order.
-        checksum: `md5:…` or `sha256:…` of the file.
-        members: if the file is a zip or tar archive, the members to extract, each with its target
-            folder; otherwise empty.
-    """
-
-    urls: tuple[str, ...]
-    checksum: str
+    urls: tuple[str, ...]  # mirrors, tried in order
+    checksum: str  # `md5:…` or `sha256:…` of the file
+    # If the file is a zip or tar archive, the members to extract, each with its target folder;
+    # otherwise empty.
     members: tuple[str, ...] = ()
 
     def fetch(self, folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import dp_accounting as dp
 import pytest
 
-from prudent.budget.data_binding import data_name
+from prudent.budget.allowance import data_name
 from prudent.budget.ledger import Ledger, LedgerError, SecondLedgerError
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}

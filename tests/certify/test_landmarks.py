@@ -6,10 +6,9 @@ import attrs
 import numpy as np
 import pytest
 
-from prudent.certify import CertifiedClassifier, saving
-from prudent.certify.codes import SCALE, whole
+from prudent.certify import CertifiedClassifier, known
 from prudent.certify.features import Vectors, shipped_landmarks
-from prudent.certify.landmarks import NEAREST, Crowding, Landmarks
+from prudent.certify.landmarks import NEAREST, SCALE, Crowding, Landmarks, whole
 from prudent.certify.radius import STEPS
 from prudent.lab.feature_files.glyphs import digits
 
@@ -83,9 +82,9 @@ def test_landmarks_of_named_features_keep_their_crowding(tmp_path: Path) -> None
     partition = crowded()
     counts = CertifiedClassifier(1.0, classes=3, features=partition)
     counts.fit(QUERIES, np.arange(len(QUERIES)) % 3)
-    saved = saving.Saved("glyphs", [0, 1, 2], 1.0, partition.ramp, counts.counts_)
-    saving.write(tmp_path / "saved.npz", saved, partition)
-    found = saving.read(tmp_path / "saved.npz", None).features
+    path = tmp_path / "saved.npz"
+    known.write_classifier(path, "glyphs", [0, 1, 2], 1.0, partition, counts.counts_)
+    found = known.read_classifier(path, None)[0]["features"]
     assert isinstance(found, Landmarks)
     assert found.crowding is not None
     assert partition.crowding is not None

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from prudent.certify import features
-from prudent.certify.codes import SCALE
 from prudent.certify.features import shipped_landmarks
+from prudent.certify.landmarks import SCALE
 from prudent.records.whole_network import (
     Layer,
     Network,

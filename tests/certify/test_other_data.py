@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier
+from prudent.certify.features import CENSUS, BinnedColumn, Partitions
 from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
 from prudent.certify.features.sentences import (
     Intervals,
@@ -19,7 +20,6 @@ from prudent.certify.features.sentences import (
     minilm_map,
     read,
 )
-from prudent.certify.features.table import CENSUS, BinnedColumn, Partitions
 from prudent.certify.radius import STEPS
 from prudent.lab import certifying as experiment
 from prudent.lab.feature_files.sentences import fitted, make, write

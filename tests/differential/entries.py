@@ -30,8 +30,8 @@ from prudent.audit.releases.case import Silent
 from prudent.records import reader
 from prudent.records.people import Unit
 from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_private
-from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.model_randomness import StepRandomness
+from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonSampler
 from tests.differential import drawing, odd
 

@@ -39,7 +39,7 @@ ODD = [0.0, -0.0, 1.0, -1e-300, 1e300, -np.inf, np.inf, 3.7, 1e17]
 
 def engine_of(rows: np.ndarray, noise: Noise | None = None) -> SumEngine:
     names = [f"x{place}" for place in range(rows.shape[1])]
-    return SumEngine(ArrayRows(names, [rows]), PRICES, Silent() if noise is None else noise)
+    return SumEngine(ArrayRows.of(names, rows), PRICES, Silent() if noise is None else noise)
 
 
 def clipped(rows: np.ndarray) -> np.ndarray:

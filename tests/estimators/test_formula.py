@@ -138,14 +138,15 @@ def test_columns_that_do_not_fit_are_named(frame: Any, formula: str, message: st
 
 
 @pytest.mark.parametrize(
-    "formula", ["pay ~ C(hours)", "pay ~ C(age, young, old)", "pay ~ C(`odd name`, yes, no)"]
+    "formula", ["pay ~ C(hired)", "pay ~ C(age, young, old)", "pay ~ C(`odd name`, yes, no)"]
 )
 def test_categories_of_another_type_are_refused_before_a_charge(frame: Any, formula: str) -> None:
     class Untouched:
         """A ledger that nothing may be charged to."""
 
+    given = frame.assign(hired=np.datetime64("2024-01-01T12"))
     with pytest.raises(ArgumentError, match=r"of type|texts"):
-        LinearRegression(ledger=Untouched()).fit(frame, formula)
+        LinearRegression(ledger=Untouched()).fit(given, formula)
 
 
 def test_a_category_of_which_no_level_is_found_leaves_the_intercept(frame: Any) -> None:

@@ -16,7 +16,7 @@ import prudent
 from prudent.accounting import PldAccountant
 from prudent.budget.balance import OverBudgetError
 from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
-from prudent.estimators.linear_model import LinearModel
+from prudent.estimators.linear import LinearModel
 from prudent.estimators.rows import ArrayRows
 from prudent.release.failures import SourceError
 from prudent.release.noise import ReproducibleNoise

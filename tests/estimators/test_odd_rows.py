@@ -10,6 +10,7 @@ pytest.importorskip("sklearn", reason="estimators need scikit-learn")
 from prudent.estimators import LinearRegression
 from prudent.estimators.base import TooFewRecordsError
 from prudent.release.noise import ReproducibleNoise
+from tests.release.recording import Book
 
 
 class Raising:
@@ -27,7 +28,7 @@ class Endless(list):
 
 
 def fitted(rows: Any, targets: Any) -> None:
-    LinearRegression(1.0, noise=ReproducibleNoise(0)).fit(rows, targets)
+    LinearRegression(epsilon=1.0, noise=ReproducibleNoise(0)).fit(rows, targets)
 
 
 ODD = {
@@ -58,3 +59,39 @@ def test_errors_quote_neither_records_nor_their_number(rows: Any, targets: Any) 
     with pytest.raises(ValueError, match=r".") as caught:
         fitted(rows, targets)
     assert "77" not in str(caught.value)
+
+
+@pytest.mark.parametrize("odd", [None, "secret", 1j], ids=repr)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_odd_value_of_a_frame_is_one_row_less(odd: Any, place: int) -> None:
+    pandas = pytest.importorskip("pandas")
+    values = np.random.default_rng(0).normal(size=(3, 4000))
+    columns = {f"x{at}": each.tolist() for at, each in enumerate(values)}
+    columns[f"x{place}"][7] = odd
+    frame = pandas.DataFrame(columns)
+    features, target = frame[["x0", "x1"]], frame["x2"]
+    for rows, targets in ((frame, "x2"), (features, target), (features, target.to_numpy())):
+        model = LinearRegression(epsilon=2.0, noise=ReproducibleNoise(0)).fit(rows, targets)
+        assert 3900 < model.n_records_ < 4100
+
+
+def test_an_array_of_texts_costs_nothing() -> None:
+    """One text makes all numbers of an array texts."""
+    book = Book()
+    with pytest.raises(ValueError, match="Expected X an array of numbers, got one of texts"):
+        LinearRegression(epsilon=1.0, ledger=book).fit(
+            np.array([[1.0, 2.0], ["a", 3.0]]), [1.0, 2.0]
+        )
+    assert not book.charges
+
+
+def test_a_column_of_texts_is_named_as_a_reason_for_few_rows() -> None:
+    """Whether a text is a number is private: all refusals say the same."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"name": ["a"] * 500, "x": [1.0] * 500, "y": [1.0] * 500})
+    told = set()
+    for rows in (frame, frame[["x", "y"]][:3]):
+        with pytest.raises(TooFewRecordsError, match="Texts are left out by") as caught:
+            fitted(rows, "y")
+        told.add(str(caught.value).partition("fewer columns")[2])
+    assert len(told) == 1

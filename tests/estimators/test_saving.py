@@ -25,9 +25,9 @@ TARGETS = FEATURES @ [2.0, -1.0] + DRAW.normal(size=3_000)
 @pytest.mark.parametrize(
     ("model", "targets"),
     [
-        (LinearRegression(3.0), TARGETS),
-        (GradientBoostingRegressor(3.0), TARGETS),
-        (GaussianNB(3.0, classes=["low", "high"]), np.where(TARGETS > 0, "high", "low")),
+        (LinearRegression(epsilon=3.0), TARGETS),
+        (GradientBoostingRegressor(epsilon=3.0), TARGETS),
+        (GaussianNB(epsilon=3.0, classes=["low", "high"]), np.where(TARGETS > 0, "high", "low")),
         (KMeans(2, epsilon=3.0), None),
     ],
     ids=["regression", "trees", "classes", "clusters"],
@@ -46,4 +46,4 @@ def test_a_file_sets_neither_arguments_nor_methods(name: str, tmp_path: Path) ->
     path = tmp_path / "fit.json"
     path.write_text(json.dumps({"format": saving.FORMAT, "found": {name: 1}}))
     with pytest.raises(DamagedFileError):
-        saving.read(path, LinearRegression(1.0))
+        saving.read(path, LinearRegression(epsilon=1.0))

@@ -12,7 +12,7 @@ from pathlib import Path
 import dp_accounting as dp
 import pytest
 
-from prudent.budget import allowance, data_binding, storage
+from prudent.budget import allowance, storage
 from prudent.budget.ledger import Ledger, LedgerError, StorageError
 from prudent.cli import main
 
@@ -257,7 +257,7 @@ def test_a_line_cut_off_does_not_hide_the_next(
     monkeypatch.setenv("PRUDENT_LEDGERS", str(listed))
     listed.write_text('{"data": "other", "led')
     Ledger(tmp_path / "one.db", epsilon=1.0, delta=1e-6, data="payroll").close()
-    with pytest.raises(data_binding.SecondLedgerError):
+    with pytest.raises(allowance.SecondLedgerError):
         Ledger(tmp_path / "two.db", epsilon=1.0, delta=1e-6, data="payroll")
 
 

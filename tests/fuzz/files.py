@@ -510,12 +510,12 @@ def _known_ledgers() -> list[bytes]:
 
 
 def _read_known(path: Path) -> object:
-    from prudent.budget import data_binding
+    from prudent.budget import allowance
 
     before = os.environ.get("PRUDENT_LEDGERS")
     os.environ["PRUDENT_LEDGERS"] = str(path)
     try:
-        return data_binding.check_only("d", "other.db", "default")
+        return allowance.check_only("d", "other.db", "default")
     finally:
         if before is None:
             del os.environ["PRUDENT_LEDGERS"]
@@ -570,7 +570,7 @@ def _grids() -> list[bytes]:
 
 
 def _read_grid(path: Path) -> object:
-    from prudent.lab.paper.runs.jobs import own_jobs, read_settings
+    from prudent.lab.paper.jobs import own_jobs, read_settings
 
     return list(own_jobs(read_settings(path), 1))
 
@@ -668,7 +668,7 @@ def _fits() -> list[bytes]:
     labels = (features[:, 0] > 0.5).astype(int)
     found = []
     for make, more in ((GaussianNB, {"classes": [0, 1]}), (GradientBoostingRegressor, {})):
-        model = make(5.0, noise=ReproducibleNoise(0), **more).fit(features, labels)
+        model = make(epsilon=5.0, noise=ReproducibleNoise(0), **more).fit(features, labels)
         saving.write(folder() / "written.json", model)
         found.append((folder() / "written.json").read_bytes())
     return found

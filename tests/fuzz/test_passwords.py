@@ -21,7 +21,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 import prudent
 from prudent import cli
 from prudent._redaction import redacted, without_password
-from prudent.budget import data_binding
+from prudent.budget import allowance
 from prudent.budget.ledger import Ledger, datasets
 from prudent.lab.datasets import load
 from prudent.release import open_column, open_groups
@@ -170,7 +170,7 @@ def test_a_ledger_stores_and_lists_no_password(tmp_path: Path) -> None:
             assert_hidden("".join(texts_of(caught.value)))
         with contextlib.closing(sqlite3.connect(path)) as file:
             assert_hidden(str(file.execute("SELECT * FROM prudent_ledger").fetchall()))
-        data_binding.remember("d", address, "default")
+        allowance.remember("d", address, "default")
     assert_hidden((tmp_path / "ledgers.jsonl").read_text())
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa  # noqa: E402
 
 from prudent.release import Ledger, statistics, table  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
+from prudent.release.columns import table_columns  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.columns.together import asking  # noqa: E402
 from prudent.release.columns.units import StagedTable  # noqa: E402
@@ -33,9 +34,9 @@ TABLE = pa.table(
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_queries, "FEW", 50)
-    monkeypatch.setattr(table_queries, "SAMPLE", 2_000)
-    monkeypatch.setattr(table_queries, "_SLACK", 0.05)
+    monkeypatch.setattr(table_columns, "FEW", 50)
+    monkeypatch.setattr(table_columns, "SAMPLE", 2_000)
+    monkeypatch.setattr(table_columns, "_SLACK", 0.05)
 
 
 def asked(questions: list[Question]) -> list[str]:

@@ -32,9 +32,9 @@ from prudent.training.cancelling import NoiseHistory, coefficients
 from prudent.training.chunk import StepState
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise, add_cancelling_
+from prudent.training.plan import HeldOut, Watch
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint
-from prudent.training.watch import Watch
 from prudent.verification.prices import prove
 from tests.training.run.test_resuming import CPU, STEPS, killed, train, updates
 
@@ -366,13 +366,14 @@ def test_a_new_key_begins_with_a_new_cycle(tmp_path):
     assert charged(tmp_path).event == TURNS.event
 
 
-def loop(plan, key=None):
+def loop(plan, key=None, **more):
     """A training loop with a loader of its own."""
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(torch.randn(60, 3, generator=generator), torch.arange(60) % 2)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return make_private(model, optimizer, DataLoader(data, batch_size=12), plan=plan, key=key)
+    loader = DataLoader(data, batch_size=12)
+    return make_private(model, optimizer, loader, plan=plan, key=key, **more)
 
 
 def take(model, optimizer, batch):
@@ -403,6 +404,26 @@ def test_a_loaded_state_counts_whole_cycles():
     _, other, _ = loop(TURNS)
     other.load_state_dict(optimizer.state_dict())
     assert other.steps == 6
+
+
+def test_two_optimizers_of_a_run_release_no_more_of_held_out_records_than_is_paid_for():
+    plan = attrs.evolve(TURNS, steps=6, held_out=HeldOut(every=5))
+    loops = [loop(plan, held_out_set=(torch.randn(5, 3), torch.arange(5) % 2)) for _ in range(2)]
+    loops[1][1].load_state_dict(loops[0][1].state_dict())
+    taken, released = 0, 0
+    batches = [iter(loader) for _, _, loader in loops]
+    for which in itertools.cycle((0, 1)):
+        model, optimizer, _ = loops[which]
+        try:
+            take(model, optimizer, next(batches[which]))
+        except ValueError:
+            break
+        taken, released = taken + 1, released + bool(optimizer.released)
+    assert taken == plan.steps  # of which 5 and 6 were reached by both
+    assert released == plan.held_out.releases(plan.steps) == 2
+    _, late, _ = loop(plan, held_out_set=(torch.randn(5, 3), torch.arange(5) % 2))
+    late.load_state_dict(loops[0][1].state_dict())
+    assert late.state_dict()["tested"] == loops[0][1].state_dict()["tested"] != []
 
 
 def test_make_private_finds_the_noise():

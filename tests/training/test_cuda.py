@@ -13,6 +13,7 @@ from prudent.training import (
     AdaptiveTrim,
     Chunk,
     Execution,
+    HeldOut,
     Plan,
     PoissonSampler,
     ProposeTestRelease,
@@ -144,19 +145,45 @@ def test_people_on_a_device_are_those_of_the_host(name):
     )
 
 
-def test_a_watched_loss_on_a_device_is_that_of_the_host():
-    policies = {"watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0)}
+RELEASES = {
+    "loss": ("gaussian", {"watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0)}),
+    "accuracy": ("gaussian", {"held_out": HeldOut(every=5, noise_multiplier=3.0)}),
+    "cancelling": ("sum", {"bands": 4}),
+    "all": (
+        "sum",
+        {
+            "bands": 3,
+            "held_out": HeldOut(every=5, metric="loss", bound=2.0, noise_multiplier=3.0),
+            "watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("people", [False, True])
+@pytest.mark.parametrize("name", RELEASES)
+def test_what_a_plan_releases_on_a_device_is_that_of_the_host(name, people):
+    rule, policies = RELEASES[name]
+    options = {"policies": policies}
+    if "held_out" in policies:
+        options["held_out_set"] = tuple(part[:90] for part in records())
+    if people:
+        options |= {"unit": torch.arange(RECORDS) % 60, "records_per_person": 4}
+        if "held_out" in policies:
+            options["held_out_unit"] = 60 + torch.arange(90) % 20
     captured, eager = (
-        train(network(), RULES["gaussian"], graph=graph, policies=policies)
-        for graph in (True, False)
+        train(network(), RULES[rule], graph=graph, **options) for graph in (True, False)
     )
-    host = on_host(RULES["gaussian"], policies=policies)
+    host = on_host(RULES[rule], **options)
     for other in (eager, host):
         assert_same_run(captured, other)
         shown, expected = ([m.evaluation for m in run.history] for run in (captured, other))
-        assert any(shown)
+        assert any(shown) == (name != "cancelling")
         for one, same in zip(shown, expected, strict=True):
             assert one == pytest.approx(same, rel=1e-9)
+    if name == "cancelling":
+        alone = train(network(), RULES[rule], graph=True)
+        assert not torch.allclose(weights(captured.model), weights(alone.model))
 
 
 def test_garbage_of_a_run_does_not_end_the_capture_of_the_next():

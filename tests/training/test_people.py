@@ -300,3 +300,14 @@ def test_who_is_protected_is_told(tmp_path):
     reporting = prudent.Reporting(receipt=file)
     fit(TESTED, network(), cross_entropy, (x, y), reporting=reporting, **settings)
     assert json.loads(file.read_text())["unit"] == "person"
+
+
+@pytest.mark.parametrize("items", [False, True])
+def test_a_network_that_cannot_be_trained_is_not_charged(tmp_path, items):
+    x, y, ids = records()
+    data = list(zip(x, y, strict=True)) if items else (x, y)
+    mixing = nn.Sequential(nn.BatchNorm1d(x.shape[1]), network())
+    with prudent.Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3) as ledger:
+        with pytest.raises(ValueError, match="keep records apart"):
+            fit(TESTED, mixing, cross_entropy, data, unit=ids, ledger=ledger, lr=0.5)
+        assert not ledger.history()

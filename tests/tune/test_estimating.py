@@ -25,7 +25,7 @@ def parts(name: str, count: int = 1200) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_the_best_setting_is_released_with_its_fitted_model(tmp_path: Path) -> None:
-    model = GaussianNB(3.0, noise=ReproducibleNoise(1), ledger=object())
+    model = GaussianNB(epsilon=3.0, noise=ReproducibleNoise(1), ledger=object())
     with prudent.Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4) as ledger:
         best = search(
             model,
@@ -45,7 +45,7 @@ def test_the_best_setting_is_released_with_its_fitted_model(tmp_path: Path) -> N
 
 @pytest.mark.thorough
 def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
-    models = [GradientBoostingClassifier(1.0, n_estimators=count) for count in (2, 4)]
+    models = [GradientBoostingClassifier(epsilon=1.0, n_estimators=count) for count in (2, 4)]
     events = [each.event_for(["x0", "x1", "x2", "target"], 3) for each in models]
     best = search(
         models[0],
@@ -60,7 +60,7 @@ def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
     assert best.epsilon == price(whole, FEW, 1e-5)
 
 
-BOUNDED = GaussianNB(1.0, classes=[0, 1], bounds={0: (-3, 3), 2: (2, 4)})
+BOUNDED = GaussianNB(epsilon=1.0, classes=[0, 1], bounds={0: (-3, 3), 2: (2, 4)})
 
 
 @pytest.mark.parametrize("as_list", [False, True])

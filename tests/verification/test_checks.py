@@ -62,7 +62,7 @@ def model(path, ledger):
     from prudent.estimators import LinearRegression
 
     features = np.random.default_rng(0).normal(size=(3000, 2))
-    LinearRegression(2.0, 1e-6, ledger=ledger).fit(features, features[:, 0], receipt=path)
+    LinearRegression(epsilon=2.0, ledger=ledger).fit(features, features[:, 0], receipt=path)
 
 
 def training(path, ledger):
@@ -237,7 +237,7 @@ def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
 
     path = tmp_path / "answer.json"
     features = np.random.default_rng(0).normal(size=(8000, 2))
-    fitted = LinearRegression(4.0, 1e-6, certify=0.5)
+    fitted = LinearRegression(epsilon=4.0, delta=1e-6, certify=0.5)
     fitted.fit(features, features[:, 0], receipt=path)
     receipt = Receipt.read(path)[0]
     (found,) = receipt.certificates()

@@ -13,8 +13,7 @@ import pytest
 
 import prudent
 from prudent.cli import main
-from prudent.receipts.receipt import Receipt, digest_of
-from prudent.receipts.theorems import theorems_of
+from prudent.receipts.receipt import Receipt, digest_of, theorems_of
 
 pytest.importorskip("flint")
 

@@ -38,19 +38,12 @@ class UnreachableTargetError(ValueError):
 
 @attrs.frozen
 class Search:
-    """The range in which a parameter is searched, outwards from a guess.
+    """The range in which a parameter is searched, outwards from a guess."""
 
-    Attributes:
-        safe: The end of the range with the smallest ε.
-        unsafe: The end of the range with the largest ε.
-        guess: Where the search begins.
-        whole: Whether only integers are allowed.
-    """
-
-    safe: float
-    unsafe: float
-    guess: float
-    whole: bool = False
+    safe: float  # the end of the range with the smallest ε
+    unsafe: float  # the end of the range with the largest ε
+    guess: float  # where the search begins
+    whole: bool = False  # whether only integers are allowed
 
 
 def solve(

@@ -8,18 +8,16 @@ are composed and why rounding cannot hide a part of δ.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting._numeric import each
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.accounting.losses.composed import Composition, tabulated_pair
 from prudent.accounting.losses.domination import (
-    check_neighbouring,
     check_rate,
     dominating,
     leaves,
@@ -29,7 +27,7 @@ from prudent.accounting.losses.loss_tables import Array, LossTable
 from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
 from prudent.accounting.losses.repeated_selection import selected
 from prudent.accounting.losses.trial_counts import TrialCount, trial_count
-from prudent.accounting.rdp_accountant import RdpAccountant
+from prudent.accounting.rdp_accountant import EventAccountant, RdpAccountant
 
 if TYPE_CHECKING:
     from dp_accounting.pld import pld_pmf
@@ -40,10 +38,10 @@ _FEW_CANDIDATES = 64  # of which all together may cost less than what is known o
 _MOST_LOSSES = 2**22  # grid points of a distribution for dp_accounting; the grid is coarsened to it
 
 _MOST_KNOWN = 1 << 10
-_KNOWN: dict[Any, float] = {}  # ε by events, setting and δ; plans are priced repeatedly
+_KNOWN: dict[Any, Array] = {}  # ε by events, setting and δ; plans are priced repeatedly
 
 
-class PldAccountant(dp.PrivacyAccountant):
+class PldAccountant(EventAccountant):
     """Composes events by their privacy-loss distributions.
 
     Guarantee:
@@ -66,24 +64,10 @@ class PldAccountant(dp.PrivacyAccountant):
         value_discretization_interval: float = 1e-4,
     ) -> None:
         interval = _validate.positive(value_discretization_interval=value_discretization_interval)
-        super().__init__(check_neighbouring(neighboring_relation))
+        super().__init__(neighboring_relation)
         self._value_discretization_interval = interval
         self._entries: list[tuple[dp.DpEvent, int]] = []
         self._composed: dict[bool, Composition] = {}
-
-    def supports(self, event: dp.DpEvent) -> bool:
-        """Whether `compose` accepts the event."""
-        try:
-            return bool(super().supports(event))
-        except ValueError:  # a parameter out of range, which `compose` reports
-            return False
-
-    def compose(self, event: dp.DpEvent, count: int = 1) -> "PldAccountant":
-        """Add `count` runs of an event; zero runs cost nothing."""
-        times = _validate.count(count=count)
-        if times > 0 and any(True for _ in leaves(event)):
-            super().compose(event, times)
-        return self
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         for leaf, times in leaves(event, max(count, 1)):
@@ -122,44 +106,26 @@ class PldAccountant(dp.PrivacyAccountant):
                 return
         self._entries.append((leaf, times))
 
-    @overload
-    def get_epsilon(self, target_delta: float) -> float: ...
-    @overload
-    def get_epsilon(self, target_delta: Sequence[float] | Array) -> Array: ...
-
-    def get_epsilon(self, target_delta: float | Sequence[float] | Array) -> float | Array:
-        """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP.
-
-        Args:
-            target_delta: δ, or an array of them, which gives an array of its shape. Many δ are
-                answered together, in a fraction of the time; an answer may then differ from that of
-                a single δ by a fraction of a percent, and is an upper bound like it.
-        """
-        if not isinstance(target_delta, float):  # an answer that is an array could be changed
-            return self._epsilons(target_delta)
+    def _epsilons(self, deltas: Array) -> Array:
         setting = self.neighboring_relation, self._value_discretization_interval
-        asked = tuple(self._entries), setting, target_delta
+        asked = tuple(self._entries), setting, deltas.tobytes()
         try:
             known = _KNOWN.get(asked)
         except TypeError:  # an event of somebody else's that has no hash
-            return self._epsilons(target_delta)
+            return self._least_epsilons(deltas)
         if known is None:
             if len(_KNOWN) >= _MOST_KNOWN:
                 _KNOWN.clear()
-            known = _KNOWN[asked] = float(self._epsilons(target_delta))
+            known = _KNOWN[asked] = self._least_epsilons(deltas)
         return known
 
-    def _epsilons(self, target_delta: float | Sequence[float] | Array) -> float | Array:
+    def _least_epsilons(self, deltas: Array) -> Array:
         composition = self._composition(upper=True)
-
-        def epsilons(deltas: Array) -> Array:
-            # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
-            if composition.limit >= 1:
-                return np.full(len(deltas), math.inf)
-            found = [other.get_epsilon(deltas) for other in self._others()]
-            return np.asarray(np.minimum.reduce([composition.epsilons(deltas), *found]))
-
-        return each(epsilons, 0, 1, target_delta=target_delta)
+        # Infinite even at δ = 1: a release that hides nothing has no meaningful ε.
+        if composition.limit >= 1:
+            return np.full(len(deltas), math.inf)
+        found = [other.get_epsilon(deltas) for other in self._others()]
+        return np.asarray(np.minimum.reduce([composition.epsilons(deltas), *found]))
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Return (lower, upper) bounds on the ε of the dominating pairs; upper is `get_epsilon`.
@@ -171,28 +137,14 @@ class PldAccountant(dp.PrivacyAccountant):
         upper = self.get_epsilon(delta)
         return min(self._composition(upper=False).epsilon(delta), upper), upper
 
-    @overload
-    def get_delta(self, target_epsilon: float) -> float: ...
-    @overload
-    def get_delta(self, target_epsilon: Sequence[float] | Array) -> Array: ...
-
-    def get_delta(self, target_epsilon: float | Sequence[float] | Array) -> float | Array:
-        """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP.
-
-        Args:
-            target_epsilon: ε, or an array of them, as for `get_epsilon`.
-        """
+    def _deltas(self, epsilons: Array) -> Array:
         composition = self._composition(upper=True)
-
-        def deltas(epsilons: Array) -> Array:
-            found = np.full(len(epsilons), composition.limit)
-            finite = np.isfinite(epsilons)
-            if composition.limit < 1 and finite.any():
-                found[finite] = composition.deltas(epsilons[finite])
-            others = [other.get_delta(epsilons) for other in self._others()]
-            return np.asarray(np.minimum.reduce([found, *others]))
-
-        return each(deltas, 0, math.inf, target_epsilon=target_epsilon)
+        found = np.full(len(epsilons), composition.limit)
+        finite = np.isfinite(epsilons)
+        if composition.limit < 1 and finite.any():
+            found[finite] = composition.deltas(epsilons[finite])
+        others = [other.get_delta(epsilons) for other in self._others()]
+        return np.asarray(np.minimum.reduce([found, *others]))
 
     def profile(self, epsilons: Array) -> Array:
         """Upper bounds on δ at many finite ε, from one computation.
@@ -226,7 +178,7 @@ class PldAccountant(dp.PrivacyAccountant):
         """Dominating distributions of the loss, for removing a record and for adding one."""
         return self._composition(upper=True).plain_distributions()
 
-    def _others(self) -> "list[RdpAccountant | PldAccountant]":
+    def _others(self) -> list[EventAccountant]:
         """Accountants of the same events whose ε may be lower, if there are selections among them.
 
         The pairs of selections are tabulated coarsely. For large numbers of candidates Rényi
@@ -235,7 +187,7 @@ class PldAccountant(dp.PrivacyAccountant):
         """
         if all(trial_count(leaf) is None for leaf, _ in self._entries):
             return []
-        others: list[RdpAccountant | PldAccountant] = []
+        others: list[EventAccountant] = []
         renyi = RdpAccountant(neighboring_relation=self.neighboring_relation)
         if all(renyi.supports(leaf) for leaf, _ in self._entries):
             for leaf, times in self._entries:

@@ -1,8 +1,9 @@
-"""dp_accounting's Rényi accountant, extended with Propose-Test-Release."""
+"""dp_accounting's Rényi accountant, extended with Propose-Test-Release; and what both share."""
 
+import abc
 import math
 from collections.abc import Sequence
-from typing import overload
+from typing import Self, overload
 
 import dp_accounting as dp
 import numpy as np
@@ -31,7 +32,6 @@ from prudent.accounting.losses.domination import (
     branch_pair,
     case_one,
     case_one_without_false_pass,
-    check_neighbouring,
     leaves,
     margin_pair,
     refused,
@@ -50,13 +50,7 @@ from prudent.accounting.losses.moments import (
 )
 from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair, Pair
 from prudent.accounting.losses.repeated_selection import selected_divergences
-from prudent.accounting.losses.trial_counts import (
-    Binomial,
-    NegativeBinomial,
-    Poisson,
-    TrialCount,
-    trial_count,
-)
+from prudent.accounting.losses.trial_counts import trial_count
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     1.1,
@@ -72,7 +66,67 @@ _NOT_AT_ORDER_ONE = (RandomizedResponseDpEvent, dp.SampledWithoutReplacementDpEv
 _SELECTIONS = (RepeatAndSelectDpEvent, BinomialSelectionDpEvent)
 
 
-class RdpAccountant(dp.PrivacyAccountant):
+class EventAccountant(dp.PrivacyAccountant):
+    """What both accountants share: the events they take, and answers at one δ or ε, or at many."""
+
+    def __init__(self, neighboring_relation: dp.NeighboringRelation) -> None:
+        if not isinstance(neighboring_relation, dp.NeighboringRelation):
+            choices = list(dp.NeighboringRelation)
+            _validate.one_of(choices, neighboring_relation=neighboring_relation)
+        super().__init__(neighboring_relation)
+
+    def supports(self, event: dp.DpEvent) -> bool:
+        """Whether `compose` accepts the event."""
+        try:
+            return bool(super().supports(event))
+        except ValueError:  # a parameter out of range, which `compose` reports
+            return False
+
+    def compose(self, event: dp.DpEvent, count: int = 1) -> Self:
+        """Add `count` runs of an event; zero runs cost nothing."""
+        times = _validate.count(count=count)
+        if times > 0 and any(True for _ in leaves(event)):
+            super().compose(event, times)
+        return self
+
+    @overload
+    def get_epsilon(self, target_delta: float) -> float: ...
+    @overload
+    def get_epsilon(self, target_delta: Sequence[float] | Array) -> Array: ...
+
+    def get_epsilon(self, target_delta: float | Sequence[float] | Array) -> float | Array:
+        """The least ε, rounded up, for which everything composed so far is (ε, δ)-DP.
+
+        Args:
+            target_delta: δ, or an array of them, which gives an array of its shape. Many δ are
+                answered together, in a fraction of the time; an answer may then differ from that of
+                a single δ by a fraction of a percent, and is an upper bound like it.
+        """
+        return each(self._epsilons, 0, 1, target_delta=target_delta)
+
+    @overload
+    def get_delta(self, target_epsilon: float) -> float: ...
+    @overload
+    def get_delta(self, target_epsilon: Sequence[float] | Array) -> Array: ...
+
+    def get_delta(self, target_epsilon: float | Sequence[float] | Array) -> float | Array:
+        """The least δ, rounded up, for which everything composed so far is (ε, δ)-DP.
+
+        Args:
+            target_epsilon: ε, or an array of them, as for `get_epsilon`.
+        """
+        return each(self._deltas, 0, math.inf, target_epsilon=target_epsilon)
+
+    @abc.abstractmethod
+    def _epsilons(self, deltas: Array) -> Array:
+        """The ε of each of some different δ."""
+
+    @abc.abstractmethod
+    def _deltas(self, epsilons: Array) -> Array:
+        """The δ of each of some different ε."""
+
+
+class RdpAccountant(EventAccountant):
     """Composes events by their Rényi divergences.
 
     Keeps two accounts: a plain one, and one in which every false pass of a test (of a margin of 0)
@@ -100,25 +154,11 @@ class RdpAccountant(dp.PrivacyAccountant):
             raise _validate.ArgumentError("orders", "with at least one entry", shown="none")
         for order in chosen:
             _validate.between(1, np.inf, orders=order)
-        super().__init__(check_neighbouring(neighboring_relation))
+        super().__init__(neighboring_relation)
         self._orders: Array = np.array(chosen, float)
         self._rdp: Array = np.zeros(len(chosen))
         self._split_rdp: Array = np.zeros(len(chosen))
         self._split_delta = 0.0
-
-    def supports(self, event: dp.DpEvent) -> bool:
-        """Whether `compose` accepts the event."""
-        try:
-            return bool(super().supports(event))
-        except ValueError:  # a parameter out of range, which `compose` reports
-            return False
-
-    def compose(self, event: dp.DpEvent, count: int = 1) -> "RdpAccountant":
-        """Add `count` runs of an event; zero runs cost nothing."""
-        times = _validate.count(count=count)
-        if times > 0 and any(True for _ in leaves(event)):
-            super().compose(event, times)
-        return self
 
     def _maybe_compose(self, event: dp.DpEvent, count: int, do_compose: bool) -> object:
         for leaf, times in leaves(event, max(count, 1)):
@@ -165,7 +205,16 @@ class RdpAccountant(dp.PrivacyAccountant):
         error = candidate._maybe_compose(leaf.event, 1, do_compose)
         if error is not None or not do_compose:
             return error
-        added = _selected(leaf, count, self._orders, candidate._rdp)
+        if count is None:  # of very many there is dp_accounting's bound alone
+            from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_select
+
+            with np.errstate(invalid="ignore"):
+                found = _compute_rdp_repeat_and_select(
+                    self._orders, candidate._rdp, leaf.mean, leaf.shape
+                )
+            added = np.where(np.isnan(found), np.inf, found)
+        else:
+            added = selected_divergences(count, self._orders, candidate._rdp)
         self._rdp, self._split_rdp = self._rdp + times * added, self._split_rdp + times * added
         return None
 
@@ -209,25 +258,14 @@ class RdpAccountant(dp.PrivacyAccountant):
         """The second account: divergences at `orders`, and the δ that was set aside for them."""
         return self._split_rdp.copy(), self._split_delta
 
-    @overload
-    def get_epsilon(self, target_delta: float) -> float: ...
-    @overload
-    def get_epsilon(self, target_delta: Sequence[float] | Array) -> Array: ...
+    def _epsilons(self, deltas: Array) -> Array:
+        return np.array([self.get_epsilon_and_optimal_order(delta)[0] for delta in deltas])
 
-    def get_epsilon(self, target_delta: float | Sequence[float] | Array) -> float | Array:
-        """The least ε, over all orders and both accounts, at which the composition is (ε, δ)-DP.
-
-        Args:
-            target_delta: δ, or an array of them, which gives an array of its shape.
-        """
-
-        def epsilons(deltas: Array) -> Array:
-            return np.array([self.get_epsilon_and_optimal_order(delta)[0] for delta in deltas])
-
-        return each(epsilons, 0, 1, target_delta=target_delta)
+    def _deltas(self, epsilons: Array) -> Array:
+        return np.array([self.get_delta_and_optimal_order(epsilon)[0] for epsilon in epsilons])
 
     def get_epsilon_and_optimal_order(self, target_delta: float) -> tuple[float, float]:
-        """The ε of `get_epsilon` and the order that gives it."""
+        """The least ε over all orders and both accounts, and the order that gives it."""
         delta = _validate.between(0, 1, target_delta=target_delta)
         answers = [best_epsilon(self._orders, self._rdp, delta)]
         if delta > self._split_delta > 0:
@@ -235,69 +273,12 @@ class RdpAccountant(dp.PrivacyAccountant):
             answers.append(best_epsilon(self._orders, self._split_rdp, rest))
         return min(answers)
 
-    @overload
-    def get_delta(self, target_epsilon: float) -> float: ...
-    @overload
-    def get_delta(self, target_epsilon: Sequence[float] | Array) -> Array: ...
-
-    def get_delta(self, target_epsilon: float | Sequence[float] | Array) -> float | Array:
-        """The least δ, over all orders and both accounts, at which the composition is (ε, δ)-DP.
-
-        Args:
-            target_epsilon: ε, or an array of them, which gives an array of its shape.
-        """
-
-        def deltas(epsilons: Array) -> Array:
-            return np.array([self.get_delta_and_optimal_order(x)[0] for x in epsilons])
-
-        return each(deltas, 0, np.inf, target_epsilon=target_epsilon)
-
     def get_delta_and_optimal_order(self, target_epsilon: float) -> tuple[float, float]:
-        """The δ of `get_delta` and the order that gives it."""
+        """The least δ over all orders and both accounts, and the order that gives it."""
         epsilon = _validate.between(0, np.inf, target_epsilon=target_epsilon)
         plain = best_delta(self._orders, self._rdp, epsilon)
         split, order = best_delta(self._orders, self._split_rdp, epsilon)
         return min(plain, (min(1.0, split + self._split_delta), order))
-
-
-def _selected(leaf: dp.DpEvent, count: TrialCount | None, orders: Array, rdp: Array) -> Array:
-    """Divergences of the best of many runs, by the better of two bounds (`repeated_selection`)."""
-    if count is None:  # of very many there is dp_accounting's bound alone
-        from dp_accounting.rdp.rdp_privacy_accountant import _compute_rdp_repeat_and_select
-
-        with np.errstate(invalid="ignore"):
-            known = _compute_rdp_repeat_and_select(orders, rdp, leaf.mean, leaf.shape)
-        return np.where(np.isnan(known), np.inf, known)
-    added = selected_divergences(count, orders, rdp)
-    if isinstance(count, Binomial):
-        return added
-    return np.minimum(added, _papernot_steinke(orders, rdp, count))
-
-
-def _papernot_steinke(orders: Array, rdp: Array, count: TrialCount) -> Array:
-    """The bounds of Papernot and Steinke 2022 for the best of many runs, Theorems 2 and 6.
-
-    For negative binomial numbers D(A‖A') is at most
-    D + log(E K)/(λ-1) + (1 + η) min over orders λ' of (1 - 1/λ') D' + log(1/γ)/λ', and for Poisson
-    numbers D + log(E K)/(λ-1) + E K δ(log(λ/(λ-1))), to which the probability of no run is added.
-    """
-    inside = (orders > 1) & np.isfinite(rdp)
-    found = np.full(len(orders), np.inf)
-    if isinstance(count, NegativeBinomial) and inside.any():
-        shares = (1 - 1 / orders[inside]) * rdp[inside] - math.log(count.halting) / orders[inside]
-        extra = (1 + count.shape) * float(np.min(shares))
-        found[inside] = rdp[inside] + extra + math.log(count.mean) / (orders[inside] - 1)
-    log_none = math.log(count.none) if count.none > 0 else -math.inf
-    poisson = inside & (orders < np.inf) & isinstance(count, Poisson)
-    for index in np.flatnonzero(poisson):
-        order = float(orders[index])
-        delta = best_delta(orders, rdp, math.log1p(1 / (order - 1)))[0]
-        log_moment = (order - 1) * (rdp[index] + count.expected * delta)
-        log_moment += math.log(count.expected)
-        found[index] = np.logaddexp(log_moment, log_none) / (order - 1)
-    decreasing = np.argsort(-orders, kind="stable")  # divergences do not decrease with the order
-    found[decreasing] = np.minimum.accumulate(found[decreasing])
-    return found * (1 + 1e-12)
 
 
 def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:

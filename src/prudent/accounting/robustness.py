@@ -129,14 +129,11 @@ class AccuracyCertificate:
 
 @attrs.frozen(slots=False)
 class ChangedData:
-    """Lower bounds on expectations after a change of the data, from distributions of the loss.
+    """Lower bounds on expectations after a change of the data, from distributions of the loss."""
 
-    Attributes:
-        removing: The distribution of the loss of the output with the records against that without.
-        adding: The distribution of the loss of the output without them against that with them.
-    """
-
+    # The distribution of the loss of the output with the records against that without.
     removing: LossTable
+    # The distribution of the loss of the output without them against that with them.
     adding: LossTable
 
     @classmethod

@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from prudent import _progress, _validate
 from prudent.audit import scores as learning
@@ -142,15 +144,12 @@ def judge(
     )
     found = score(outputs)
     bound = bound_of_scores(found, present, delta=delta, confidence=each, held_out=held_out)
-    return AuditResult(
+    return AuditResult.of(
+        bound,
         name=name,
         claimed=epsilon,
         delta=delta,
-        lower=bound.lower,
         confidence=confidence,
-        runs=bound.runs,
-        guesses=bound.guesses,
-        right=bound.right,
         exact=exact,
         delta_at=delta_at,
         lower_delta=(
@@ -172,14 +171,9 @@ def _delta(
     )
     says = scores[first:] >= values[np.argmax(hits - math.exp(epsilon) * alarms)]
     seen = present[first:]
-    return delta_of_errors(
-        int(np.sum(says & seen)),
-        int(np.sum(seen)),
-        int(np.sum(says & ~seen)),
-        int(np.sum(~seen)),
-        epsilon=epsilon,
-        confidence=confidence,
-    )
+    groups = (int(np.sum(says & seen)), int(np.sum(seen)))
+    others = (int(np.sum(says & ~seen)), int(np.sum(~seen)))
+    return delta_of_errors(*groups, *others, epsilon=epsilon, confidence=confidence)
 
 
 def run_all(
@@ -197,14 +191,10 @@ def run_all(
     parts = np.array_split(coins, min(_PARTS, len(coins)))
     work = partial(_run_part, mechanism, data)
     outputs: list[Any] = []
-    with (
-        _mapper(work, workers) as mapped,
-        _progress.part("runs", len(coins)),
-        _bar(len(coins), progress) as advance,
-    ):
-        for found in mapped(work, parts):
+    bar: Any = {"console": Console(stderr=True), "transient": True, "disable": not progress}
+    with _mapper(work, workers) as mapped, _progress.part("runs", len(coins)):
+        for found in track(mapped(work, parts), "runs", total=len(parts), **bar):
             outputs += found
-            advance(len(found))
             _progress.advance(len(found))
     return outputs
 
@@ -232,16 +222,3 @@ def _mapper(work: Callable[..., Any], workers: int) -> Iterator[Callable[..., An
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         yield pool.map
-
-
-@contextlib.contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    if not shown:
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("runs", total=total)
-        yield lambda count: bar.advance(task, count)

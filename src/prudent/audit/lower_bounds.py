@@ -35,6 +35,7 @@ IntArray = npt.NDArray[np.int64]
 
 _REVEALED_SHARE = 0.01  # of 1 - confidence, for more revealed coins than are allowed for
 _MOST_THRESHOLDS = 100  # candidates on each side
+_NO_COUNT = 1e-9  # in place of 0, where no interval is computed
 
 
 def epsilon_of_guesses(
@@ -102,20 +103,21 @@ def delta_of_errors(
     """
     _check(0.0, confidence)
     share = (1 - confidence) / 2
-    hit = clopper_pearson(true_positives, with_runs, share)[0]
-    alarm = clopper_pearson(false_positives, without_runs, share)[1]
+    hit = float(clopper_pearson(true_positives, with_runs, share)[0])
+    alarm = float(clopper_pearson(false_positives, without_runs, share)[1])
     factor = math.exp(epsilon)
     return max(0.0, hit - factor * alarm, 1 - alarm - factor * (1 - hit))
 
 
-def clopper_pearson(successes: int, trials: int, error: float) -> tuple[float, float]:
-    """Return bounds on a probability, each of which fails with a probability of at most `error`."""
-    if trials == 0:
-        return 0.0, 1.0
-    low = float(special.betaincinv(successes, trials - successes + 1, error)) if successes else 0.0
-    missed = trials - successes
-    high = 1 - float(special.betaincinv(missed, successes + 1, error)) if missed else 1.0
-    return low, high
+def clopper_pearson(
+    successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return bounds on probabilities, each of which fails with a probability of at most `error`."""
+    hits = np.asarray(successes, np.float64)
+    missed = np.asarray(trials, np.float64) - hits
+    low = special.betaincinv(np.maximum(hits, _NO_COUNT), missed + 1, error)
+    high = special.betaincinv(hits + 1, np.maximum(missed, _NO_COUNT), 1 - error)
+    return np.where(hits > 0, low, 0.0), np.where(missed > 0, high, 1.0)
 
 
 @attrs.frozen

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import attrs
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.accounting.losses.loss_tables import TradeOff
-from prudent.audit.lower_bounds import BoolArray, FloatArray
+from prudent.audit.lower_bounds import BoolArray, Bound, FloatArray
 
 _MOST_POINTS = 400
 
@@ -25,19 +25,13 @@ class MeasuredCurve:
         With probability `confidence` at least, both true errors of every threshold are within
         `half_widths` of the measured ones at once (the Dvoretzky-Kiefer-Wolfowitz inequality with
         Massart's constant, for the scores with and without the record).
-
-    Attributes:
-        false_positives: For each threshold, the fraction of runs without the record said to have
-            it; ascending.
-        false_negatives: The fraction of runs with the record said to lack it.
-        half_widths: The error of the false positives, and of the false negatives.
-        confidence: Probability with which all of them hold.
     """
 
+    # For each threshold, the fraction of runs without the record said to have it; ascending.
     false_positives: FloatArray
-    false_negatives: FloatArray
-    half_widths: tuple[float, float]
-    confidence: float
+    false_negatives: FloatArray  # the fraction of runs with the record said to lack it
+    half_widths: tuple[float, float]  # the error of the false positives, and of the false negatives
+    confidence: float  # probability with which all of them hold
 
     @classmethod
     def of(cls, scores: FloatArray, present: BoolArray, confidence: float) -> "MeasuredCurve":
@@ -117,6 +111,12 @@ class AuditResult:
     curve: MeasuredCurve | None = attrs.field(default=None, repr=False, eq=False)
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, bound: Bound, **known: Any) -> Self:
+        """The result of a bound, and what else is known."""
+        counts = {name: getattr(bound, name) for name in ("lower", "runs", "guesses", "right")}
+        return cls(**counts, **known)
+
     def __attrs_post_init__(self) -> None:
         _validate.positive(claimed=self.claimed)
         _validate.between(0, 1, ends="[)", delta=self.delta)
@@ -189,22 +189,11 @@ class AuditResult:
 
     def plain(self) -> dict[str, Any]:
         """The result as JSON holds it."""
+        names = [field.name for field in attrs.fields(AuditResult) if field.name != "curve"]
+        values = {name: getattr(self, name) for name in (*names, "share", "refuted", "sentence")}
         return {
-            "name": self.name,
-            "claimed": self.claimed,
-            "delta": self.delta,
-            "lower": self.lower if math.isfinite(self.lower) else None,
-            "confidence": self.confidence,
-            "share": self.share if math.isfinite(self.share) else None,
-            "refuted": self.refuted,
-            "runs": self.runs,
-            "guesses": self.guesses,
-            "right": self.right,
-            "exact": self.exact,
-            "delta_at": None if self.delta_at is None else list(self.delta_at),
-            "lower_delta": self.lower_delta,
-            "sentence": self.sentence,
-            "notes": list(self.notes),
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
         }
 
     def to_json(self) -> str:
@@ -219,7 +208,6 @@ class AuditResult:
         """
         if self.curve is None:
             raise ValueError("Expected an audit with a trade-off curve, got one without.")
-        import numpy as np
         from matplotlib.figure import Figure  # a heavy import, for pictures only
 
         figure = Figure(figsize=(5.4, 5), layout="constrained")

@@ -220,14 +220,14 @@ def _learn(
         without_it = len(where) - with_it
         ratio = np.log((with_it + 1) / (without_it + 1) * (totals[False] + 1) / (totals[True] + 1))
         rows = np.array([told[place][1] for place in where], np.float64)
-        known[kind] = _Kind.learn(float(ratio), rows, present[where], projection, monotone)
+        known[kind] = _learn_kind(float(ratio), rows, present[where], projection, monotone)
 
     def score(outputs: Outputs) -> FloatArray:
         scores = np.zeros(len(outputs))
         for kind, where in _by_kind(outputs.told).items():
             if kind in known:
                 rows = np.array([outputs.told[place][1] for place in where], np.float64)
-                scores[where] = known[kind].score(rows)
+                scores[where] = known[kind](rows)
         return scores
 
     return score
@@ -240,32 +240,18 @@ def _by_kind(told: Sequence[Described]) -> dict[Hashable, list[int]]:
     return places
 
 
-@attrs.frozen(eq=False)
-class _Kind:
-    """Outputs of one category: its own log-ratio, and those of the numbers given it."""
+def _learn_kind(
+    ratio: float, rows: FloatArray, present: BoolArray, projection: _Projection, monotone: bool
+) -> Callable[[FloatArray], FloatArray]:
+    """The score of a category: its own log-ratio, and those of the numbers given it."""
+    columns = projection(rows, present) if rows.shape[1] else _nothing
+    histograms = [_Histogram.learn(column, present, monotone) for column in columns(rows)]
 
-    ratio: float
-    columns: Callable[[FloatArray], _Columns]
-    histograms: tuple["_Histogram", ...]
+    def score(rows: FloatArray) -> FloatArray:
+        found = zip(columns(rows), histograms, strict=True)
+        return sum((each.score(column) for column, each in found), np.full(len(rows), ratio))
 
-    @classmethod
-    def learn(
-        cls,
-        ratio: float,
-        rows: FloatArray,
-        present: BoolArray,
-        projection: _Projection,
-        monotone: bool,
-    ) -> "_Kind":
-        columns = projection(rows, present) if rows.shape[1] else _nothing
-        histograms = (_Histogram.learn(column, present, monotone) for column in columns(rows))
-        return cls(ratio, columns, tuple(histograms))
-
-    def score(self, rows: FloatArray) -> FloatArray:
-        ratios = np.full(len(rows), self.ratio)
-        for column, histogram in zip(self.columns(rows), self.histograms, strict=True):
-            ratios += histogram.score(column)
-        return ratios
+    return score
 
 
 @attrs.frozen(eq=False)

@@ -1,31 +1,46 @@
-"""The budget of a data set: (ε, δ), for which neighbours, kept by which filter.
+"""The budget of a data set: (ε, δ), for which neighbours, kept by which filter, of which data.
 
 It is the first row of a ledger, written once and never changed.
+
+A ledger can be bound to data by name, so that a second ledger for the same data is noticed: a path,
+the address of a table, or any name that is agreed on. Names are public. There is no fingerprint of
+the content: a hash in a public ledger would let anyone who guesses the records check the guess, and
+no noise would stand in between.
+
+A list of bound ledgers is kept for each user, in the file that `PRUDENT_LEDGERS` names or else in
+the user's data folder; a team shares one by setting `PRUDENT_LEDGERS`. It is a help against
+mistakes: whoever wants a second budget can have one, by asking for it or without this list.
 """
 
 import contextlib
 import datetime
+import json
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 import attrs
 
 from prudent import _validate
 from prudent._formats import check_format
+from prudent._redaction import without_password
 from prudent._rounding import exact
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
-from prudent.budget import data_binding
 from prudent.budget.charges import BEFORE_THE_FIRST, fields_of, reading, row_after
-from prudent.budget.data_binding import SecondLedgerError
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
-from prudent.budget.storage import LedgerError, LedgerRow, Store, open_store
+from prudent.budget.storage import LedgerError, LedgerRow, Store, is_postgres, open_store
 
 _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
+_LIST = "PRUDENT_LEDGERS"
+_BETWEEN = " + "
 
 FORMAT = 1
 """Of the rows of a ledger; its first row notes it."""
+
+Data: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @attrs.frozen
@@ -40,11 +55,17 @@ class Allowance:
     orders: tuple[float, ...] | None = None
     data: str | None = None  # name of the data that the budget is for; None if that is not noted
 
+    def __attrs_post_init__(self) -> None:
+        _validate.fields(self, _validate.positive, "epsilon")
+        _validate.fields(self, partial(_validate.between, 0, 1, ends="()"), "delta")
+        _validate.fields(self, _validate.flag, "adaptive")
+        _validate.fields(self, check_relation, "relation")
+        if self.data is not None and not (self.data and self.data.isprintable()):
+            raise _validate.ArgumentError("data", "a printable name", got=self.data)
+
     @property
     def per_record(self) -> tuple[float, float]:
         """ε and δ that adding or removing a single record may use."""
-        _validate.positive(epsilon=self.epsilon)
-        _validate.between(0, 1, ends="()", delta=self.delta)
         epsilon, delta = self.relation.per_record(self.epsilon, self.delta)
         if not (epsilon > 0 and delta >= _LEAST_DELTA):
             raise ValueError(
@@ -140,13 +161,8 @@ def wanted(
     if epsilon is None or delta is None:
         missing = "epsilon" if epsilon is None else "delta"
         raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
-    return Allowance(
-        _validate.positive(epsilon=epsilon),
-        _validate.between(0, 1, ends="()", delta=delta),
-        adaptive is None or bool(adaptive),
-        ADD_REMOVE if relation is None else relation,
-        data=data,
-    )
+    adaptive = adaptive is None or adaptive
+    return Allowance(epsilon, delta, adaptive, relation or ADD_REMOVE, data=data)
 
 
 def begin(
@@ -159,13 +175,12 @@ def begin(
     Raises:
         SecondLedgerError: If the data are known to have one, and `another` is not given.
     """
-    if not text(dataset=dataset) or not dataset.isprintable():
+    _validate.instance(str, "a text", dataset=dataset)
+    if not dataset or not dataset.isprintable():
         raise _validate.ArgumentError("dataset", "a printable name", got=dataset)
-    if budget.data is not None and not (budget.data and budget.data.isprintable()):
-        raise _validate.ArgumentError("data", "a printable name", got=budget.data)
     fields = budget.to_fields()
     if budget.data is not None and not another:
-        data_binding.check_only(budget.data, location, dataset)
+        check_only(budget.data, location, dataset)
     store = open_store(location, create=True)
     with contextlib.closing(store), store.exclusive(dataset):
         if store.rows(dataset):
@@ -174,7 +189,7 @@ def begin(
             _check_store(store, budget.data)
         store.append(dataset, row_after(BEFORE_THE_FIRST, dataset=dataset, time=now(), **fields))
     if budget.data is not None:
-        data_binding.remember(budget.data, location, dataset)
+        remember(budget.data, location, dataset)
     return True
 
 
@@ -182,9 +197,7 @@ def _check_store(store: Store, data: str) -> None:
     """Refuses data for which the same store keeps another budget."""
     for other in store.datasets():
         noted = noted_budget(store.rows(other)[0], other).data
-        if noted is not None and (
-            same := data_binding.names_in(data) & data_binding.names_in(noted)
-        ):
+        if noted is not None and (same := names_in(data) & names_in(noted)):
             raise SecondLedgerError(min(same), store.location, other)
 
 
@@ -216,9 +229,104 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def text(**argument: Any) -> str:
-    """Returns the argument if it is a text."""
-    ((name, value),) = argument.items()
-    if not isinstance(value, str):
-        raise _validate.ArgumentError(name, "a text", got=value)
-    return value
+class SecondLedgerError(LedgerError):
+    """The data already have a budget elsewhere.
+
+    Attributes:
+        data: The name of the data.
+        location: Where their ledger is.
+        dataset: Under which name it keeps their budget.
+    """
+
+    def __init__(self, data: str, location: str, dataset: str) -> None:
+        self.data, self.location, self.dataset = data, location, dataset
+        super().__init__(
+            f"{data} already has a budget: data set {dataset!r} in {location}. Two budgets for the "
+            "same data add up, and neither knows of the other. Charge that one; or, to allow both, "
+            "create this one with another=True."
+        )
+
+    def __reduce__(self) -> tuple[type["SecondLedgerError"], tuple[str, str, str]]:
+        return SecondLedgerError, (self.data, self.location, self.dataset)
+
+
+def data_name(data: Data) -> str:
+    """The public name of data: a file by its full path, an address without its password.
+
+    Several, such as tables that are joined, have their names with " + " between.
+    """
+    if not isinstance(data, str | os.PathLike):
+        found = {data_name(each) for each in _validate.values(data=data)}
+        return _BETWEEN.join(sorted(found))
+    text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
+    if _BETWEEN in text and not Path(text).exists():
+        return data_name(text.split(_BETWEEN))
+    if "://" in text or is_postgres(text):
+        return without_password(text)
+    path = Path(text)
+    return str(path.resolve()) if path.exists() else text
+
+
+def place(location: str | os.PathLike[str]) -> str:
+    """The name of a ledger's place in the list: a full path, or an address without password."""
+    _validate.path(location=location)
+    text = os.fspath(location)
+    if "://" in text or is_postgres(text):
+        return without_password(text)
+    return str(Path(text).resolve())
+
+
+def names_in(name: str) -> set[str]:
+    """The names of the single data in a name that `data_name` returned."""
+    return set(name.split(_BETWEEN))
+
+
+def check_only(data: str, location: str | os.PathLike[str], dataset: str) -> None:
+    """Refuses data for which the list knows another ledger that is still there.
+
+    Raises:
+        SecondLedgerError: If there is one.
+    """
+    here = place(location), dataset
+    for each in sorted(names_in(data)):
+        known = _listed(each)
+        for where, name in known if here not in known else ():
+            if is_postgres(where) or Path(where).exists():
+                raise SecondLedgerError(each, where, name)
+
+
+def remember(data: str, location: str | os.PathLike[str], dataset: str) -> None:
+    """Puts a ledger on the list. Does nothing if the list cannot be written."""
+    line = "".join(
+        json.dumps({"data": each, "ledger": place(location), "dataset": dataset}) + "\n"
+        for each in sorted(names_in(data))
+    )
+    path = _list_path()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            ended = file.read(1) in (b"", b"\n")  # a crash may have cut off the last line
+            file.write((line if ended else "\n" + line).encode())
+
+
+def _listed(data: str) -> list[tuple[str, str]]:
+    try:
+        lines = _list_path().read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        # A line cut off by a crash, or not one of ours.
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            entry = json.loads(line)
+            if entry["data"] == data:
+                found.append((str(entry["ledger"]), str(entry["dataset"])))
+    return found
+
+
+def _list_path() -> Path:
+    if given := os.environ.get(_LIST):
+        return Path(given)
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "prudent" / "ledgers.jsonl"

@@ -122,17 +122,11 @@ def _unpickled(message: str, fields: dict[str, Any]) -> OverBudgetError:
 
 @attrs.frozen
 class Offer:
-    """So many more releases of this ε fit, one after the other, and nothing else beside them.
+    """So many more releases of this ε fit, one after the other, and nothing else beside them."""
 
-    Attributes:
-        count: How many; `at_least` says whether there was no need to count further.
-        epsilon: ε of each, at δ = 0.
-        at_least: Whether more of them fit.
-    """
-
-    count: int
-    epsilon: float
-    at_least: bool = False
+    count: int  # how many; `at_least` says whether there was no need to count further
+    epsilon: float  # ε of each, at δ = 0
+    at_least: bool = False  # whether more of them fit
 
     def __str__(self) -> str:
         many = f"{'at least ' if self.at_least else ''}{self.count}"

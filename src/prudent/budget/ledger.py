@@ -19,20 +19,20 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent.accounting import serialisation
-from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
-from prudent.budget import allowance, data_binding
-from prudent.budget.allowance import Allowance
+from prudent.accounting.relations import ADD_REMOVE, Relation
+from prudent.budget import allowance
+from prudent.budget.allowance import Allowance, SecondLedgerError
 from prudent.budget.balance import Balance, Offer, OverBudgetError, offers
 from prudent.budget.charges import (
     Charge,
     ChargeDetails,
+    LedgerJournal,
     TamperedLedgerError,
     is_outcome_of,
     outcome_fields,
+    verify,
     with_outcomes,
 )
-from prudent.budget.data_binding import SecondLedgerError
-from prudent.budget.journal import LedgerJournal, verify
 from prudent.budget.storage import LedgerError, LedgerRow, StorageError, open_store, shown
 
 __all__ = [
@@ -90,11 +90,13 @@ class Ledger:
         dataset: str = "default",
         adaptive: bool | None = None,
         relation: Relation | None = None,
-        data: data_binding.Data | None = None,
+        data: allowance.Data | None = None,
         asker: str | None = None,
     ) -> None:
-        self._asker = _name_of_user() if asker is None else allowance.text(asker=asker)
-        name = None if data is None else data_binding.data_name(data)
+        self._asker = (
+            _name_of_user() if asker is None else _validate.instance(str, "a text", asker=asker)
+        )
+        name = None if data is None else allowance.data_name(data)
         wanted = allowance.wanted(epsilon, delta, adaptive, relation, name)
         if wanted is not None:
             allowance.begin(location, dataset, wanted)
@@ -128,7 +130,7 @@ class Ledger:
         dataset: str = "default",
         adaptive: bool = True,
         relation: Relation = ADD_REMOVE,
-        data: data_binding.Data | None = None,
+        data: allowance.Data | None = None,
         another: bool = False,
     ) -> Self:
         """A new ledger, or a new data set in one; an error if it is already there.
@@ -137,14 +139,8 @@ class Ledger:
         may have this one as well. Their releases are then covered by the sum of the budgets only.
         """
         _validate.flag(another=another)
-        name = None if data is None else data_binding.data_name(data)
-        budget = Allowance(
-            _validate.positive(epsilon=epsilon),
-            _validate.between(0, 1, ends="()", delta=delta),
-            _validate.flag(adaptive=adaptive),
-            check_relation(relation=relation),
-            data=name,
-        )
+        name = None if data is None else allowance.data_name(data)
+        budget = Allowance(epsilon, delta, adaptive, relation, data=name)
         if not allowance.begin(location, dataset, budget, another=another):
             raise LedgerError(
                 f"{shown(location)} already has a budget for data set {dataset!r}, and a "
@@ -180,7 +176,7 @@ class Ledger:
             SecondLedgerError: If the data have a budget in another ledger. Nothing was charged.
             StorageError: If it is not known whether the charge is on disk. Release nothing.
         """
-        allowance.text(label=label)
+        _validate.instance(str, "a text", label=label)
         details = ChargeDetails.of(details)
         if details.asker is None:
             details = attrs.evolve(details, asker=self._asker)
@@ -327,10 +323,10 @@ class Ledger:
         """Refuses data that are not those of this ledger, as far as both are named."""
         if data is None:
             return
-        name = data_binding.data_name(data)
+        name = allowance.data_name(data)
         if self.data is None:
-            data_binding.check_only(name, self._location, self._dataset)
-        elif other := data_binding.names_in(name) - data_binding.names_in(self.data):
+            allowance.check_only(name, self._location, self._dataset)
+        elif other := allowance.names_in(name) - allowance.names_in(self.data):
             raise LedgerError(
                 f"{self._store.location} keeps the budget of {self.data}, but the release reads "
                 f"{' and '.join(sorted(other))}. Charge a ledger of all data that it reads."

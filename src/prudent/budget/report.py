@@ -21,7 +21,7 @@ from prudent.accounting.attack_bounds import AttackBounds
 from prudent.budget.balance import Balance, Offer
 from prudent.budget.charges import Charge, TamperedLedgerError
 from prudent.budget.ledger import Ledger
-from prudent.receipts.pages import cell
+from prudent.receipts.pages import cell, html_page, html_table
 from prudent.receipts.pages import table as table_lines
 
 if TYPE_CHECKING:
@@ -194,10 +194,10 @@ class BudgetReport:
             f"<h1>{_TITLE} of {text(self.balance.dataset)}</h1>",
             f'<p class="{"good" if self.intact else "bad"}">{text(self._verdict)}</p>',
             _bar(self.balance),
-            _html_table(None, self.facts(), "facts"),
+            html_table(None, self.facts(), "facts"),
             f"<h2>What is protected</h2><p>{text(self.protection())}</p>",
             "<h2>What was asked</h2>",
-            _html_table(header, rows, "charges") if rows else "<p>Nothing yet.</p>",
+            html_table(header, rows, "charges") if rows else "<p>Nothing yet.</p>",
         ]
         if self.differences():
             items = "".join(f"<li>{text(each)}</li>" for each in self.differences())
@@ -207,16 +207,10 @@ class BudgetReport:
         if attacks is None:
             parts.append(f"<p>{text(self._no_attack)}</p>")
         else:
-            table = _html_table(_CHANCES, self.chances(), "chances")
+            table = html_table(_CHANCES, self.chances(), "chances")
             parts.append(f'<div class="side">{table}{_curve(attacks.success)}</div>')
         parts.append(f"<h2>Integrity</h2><p>{text(self.integrity)}</p>")
-        body = "\n".join(parts)
-        title = f"{_TITLE} of {text(self.balance.dataset)}"
-        return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-            f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
-            f"<body>\n{body}\n</body></html>\n"
-        )
+        return html_page(f"{_TITLE} of {self.balance.dataset}", "\n".join(parts), _STYLE)
 
     @property
     def _verdict(self) -> str:
@@ -294,15 +288,6 @@ def _many(count: int, what: str) -> str:
 
 def _percent(share: float, *, up: bool = False) -> str:
     return f"{rounded_up(100 * share, 3) if up else nearest(100 * share, 3)} %"
-
-
-def _html_table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], kind: str) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    head = "" if header is None else f"<thead>{line(header, 'th')}</thead>"
-    body = "".join(line(row, "td") for row in rows)
-    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _bar(balance: Balance) -> str:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
-from prudent.certify import saving
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
 from prudent.certify.features import Vectors
 from prudent.certify.known import (
@@ -29,6 +28,8 @@ from prudent.certify.known import (
     name_of,
     partition_of,
     query_parts,
+    read_classifier,
+    write_classifier,
 )
 from prudent.certify.landmarks import Landmarks, Partition
 from prudent.certify.radius import Whole, decided, moves_of, scores_of
@@ -331,9 +332,8 @@ class CertifiedClassifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was released to an .npz file, which holds numbers and JSON only."""
-        counts, ramp = self._fitted(), getattr(self.partition_, "ramp", None)
-        saved = saving.Saved(self.features, self.classes_.tolist(), self.share, ramp, counts)
-        saving.write(path, saved, self.partition_)
+        counts, classes = self._fitted(), self.classes_.tolist()
+        write_classifier(path, self.features, classes, self.share, self.partition_, counts)
 
     @classmethod
     def load(
@@ -352,7 +352,5 @@ class CertifiedClassifier:
         Raises:
             ValueError: If the file is none of `save`, or was made with other features.
         """
-        saved = saving.read(path, features)
-        epsilon: Any = saved.counts.epsilon
-        found = cls(epsilon, saved.classes, landmarks, saved.features, ramp=saved.ramp)
-        return found.set_params(share=saved.share).fit_counts(saved.counts)
+        arguments, counts = read_classifier(path, features)
+        return cls(landmarks=landmarks, **arguments).fit_counts(counts)

@@ -1,18 +1,37 @@
-"""What is public before a fit: the cells, the classes and the price, from arguments as given."""
+"""What is public before a fit: cells, classes and price; and the files of released classifiers.
 
+Files hold numbers and JSON, no pickle.
+"""
+
+import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
 from prudent import _validate
+from prudent._files import replacing
+from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
-from prudent.certify.codes import Codes, whole
 from prudent.certify.counts import Counts, Pricing
 from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
-from prudent.certify.landmarks import Features, Landmarks, Partition, public_ramp, random_directions
+from prudent.certify.landmarks import (
+    Codes,
+    Crowding,
+    Features,
+    Landmarks,
+    Partition,
+    public_ramp,
+    random_directions,
+    whole,
+)
 from prudent.records.arrays import Classes, declared_width, parts
+
+FORMAT = 1
+"""Format number of saved classifiers."""
 
 ROWS = 1024
 """Records or queries that are mapped at a time, to save memory."""
@@ -179,3 +198,54 @@ def _refuse_odd_arrays(records: Any) -> None:
         raise ArgumentError(
             "X", "2D array, one row per record. Reshape your data", shown="1D array"
         )
+
+
+def write_classifier(
+    path: str | os.PathLike[str],
+    features: Any,
+    classes: list[Any],
+    share: float,
+    partition: Partition,
+    counts: Counts,
+) -> None:
+    """Write what is public of a classifier and what it released, with landmarks if it has any."""
+    header = {
+        "format": FORMAT,
+        "features": features if isinstance(features, str) else None,
+        "classes": classes,
+        "epsilon": counts.epsilon,
+        "share": share,
+        "ramp": getattr(partition, "ramp", None),
+        "tables": counts.tables,
+        "partition": counts.partition,
+    }
+    arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
+    if isinstance(partition, Landmarks):
+        arrays["landmarks"] = partition.codes.astype(np.int16)
+        if crowding := partition.crowding:
+            arrays["crowding"] = crowding.products
+            header["crowding"] = [crowding.records, crowding.landmarks, crowding.queries]
+    with replacing(Path(path), "wb") as file:
+        np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
+
+
+def read_classifier(path: str | os.PathLike[str], features: Any) -> tuple[dict[str, Any], Counts]:
+    """The arguments of a classifier and its counts; `features` replace those without a name."""
+    _validate.path(path=path)
+    expected = "a file written by CertifiedClassifier.save"
+    with reading(path, expected):
+        archive = read_npz(path, expected, "header", "cells", "totals", "landmarks", "crowding")
+        header = json.loads(str(archive["header"]))
+        check_format(header, FORMAT, f"{path}")
+        cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
+        ramp = None if header["ramp"] is None else tuple(header["ramp"])
+        given = header["features"] if features is None else features
+        if "landmarks" in archive and (given is None or isinstance(given, str)):
+            codes = archive["landmarks"].astype(np.float32)
+            shares = header.get("crowding")
+            own: Any = Vectors(codes.shape[1]) if given is None else named(given)
+            crowding = Crowding(archive["crowding"], *shares) if shares else None
+            given = Landmarks(own, codes, ramp, crowding)
+        arguments = {name: header[name] for name in ("epsilon", "classes", "share")}
+        counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
+        return {**arguments, "features": given, "ramp": ramp}, counts

@@ -13,7 +13,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -33,10 +33,9 @@ def _print_version(wanted: bool) -> None:
 
 
 def _prudent(
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
-    ] = False,
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     r"""Differentially private releases that test before they trust.
 

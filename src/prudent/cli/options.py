@@ -32,21 +32,24 @@ _SIZES = {
 _MAY_BE_ZERO = ("propose", "sampling_rate")
 
 
-def number(help: str, panel: str | None = None) -> Any:
-    """An option that takes a number, in a panel of the help."""
-    return typer.Option(help=help, metavar="NUMBER", parser=read_number, rich_help_panel=panel)
-
-
-def whole_number(help: str, panel: str | None = None) -> Any:
-    """An option that takes a whole number, in a panel of the help."""
-    return typer.Option(help=help, metavar="COUNT", parser=read_whole_number, rich_help_panel=panel)
-
-
-def value(metavar: str, help: str, offered: Sequence[str] = ()) -> Any:
-    """An option that takes a text, a file or a name; Tab offers some."""
+def number(help: str, panel: str | None = None, *, default: Any = ...) -> Any:
+    """An option that takes a number, in a panel of the help; needed without a default."""
     return typer.Option(
-        metavar=metavar, help=help, autocompletion=among(*offered) if offered else None
+        default, help=help, metavar="NUMBER", parser=read_number, rich_help_panel=panel
     )
+
+
+def whole_number(help: str, panel: str | None = None, *, default: Any = ...) -> Any:
+    """An option that takes a whole number, in a panel of the help."""
+    return typer.Option(
+        default, help=help, metavar="COUNT", parser=read_whole_number, rich_help_panel=panel
+    )
+
+
+def value(metavar: str, help: str, offered: Sequence[str] = (), *, default: Any = ...) -> Any:
+    """An option that takes a text, a file or a name; Tab offers some."""
+    completed = among(*offered) if offered else None
+    return typer.Option(default, metavar=metavar, help=help, autocompletion=completed)
 
 
 def read_number(text: str | float) -> float:
@@ -149,7 +152,6 @@ RecordsPerPerson = Annotated[
         "Largest number of records of one person; ε then protects a person, not a record."
     ),
 ]
-Delta = Annotated[float, number("Target δ.")]
 AccountantOption = Annotated[
     AccountantName,
     value("NAME", "pld (privacy-loss distributions, tight) or rdp (Rényi divergences)."),
@@ -163,15 +165,13 @@ def quiet() -> Any:
 
     @app.command()
     def _(
-        quiet: Annotated[
-            bool,
-            typer.Option(
-                "--quiet",
-                "-q",
-                expose_value=False,
-                help="Print the result alone: no progress, no notes.",
-            ),
-        ] = False,
+        quiet: bool = typer.Option(
+            False,
+            "--quiet",
+            "-q",
+            expose_value=False,
+            help="Print the result alone: no progress, no notes.",
+        ),
     ) -> None: ...
 
     return next(each for each in typer.main.get_command(app).params if "--quiet" in each.opts)

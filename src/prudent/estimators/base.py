@@ -6,6 +6,7 @@ model, charge the ledger, and only then read.
 
 import abc
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import attrs
@@ -52,7 +53,8 @@ class TooFewRecordsError(ValueError):
         super().__init__(
             f"About {max(0, round(records)):,} records (a noisy count) are too few for this model: "
             f"at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, or use "
-            "fewer columns."
+            "fewer columns: a row counts if all of its columns hold numbers. Texts are left out by "
+            "features=[…], or become categories in a formula: 'y ~ x + C(text)'."
         )
 
 
@@ -74,10 +76,7 @@ class TooFewLabelsError(TooFewRecordsError):
         )
 
 
-def _events(selection: PartitionSelection | None) -> tuple[Any, ...]:
-    return () if selection is None else (selection.event,)
-
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateEstimator(BaseEstimator, abc.ABC):
     """A model of a table, without bounds on the data.
 
@@ -87,17 +86,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     Subclasses are data classes of their arguments, among them those below; say in `_parts` how they
     divide the budget; and read the rows in `_learn`, once they are found to be enough.
 
-    Most models take:
+    Models take, by name:
 
     - `epsilon`: ε of the fit, from 0.01 to 50.
     - `delta`: δ of the fit.
-    - `classes`: of a classifier, the public list of labels; a record of another label is absent.
-      None: labels are those that a private choice finds to have enough records, which costs a part
-      of ε and δ.
-    - `bounds`: public bounds (low, high) of columns, by name or place, if any are known: these
-      columns need no quantiles. Some models need none and take none.
     - `ledger`: charged by `fit` before any record is read.
     - `noise`: source of randomness; None uses the operating system's.
+    - `bounds`, where quantiles of columns are released: public bounds (low, high) of columns, by
+      name or place, if any are known: these columns need no quantiles.
+    - `classes`, of a classifier: the public list of labels; a record of another label is absent.
+      None: labels are those that a private choice finds to have enough records, which costs a part
+      of ε and δ.
 
     Attributes:
         epsilon_: ε of the fitted model.
@@ -114,12 +113,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _supervised: ClassVar[bool] = True
     _quantiles: ClassVar[str] = "columns"  # the part whose quantiles need most records
 
-    epsilon: float
-    delta: float
-    _formula: Formula | None
-    ledger: Any
-    noise: Any
-    _labels: Any
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    ledger: Any = None
+    noise: Any = None
 
     @abc.abstractmethod
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -150,11 +147,18 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         """The public list of labels; an empty one if they are private, None if there are none."""
         return None
 
-    def _selection(self) -> PartitionSelection | None:
-        """What chooses private labels; None if there are none."""
-        if self._classes() != []:
+    def _selection(self, columns: int) -> PartitionSelection | None:
+        """What finds the labels or levels of each of so many columns; None if there are none."""
+        if not columns:
             return None
-        return PartitionSelection(epsilon=_SELECTION * self.epsilon, delta=_SELECTION * self.delta)
+        share = _SELECTION / columns
+        return PartitionSelection(epsilon=share * self.epsilon, delta=share * self.delta)
+
+    def _prices(self, features: int, private: int = 0) -> Prices:
+        """The prices of a fit to so many features of unknown scale, and private categories."""
+        selection = self._selection(private)
+        also = () if selection is None else (selection.event,) * private
+        return calibrate(self.epsilon, self.delta, self._parts(features), also)
 
     def fit(
         self,
@@ -202,12 +206,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             where=where,
         )
         rows, names = asked.open()
-        self._formula = None
+        self._formula: Formula | None = None
         self._remember(asked, names)
-        known, selection, prices = self._priced(rows.names, len(names))
+        known, prices = self._priced(rows.names, len(names))
         noise = source_of(self.noise)
         paid = self._charge(prices, table if connect else X, y, receipt)
-        if selection is not None:
+        if selection := self._selection(labels == []):
             labels = withheld(asked.labels, selection, noise)
             if len(labels) < 2:
                 return self._fitted(paid, TooFewLabelsError(selection.needed(0.95)), prices)
@@ -224,20 +228,13 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         if self._classes() is not None or not self._supervised:
             raise ArgumentError("y", "a formula only for a regression", got=str(formula.target))
         rows = FormulaRows(formula, source, **options)
-        selection, events = None, []
-        if private := formula.private:
-            selection = PartitionSelection(
-                epsilon=_SELECTION * self.epsilon / len(private),
-                delta=_SELECTION * self.delta / len(private),
-            )
-            events = [selection.event] * len(private)
-        prices = self._prices(formula.numbers, tuple(events))
-        noise = source_of(self.noise)
+        private = len(formula.private)
+        prices, noise = self._prices(formula.numbers, private), source_of(self.noise)
         named = options["table"] if options["connect"] else source
         paid = self._charge(prices, named, formula.target, receipt)
 
         def learn() -> TooFewRecordsError | None:
-            rows.choose(selection, noise)
+            rows.choose(self._selection(private), noise)
             known = dict(rows.known) | self._bounded(rows.names)
             return self._counted(SumEngine(rows, prices, noise, known))
 
@@ -272,11 +269,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             raise refused
         return self
 
-    def _priced(self, names: Sequence[str], features: int) -> tuple[Any, Any, Prices]:
-        """Public locations and scales, what chooses labels, and the prices of a fit."""
-        known, selection = self._bounded(names), self._selection()
+    def _priced(self, names: Sequence[str], features: int) -> tuple[Any, Prices]:
+        """Public locations and scales, and the prices of a fit."""
+        known = self._bounded(names)
         unknown = sum(place not in known for place in range(features))
-        return known, selection, self._prices(unknown, _events(selection))
+        return known, self._prices(unknown, self._classes() == [])
 
     def columns_of(self, X: Any, y: Any) -> tuple[Sequence[str], int]:
         """The names of the columns of a fit to an array or a frame, and its number of features."""
@@ -287,7 +284,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
     def event_for(self, names: Sequence[str], features: int) -> dp.DpEvent:
         """The privacy event of a fit to these columns; nothing is read or charged."""
-        return self._priced(names, features)[2].event
+        return self._priced(names, features)[1].event
 
     @property
     def certifier_(self) -> Certifier:
@@ -313,9 +310,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             low, high = check_bounds(bounds)
             found[place] = ((low + high) / 2, (high - low) / 4)
         return found
-
-    def _prices(self, features: int, also: tuple[Any, ...] = ()) -> Prices:
-        return calibrate(self.epsilon, self.delta, self._parts(features), also)
 
     def _preview(self, prices: Prices) -> Preview:
         return Preview(
@@ -371,3 +365,10 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         tags.non_deterministic = True
         tags.target_tags.required = self._supervised
         return tags
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class BoundedEstimator(PrivateEstimator, abc.ABC):
+    """A model for which public bounds of columns may be known; see `PrivateEstimator`."""
+
+    bounds: Any = None

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.estimators.rows import FrameRows, Rows, is_frame, number_table
+from prudent.estimators.rows import Rows, matrix_of, number_table, rows_of
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
@@ -177,9 +177,7 @@ class Formula:
         opened = number_table(data)
         if not self.features:  # no level of any category was found
             return np.empty((int(opened.table.count().execute()), 0))
-        rows = self.rows(opened, target=False)
-        empty = np.empty((0, len(self.features)))
-        return np.concatenate([empty, *rows.batches(complete=False)])
+        return matrix_of(self.rows(opened, target=False), complete=False)
 
 
 class FormulaRows(Rows):
@@ -231,8 +229,7 @@ class FormulaRows(Rows):
             assert selection is not None
             levels[name] = selection.select(groups.counts(), noise)
         self.formula = self.formula.with_levels(levels)
-        rows = self.formula.rows(self._table)
-        self._rows = FrameRows(rows) if is_frame(self._source) else rows
+        self._rows = rows_of(self.formula.rows(self._table), self._source)
 
     @property
     @override

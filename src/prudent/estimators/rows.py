@@ -6,14 +6,14 @@ infinite value is a value at the end. Nothing is read before the model is charge
 types and the number of columns, which are public.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
@@ -45,19 +45,22 @@ class Rows(Protocol):
 
 
 class ArrayRows:
-    """Rows in memory; they are converted to doubles when they are first read."""
+    """Rows in memory, which are read once, when they are first asked for."""
 
-    def __init__(self, names: Sequence[str], parts: Sequence[Any]) -> None:
-        """Put two-dimensional arrays, or one-dimensional ones of one column, side by side."""
+    def __init__(self, names: Sequence[str], read: Callable[[], FloatArray]) -> None:
+        """Remember what returns all rows that have no gap."""
         self.names = tuple(names)
-        self._parts = parts
-        self._matrix: FloatArray | None = None
+        self._read = functools.cache(read)
 
-    def _read(self) -> FloatArray:
-        if self._matrix is None:
-            matrix = np.concatenate([doubles(part) for part in self._parts], axis=1)
-            self._matrix = np.ascontiguousarray(matrix[~np.isnan(matrix).any(axis=1)])
-        return self._matrix
+    @classmethod
+    def of(cls, names: Sequence[str], *parts: Any) -> "ArrayRows":
+        """Put two-dimensional arrays, or one-dimensional ones of one column, side by side."""
+
+        def read() -> FloatArray:
+            matrix = np.concatenate([doubles(part) for part in parts], axis=1)
+            return np.ascontiguousarray(matrix[~np.isnan(matrix).any(axis=1)])
+
+        return cls(names, read)
 
     def batches(self) -> Iterator[FloatArray]:
         """See `Rows`."""
@@ -127,11 +130,6 @@ def is_frame(data: Any) -> bool:
     return type(data).__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
 
 
-def columns_of(frame: Any) -> list[Any]:
-    """The names of the columns of a frame in memory."""
-    return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
-
-
 def number_table(source: Any, **options: Any) -> Any:
     """Open a `NumberTable`, which needs the packages for tables."""
     with _extras.needed("A model of a table"):
@@ -139,20 +137,14 @@ def number_table(source: Any, **options: Any) -> Any:
     return NumberTable(source, **options)
 
 
-class FrameRows(ArrayRows):
-    """Rows of a frame in memory: converted by the engine once, then kept as an array."""
+def rows_of(rows: Any, source: Any) -> Rows:
+    """Rows of a table; those of a frame in memory are converted once, and kept as an array."""
+    return ArrayRows(rows.names, lambda: matrix_of(rows)) if is_frame(source) else rows
 
-    def __init__(self, rows: Any) -> None:
-        """Wrap a `NumberRows`."""
-        super().__init__(rows.names, [])
-        self._rows = rows
 
-    @override
-    def _read(self) -> FloatArray:
-        if self._matrix is None:
-            empty = np.empty((0, len(self.names)))
-            self._matrix = np.concatenate([empty, *self._rows.batches()])
-        return self._matrix
+def matrix_of(rows: Any, *, complete: bool = True) -> FloatArray:
+    """All rows of a `NumberRows` in one array, with `complete` False also those with gaps."""
+    return np.concatenate([np.empty((0, len(rows.names))), *rows.batches(complete=complete)])
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
@@ -190,7 +182,7 @@ class ModelData:
             return self._of_arrays()
         data, target = self.data, self.target
         if is_frame(data):
-            names = list(map(str, columns_of(data)))
+            names = list(map(str, getattr(data, "column_names", data.columns)))
             data = data.set_axis(names, axis=1) if hasattr(data, "set_axis") else data
             if target is not None and not isinstance(target, str):
                 data, target = _with_target(data, self._targets()[:, 0], names)
@@ -208,8 +200,7 @@ class ModelData:
             if labels and not self.classes:
                 self._groups()  # refuses a type that has no labels
             terms[target] = opened.place(target, self.classes) if labels else opened.number(target)
-        rows = opened.rows(terms)
-        return FrameRows(rows) if is_frame(data) else rows, features
+        return rows_of(opened.rows(terms), data), features
 
     def _groups(self) -> Any:
         """The private groups of a named target, opened."""
@@ -221,15 +212,13 @@ class ModelData:
     def labels(self, selection: PartitionSelection, noise: Noise) -> list[Hashable]:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
-            counts = self._groups().counts()
-        else:
-            found = map(conversions.category, self._target_values().tolist())
-            # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
-            # the record that comes first, so each type is chosen by itself.
-            keyed: Counter[Hashable] = Counter(in_order(each) for each in found if each is not None)
-            kept: list[Any] = [*selection.select(keyed, noise)]
-            return list(dict.fromkeys(label for _, label, _ in kept))
-        return selection.select(counts, noise)
+            return selection.select(self._groups().counts(), noise)
+        found = map(conversions.category, self._target_values().tolist())
+        # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
+        # the record that comes first, so each type is chosen by itself.
+        keyed: Counter[Hashable] = Counter(in_order(each) for each in found if each is not None)
+        kept: list[Any] = [*selection.select(keyed, noise)]
+        return list(dict.fromkeys(label for _, label, _ in kept))
 
     def _of_arrays(self) -> tuple[Rows, list[str]]:
         for name in ("features", "table", "where"):
@@ -238,11 +227,11 @@ class ModelData:
         features = array_of(self.data)
         names = [f"x{place}" for place in range(features.shape[1])]
         if self.target is None:
-            return ArrayRows(names, [features]), names
+            return ArrayRows.of(names, features), names
         targets = self._targets()
         if len(targets) != len(features):
             raise ArgumentError("y", "one value for each row of X", shown="another number")
-        return ArrayRows([*names, "target"], [features, targets]), names
+        return ArrayRows.of([*names, "target"], features, targets), names
 
     def _target_values(self) -> npt.NDArray[Any]:
         """The targets of an array as they are."""
@@ -254,8 +243,9 @@ class ModelData:
         if not (hasattr(given, "__array__") or isinstance(given, Iterable)):
             raise ArgumentError("y", "one value for each row of X", shown=type(given).__name__)
         values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
+        values = conversions.real(values)
         # The messages of scikit-learn hold the number of records, or the records themselves.
-        if values.ndim > 2 or values.shape[1:] not in ((), (1,)) or values.dtype.kind == "c":
+        if values.ndim > 2 or values.shape[1:] not in ((), (1,)):
             raise ArgumentError("y", "one real number for each row of X", shown="another array")
         return np.asarray(column_or_1d(values, warn=True))
 
@@ -288,6 +278,9 @@ def array_of(data: Any) -> npt.NDArray[Any]:
         )
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
+    if array.dtype.kind in "US":
+        hint = "Give a frame, in which one text leaves the other columns numbers."
+        raise ArgumentError("X", "an array of numbers", shown="one of texts", hint=hint)
     if not array.shape[1]:
         # In scikit-learn's words, without the number of records, which is private.
         raise ValueError(
@@ -304,7 +297,7 @@ def queries_of(data: Any, features: Sequence[str]) -> FloatArray:
         data = data.set_axis(list(map(str, data.columns)), axis=1)
     opened = number_table(data, columns=list(features))
     rows = opened.rows({name: opened.number(name) for name in features})
-    return np.concatenate([np.empty((0, len(features))), *rows.batches(complete=False)])
+    return matrix_of(rows, complete=False)
 
 
 def _with_target(frame: Any, values: FloatArray, names: list[str]) -> tuple[Any, str]:

@@ -32,9 +32,9 @@ _DTYPE = re.compile(r"[<>|]([biuf]\d+|M8\[\w+\])")  # of a fixed, small size
 def write(path: Path, model: PrivateEstimator) -> None:
     """Write what a fit found, for the owner only; the arguments of the estimator are left out."""
     given = model.get_params(deep=False)
-    found = {name: _plain(each) for name, each in vars(model).items() if name not in given}
+    found = {name: each for name, each in vars(model).items() if name not in given}
     with replacing(path, "w", owner_only=True) as file:
-        json.dump({"format": FORMAT, "found": found}, file)
+        json.dump({"format": FORMAT, "found": found}, file, default=_plain)
 
 
 def read(path: Path, model: PrivateEstimator) -> None:
@@ -44,79 +44,52 @@ def read(path: Path, model: PrivateEstimator) -> None:
         DamagedFileError: If the file is none that `write` wrote.
     """
     with reading(path, "what a fit found, as a search keeps it"):
-        content = json.loads(path.read_text("utf-8"))
+        content = json.loads(path.read_text("utf-8"), object_hook=_value)
         check_format(content, FORMAT, f"{path}")
-        found = {name: _value(each) for name, each in content["found"].items()}
         # Arguments, among them the ledger, and methods are not the file's to say.
-        if any(
-            name in model.get_params(deep=False) or hasattr(type(model), name) for name in found
-        ):
-            raise ValueError("a name that no fit sets")
-    for name, value in found.items():
+        for name in content["found"]:
+            if name in model.get_params(deep=False) or hasattr(type(model), name):
+                raise ValueError("a name that no fit sets")
+    for name, value in content["found"].items():
         setattr(model, name, value)
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON holds it: what JSON has no kind for, as a mapping with its kind."""
+def _plain(value: Any) -> dict[str, Any]:
+    """What JSON has no kind for, as a mapping that says what it is of."""
     match value:
-        case None | bool() | str():
-            return value
-        case np.generic():
-            return {"kind": "scalar", "value": _plain(np.asarray(value))}
-        case int() | float():
-            return value
         case np.ndarray(dtype=dtype) if dtype.kind in "OU":
-            kind = "texts" if dtype.kind == "U" else "objects"
-            return {"kind": kind, "values": [_plain(each) for each in value.tolist()]}
-        case np.ndarray(dtype=dtype) if _DTYPE.fullmatch(dtype.str):
+            return {"of": "texts" if dtype.kind == "U" else "objects", "values": value.tolist()}
+        case np.ndarray(dtype=dtype) | np.generic(dtype=dtype) if _DTYPE.fullmatch(dtype.str):
             numbers = value.astype(np.int64) if dtype.kind == "M" else value
-            return {
-                "kind": "array",
-                "dtype": dtype.str,
-                "shape": list(value.shape),
-                "values": numbers.ravel().tolist(),
-            }
-        case list():
-            return [_plain(each) for each in value]
-        case tuple():
-            return {"kind": "tuple", "values": [_plain(each) for each in value]}
+            flat = {"shape": list(value.shape), "values": numbers.ravel().tolist()}
+            return {"of": "array", "dtype": dtype.str, **flat}
         case datetime.date():
-            return {"kind": type(value).__name__, "value": value.isoformat()}
+            return {"of": type(value).__name__, "value": value.isoformat()}
         case dp.DpEvent():
-            return {"kind": "event", "value": to_plain(value)}
+            return {"of": "event", "value": to_plain(value)}
         case _ if type(value) in _PARTS.values():
-            fields = attrs.asdict(value, recurse=False)
-            return {
-                "kind": type(value).__name__,
-                "fields": {name: _plain(each) for name, each in fields.items()},
-            }
+            return {"of": type(value).__name__, **attrs.asdict(value, recurse=False)}
     raise TypeError(f"Expected what a fit finds, got a {type(value).__name__}.")
 
 
-def _value(plain: Any) -> Any:
+def _value(plain: dict[str, Any]) -> Any:
     """The value that `_plain` made this of."""
-    if isinstance(plain, list):
-        return [_value(each) for each in plain]
-    if not isinstance(plain, dict):
-        return plain
-    match plain["kind"]:
-        case "scalar":
-            return _value(plain["value"])[()]
+    match plain.pop("of", None):
+        case None:
+            return plain
         case "texts":
             return np.array([str(each) for each in plain["values"]], dtype=str)
         case "objects":
             found = np.empty(len(plain["values"]), dtype=object)
-            found[:] = [_value(each) for each in plain["values"]]
+            found[:] = plain["values"]
             return found
         case "array":
             if not _DTYPE.fullmatch(plain["dtype"]):
                 raise ValueError("an array of another kind")
-            return np.array(plain["values"], plain["dtype"]).reshape(plain["shape"])
-        case "tuple":
-            return tuple(_value(each) for each in plain["values"])
+            return np.array(plain["values"], plain["dtype"]).reshape(plain["shape"])[()]
         case "event":
             return from_plain(plain["value"])
         case kind if kind in _DATES:
             return _DATES[kind].fromisoformat(plain["value"])
         case kind:
-            return _PARTS[kind](**{name: _value(each) for name, each in plain["fields"].items()})
+            return _PARTS[kind](**plain)

@@ -21,13 +21,17 @@ from prudent.certify.attacks import (
     changed_at,
     empirical_radii,
 )
-from prudent.certify.baselines import RECORDS_RAMP, certified_by_others
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
-from prudent.certify.codes import Codes
 from prudent.certify.known import Known
-from prudent.certify.landmarks import Features, Flags, Landmarks, Partition
+from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.certify.radius import UNTOUCHABLE, Whole, decided
-from prudent.certify.report import CertifyResult, median_radius, shares
+from prudent.certify.report import (
+    RECORDS_RAMP,
+    CertifyResult,
+    certified_by_others,
+    median_radius,
+    shares,
+)
 from prudent.records.arrays import parts
 from prudent.release.failures import SourceError, withheld
 from prudent.release.noise import Distribution, Noise, SecureNoise
@@ -320,9 +324,11 @@ def _sharpness(with_real: Whole, radii: Whole) -> float:
 
 
 def read(dataset: str) -> tuple[Part, Part]:
-    """The training and the test records of a data set of `RAW`."""
-    from prudent.lab.datasets import read_arrays
+    """The training and the test records of a data set; those of `RAW` as they are stored."""
+    from prudent.lab.datasets import load, read_arrays
 
+    if dataset not in RAW:
+        return load(dataset).arrays
     train, test = ((x, y.astype(np.int64)) for x, y in read_arrays(dataset))
     return thinned(train, 0, _CENSUS_KEPT) if dataset == "census" else train, test
 

@@ -20,8 +20,8 @@ from prudent.records.people import people_in
 from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
+from prudent.training.plan import RELEASED
 from prudent.training.run.updates import Scheduler
-from prudent.training.watch import RELEASED
 
 Prepare = Callable[[Dataset, torch.device], Dataset]
 """Maps every record of both parts by a public function of that record alone."""

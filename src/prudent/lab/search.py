@@ -1,5 +1,6 @@
 """Private tuning of an experiment: settings that cost nothing by themselves, and one score."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from prudent.accounting.relations import ADD_REMOVE
 from prudent.lab.datasets import Dataset, people_apart, split_of, units
 from prudent.lab.experiment import build_model
 from prudent.lab.settings import Experiment, Method
+from prudent.records.people import people_in
 from prudent.training import Execution, Plan
 from prudent.tune import Candidate, HeldOut, Trial, calibrate_plan, training
 from prudent.tune.fitting import training_event
@@ -113,13 +115,14 @@ class SettingSearch:
         for setting in self.space.corners():
             experiment.changed(**setting)
 
-    def split(self, records: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The positions of training and held-out records, or people."""
-        return split_of(records, self.held_out)
+    def count(self, data: Dataset) -> int:
+        """The number of training records, or people."""
+        unit, records = self.experiment.unit, len(data.train_labels)
+        return records if unit is None else people_in(units(self.experiment.dataset, unit), records)
 
     def plan(self, records: int) -> Plan:
         """The plan of one candidate, for a number of records, or people; reads none of them."""
-        rest = len(self.split(records)[0])
+        rest = len(split_of(records, self.held_out)[0])
         privacy = self.experiment.privacy
         noise = privacy.noise_multiplier or 1.0
         plan = self.experiment.changed(epsilon=None, noise_multiplier=noise).plan(rest)
@@ -138,7 +141,7 @@ class SettingSearch:
         """The candidate that trains under the plan on a data set and is scored on the rest."""
         experiment, people = self.experiment, {}
         if experiment.unit is None:
-            some, rest = self.split(len(data.train_labels))
+            some, rest = split_of(len(data.train_labels), self.held_out)
         else:
             owners = units(experiment.dataset, experiment.unit)
             some, rest, first = people_apart(owners, data, self.held_out)
@@ -224,7 +227,7 @@ def _values(text: str, values: str) -> SettingRange | tuple[float, ...]:
         numbers = [float(part) for part in (values.split(",") if len(parts) == 1 else parts[:2])]
     except ValueError:
         numbers = []
-    fine = numbers and all(map(_is_finite, numbers)) and (len(parts) <= 2 or log)
+    fine = numbers and all(map(math.isfinite, numbers)) and (len(parts) <= 2 or log)
     if fine and len(parts) == 1:
         return tuple(numbers)
     if not fine or numbers[0] > numbers[1] or (log and numbers[0] <= 0):
@@ -232,7 +235,3 @@ def _values(text: str, values: str) -> SettingRange | tuple[float, ...]:
             "search", "NAME=LOW:HIGH, NAME=LOW:HIGH:log with LOW > 0, or NAME=A,B,…", got=text
         )
     return SettingRange(numbers[0], numbers[1], log)
-
-
-def _is_finite(number: float) -> bool:
-    return abs(number) < float("inf")

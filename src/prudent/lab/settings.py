@@ -53,48 +53,38 @@ def _pld() -> "Accountant":
     return PldAccountant
 
 
-def _flag(help: str, shown: str | None = None, *, kind: type = float, **options: Any) -> Any:
+def _flag(help: str, default: Any = None, shown: str | None = None, **options: Any) -> Any:
     """A field that the command line makes a flag of; `shown` is its default in words."""
-    return attrs.field(**options, metadata={"kind": kind, "help": help, "shown": shown})
+    if shown is None and default is not None:
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    known = options if "factory" in options else {"default": default, **options}
+    return attrs.field(**known, metadata={"help": help, "shown": shown})
 
 
 @attrs.frozen(kw_only=True)
 class RuleSettings:
     """What is released of each batch. The paper's second learning rate is `lr * fallback_scale`."""
 
-    method: Method = _flag(
-        "ptr, trimmed, dpsgd or sgd.", "ptr", kind=str, default=Method.PTR, converter=Method
-    )
-    clip: float = _flag("R, the clipping norm of gradients.", "1", default=1.0)
-    propose: float = _flag("τ/R, the proposed sensitivity.", "0.5", default=0.5)
+    method: Method = _flag("ptr, trimmed, dpsgd or sgd.", "ptr", converter=Method)
+    clip: float = _flag("R, the clipping norm of gradients.", 1.0)
+    propose: float = _flag("τ/R, the proposed sensitivity.", 0.5)
     test: "MarginTest" = _flag(
         "The test: laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S.",
-        "gaussian:4",
-        kind=str,
+        shown="gaussian:4",
         factory=_gaussian_test,
     )
-    failure: float = _flag("δ₀ of the test.", "1e-8", default=1e-8)
+    failure: float = _flag("δ₀ of the test.", 1e-8, "1e-8")
     reveals: "Reveals" = _flag(
-        "margin, branch or monotone-branch.",
-        "monotone-branch",
-        kind=str,
-        factory=lambda: _reveals("monotone-branch"),
-        converter=_reveals,
+        "margin, branch or monotone-branch.", "monotone-branch", converter=_reveals
     )
     fallback: "Fallback" = _flag(
-        "After a failed test: sum, trimmed or skip.",
-        "sum",
-        kind=str,
-        factory=lambda: _fallback("sum"),
-        converter=_fallback,
+        "After a failed test: sum, trimmed or skip.", "sum", converter=_fallback
     )
-    fallback_scale: float = _flag(
-        "Factor on the learning rate of steps whose test failed.", "1", default=1.0
-    )
-    trim: float = _flag("Initial trim fraction.", "0.25", default=0.25)
-    trim_up: float = _flag("Added to it when a test fails.", "0.02", default=0.02)
-    trim_down: float = _flag("Subtracted when it passes.", "0.02", default=0.02)
-    trim_most: float = _flag("Largest trim fraction.", "0.5", default=0.5)
+    fallback_scale: float = _flag("Factor on the learning rate of steps whose test failed.", 1.0)
+    trim: float = _flag("Initial trim fraction.", 0.25)
+    trim_up: float = _flag("Added to it when a test fails.", 0.02)
+    trim_down: float = _flag("Subtracted when it passes.", 0.02)
+    trim_most: float = _flag("Largest trim fraction.", 0.5)
 
     def __attrs_post_init__(self) -> None:
         for name in ("trim", "trim_up", "trim_down", "trim_most"):
@@ -102,35 +92,26 @@ class RuleSettings:
 
     def aggregation(self, noise_multiplier: float) -> "Aggregation":
         """The aggregation of the method with the given noise."""
-        from prudent.training import (
-            AdaptiveTrim,
-            FixedTrim,
-            Mean,
-            ProposeTestRelease,
-            Sum,
-            TrimmedSum,
-        )
+        from prudent import training
 
+        common: dict[str, Any] = {"clip": self.clip, "noise_multiplier": noise_multiplier}
         match self.method:
             case Method.SGD:
-                return Mean()
+                return training.Mean()
             case Method.DPSGD:
-                return Sum(clip=self.clip, noise_multiplier=noise_multiplier)
+                return training.Sum(**common)
             case Method.TRIMMED:
-                return TrimmedSum(
-                    clip=self.clip, noise_multiplier=noise_multiplier, trim=FixedTrim(self.trim)
-                )
+                return training.TrimmedSum(**common, trim=training.FixedTrim(self.trim))
             case Method.PTR:
-                return ProposeTestRelease(
-                    clip=self.clip,
+                return training.ProposeTestRelease(
+                    **common,
                     propose=self.propose,
-                    noise_multiplier=noise_multiplier,
                     test=self.test,
                     failure=self.failure,
                     reveals=self.reveals,
                     fallback=self.fallback,
                     fallback_scale=self.fallback_scale,
-                    trim=AdaptiveTrim(
+                    trim=training.AdaptiveTrim(
                         first=self.trim, up=self.trim_up, down=self.trim_down, most=self.trim_most
                     ),
                 )
@@ -146,36 +127,32 @@ class PrivacySettings:
     relation is `ZERO_OUT`.
     """
 
-    epsilon: float | None = _flag("Target ε.", "3", default=3.0)
-    delta: float = _flag("Target δ.", "1e-5", default=1e-5)
-    steps: int | None = _flag("Steps; solved for if not given.", kind=int, default=None)
-    noise_multiplier: float | None = _flag("σ; solved for if not given.", default=None)
-    batch: int = _flag("Expected batch size.", "256", kind=int, default=256)
+    epsilon: float | None = _flag("Target ε.", 3.0)
+    delta: float = _flag("Target δ.", 1e-5, "1e-5")
+    steps: int | None = _flag("Steps; solved for if not given.")
+    noise_multiplier: float | None = _flag("σ; solved for if not given.")
+    batch: int = _flag("Expected batch size.", 256)
     public_size: int | None = _flag(
         "A publicly known number of records, which determines the sampling rate. Without it "
-        "the true number is used and becomes public.",
-        kind=int,
-        default=None,
+        "the true number is used and becomes public."
     )
     relation: "Relation | None" = _flag(
         "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
         "replace-one.",
-        "add-remove with --public-size, else zero-out",
-        kind=str,
-        default=None,
+        shown="add-remove with --public-size, else zero-out",
     )
-    accountant: "Accountant" = _flag("pld or rdp.", "pld", kind=str, factory=_pld)
+    accountant: "Accountant" = _flag("pld or rdp.", shown="pld", factory=_pld)
     bands: int = _flag(
         "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
         "records take turns.",
-        "1",
-        kind=int,
-        default=1,
+        1,
     )
 
     def __attrs_post_init__(self) -> None:
         _validate.count(1, batch=self.batch)
         _validate.count(1, bands=self.bands)
+        if self.public_size is not None:
+            _validate.count(1, public_size=self.public_size)
         self._check_relation()
         _validate.between(0, 1, ends="()", delta=self.delta)
         if self.steps is not None:
@@ -185,8 +162,6 @@ class PrivacySettings:
                 _validate.positive(**{name: getattr(self, name)})
 
     def _check_relation(self) -> None:
-        if self.public_size is not None:
-            _validate.count(1, public_size=self.public_size)
         from prudent.accounting.relations import check_relation
 
         if self.relation is None or check_relation(relation=self.relation).size_is_public:
@@ -258,10 +233,10 @@ class PrivacySettings:
 class OptimizerSettings:
     """What SGD makes of what is released."""
 
-    lr: float = _flag("Learning rate.", "0.5", default=0.5)
-    momentum: float = _flag("Momentum of SGD.", "0", default=0.0)
+    lr: float = _flag("Learning rate.", 0.5)
+    momentum: float = _flag("Momentum of SGD.", 0.0)
     average: float | None = _flag(
-        "Average the weights over steps, keeping this fraction, such as 0.97.", default=None
+        "Average the weights over steps, keeping this fraction, such as 0.97."
     )
 
     def __attrs_post_init__(self) -> None:
@@ -276,36 +251,28 @@ class WatchSettings:
     """What is released to watch a run by, and when it stops; by default nothing."""
 
     watch_every: int | None = _flag(
-        "Release the training loss in the first of so many steps, with noise.",
-        kind=int,
-        default=None,
+        "Release the training loss in the first of so many steps, with noise."
     )
-    watch_bound: float = _flag(
-        "With --watch-every: the largest loss of a record.", "3", default=3.0
-    )
-    watch_noise: float = _flag("With --watch-every: its noise multiplier.", "10", default=10.0)
+    watch_bound: float = _flag("With --watch-every: the largest loss of a record.", 3.0)
+    watch_noise: float = _flag("With --watch-every: its noise multiplier.", 10.0)
     held_out: float | None = _flag(
         "Hold out this fraction of the training records, or people, and release the accuracy on "
-        "them with noise.",
-        default=None,
+        "them with noise."
     )
-    held_out_every: int = _flag(
-        "With --held-out: after so many steps each.", "100", kind=int, default=100
-    )
-    held_out_noise: float = _flag("With --held-out: its noise multiplier.", "20", default=20.0)
+    held_out_every: int = _flag("With --held-out: after so many steps each.", 100)
+    held_out_noise: float = _flag("With --held-out: its noise multiplier.", 20.0)
     patience: int | None = _flag(
         "Stop when so many released values in a row are no better, and return the best model. The "
-        "price stays that of all steps.",
-        kind=int,
-        default=None,
+        "price stays that of all steps."
     )
 
     def __attrs_post_init__(self) -> None:
         if self.held_out is not None:
             _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
-        if self.patience is not None:
-            _validate.count(1, patience=self.patience)
-        if self.patience is not None and self.watch_every is None and self.held_out is None:
+        if self.patience is None:
+            return
+        _validate.count(1, patience=self.patience)
+        if self.watch_every is None and self.held_out is None:
             raise _validate.ArgumentError(
                 "patience", "with --held-out or --watch-every, which it goes by", got=self.patience
             )
@@ -351,10 +318,7 @@ class Experiment:
     """
 
     dataset: str = _flag(
-        "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.",
-        "mnist",
-        kind=str,
-        default="mnist",
+        "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.", "mnist"
     )
     rule: RuleSettings
     privacy: PrivacySettings
@@ -365,30 +329,21 @@ class Experiment:
         "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
         "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
         "none",
-        kind=str,
-        default="none",
     )
     unit: str | None = _flag(
         "Protect people: the array of npz:PATH with an id for each training record. Batch and "
-        "public size then count people.",
-        kind=str,
-        default=None,
+        "public size then count people."
     )
-    per_unit: str | None = _flag(
-        "With --unit: the loss of a person, mean or sum.", "mean", kind=str, default=None
-    )
+    per_unit: str | None = _flag("With --unit: the loss of a person, mean or sum.", shown="mean")
     records_per_person: int | None = _flag(
         "With --unit: records of a person that count in a step, at most. Without it: the most "
         "that one person has, for a price that protects her.",
-        "8, or 1 without --unit",
-        kind=int,
-        default=None,
+        shown="8, or 1 without --unit",
     )
     seed: int = _flag(
         "Seed of all random numbers, including the noise: as secret as the data.",
+        0,
         "0; for npz:PATH drawn by the operating system",
-        kind=int,
-        default=0,
     )
 
     def __attrs_post_init__(self) -> None:
@@ -460,13 +415,14 @@ class Experiment:
         return self.privacy.plan(self.rule, self.watching, records, before)
 
 
-def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]"]]:
-    """Every setting of an experiment, after the name of the part that holds it."""
+def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
+    """Every setting of an experiment: the part that holds it, its field, and how a flag is read."""
     for own in attrs.fields(Experiment):
-        if own.name in _PARTS:
-            yield from ((own.name, inner) for inner in attrs.fields(_PARTS[own.name]))
-        else:
-            yield "experiment", own
+        inner = attrs.fields(_PARTS[own.name]) if own.name in _PARTS else [own]
+        for field in inner:
+            words = str(getattr(field.type, "__name__", field.type)).split(" | ")
+            kind = {"float": float, "int": int}.get(words[0], str)
+            yield own.name if own.name in _PARTS else "experiment", field, kind
 
 
 def _divided(settings: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

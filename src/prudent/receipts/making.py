@@ -16,8 +16,7 @@ from prudent import __version__, _files, _validate
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.receipts import keys
-from prudent.receipts.receipt import Receipt, digest_of, digest_of_file
-from prudent.receipts.theorems import theorems_of
+from prudent.receipts.receipt import Receipt, theorems_of
 
 _PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
 
@@ -131,7 +130,7 @@ def receipt_of(
         epsilon=float(epsilon),
         delta=float(delta),
         released=values,
-        files={name: digest_of_file(path) for name, path in (files or {}).items()},
+        files={name: _files.sha256(Path(path)) for name, path in (files or {}).items()},
         ledger=noted,
         versions=versions,
         predictable=predictable,
@@ -176,8 +175,3 @@ def plain_value(value: Any) -> Any:
 def name_of(name: Any) -> str:
     """The name of a group in words; of several columns, with commas between."""
     return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
-
-
-def fingerprint_of(value: Any) -> str:
-    """SHA-256 of a public value in its canonical form."""
-    return digest_of(plain_value(value))

@@ -1,12 +1,13 @@
-"""The receipt of one answer: a frozen value, its canonical form, its digest and its file.
+"""The receipt of one answer: a frozen value, its file, and the theorems that its claims rest on.
 
 It needs nothing of the accountant: whoever checks a receipt reads it with this module alone.
 """
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
 
 _LARGEST = 1 << 28  # bytes of a receipt
 _DEEPEST = 64  # lists and fields inside each other
-_NOT_SIGNED = ("digest", "signature")
 _ADJACENCIES = ("add-remove", "zero-out", "replace-one")
 
 
@@ -94,17 +94,19 @@ class Receipt:
 
     def plain(self) -> dict[str, Any]:
         """For JSON, with the format and the digest."""
-        fields = attrs.asdict(self, recurse=False)
-        fields |= {"epsilon": written(self.epsilon), "theorems": list(self.theorems)}
-        return {"format": FORMAT, **fields, "digest": self.digest}
+        return {**self._fields(), "digest": self.digest}
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical form of everything but the digest and the signature."""
+        fields = self._fields()
+        del fields["signature"]
+        return digest_of(fields)
+
+    def _fields(self) -> dict[str, Any]:
+        epsilon = str(self.epsilon) if math.isinf(self.epsilon) else self.epsilon
         fields = attrs.asdict(self, recurse=False)
-        fields |= {"epsilon": written(self.epsilon), "theorems": list(self.theorems)}
-        signed = {name: each for name, each in fields.items() if name not in _NOT_SIGNED}
-        return digest_of({"format": FORMAT, **signed})
+        return {"format": FORMAT, **fields, "epsilon": epsilon, "theorems": list(self.theorems)}
 
     def expected_digests(self) -> dict[str, str]:
         """What the digests of the parts must be, as far as the receipt holds the parts."""
@@ -179,25 +181,75 @@ def _certificates(value: Any) -> Any:
             yield from _certificates(each)
 
 
-def written(number: float) -> float | str:
-    """A number as JSON holds it: infinity as text, everything else exactly."""
-    return float(number) if float("-inf") < number < float("inf") else str(float(number))
-
-
-def canonical(value: Any) -> bytes:
-    """The one text of a value: sorted keys, no spaces, numbers as the shortest text of a double."""
+def digest_of(value: Any) -> str:
+    """SHA-256 of the canonical form: sorted keys, no spaces, each double as its shortest text."""
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
-    return text.encode()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def digest_of(value: Any) -> str:
-    """SHA-256 of the canonical form."""
-    return hashlib.sha256(canonical(value)).hexdigest()
+_COQ = "checked by Coq"
+_FINITE = "checked by Coq for finitely many outcomes, else proved on paper"
+_PAPER = "proved on paper"
+_PTR = {
+    "margin": "ProposeTestRelease.ptr_releasing_the_margin",
+    "branch": "ProposeTestRelease.ptr_releasing_the_branch",
+    "monotone-branch": "ProposeTestRelease.ptr_releasing_a_monotone_branch",
+}
+_CHOICE = "the exponential mechanism", "Exponential.exponential_mechanism_profile", _FINITE
+_COMPOSED = "composition", "Finite.composition", _FINITE
+_SELECTED = "the best of many", "accounting.losses.repeated_selection", _PAPER
+_ONE_OF = "one of several, chosen without the data, or several on disjoint records"
+_EVENTS = {
+    "GaussianDpEvent": ("Gaussian noise", "Balle and Wang 2018, theorem 8", _PAPER),
+    "LaplaceDpEvent": ("Laplace noise", "Dwork, McSherry, Nissim and Smith 2006", _PAPER),
+    "DiscreteLaplaceDpEvent": ("discrete Laplace noise", "Ghosh et al. 2009", _PAPER),
+    "ExponentialMechanismDpEvent": _CHOICE,
+    "ApproximateDpEvent": ("any (ε, δ)-DP mechanism", "Kairouz, Oh and Viswanath 2015", _PAPER),
+    "PoissonSampledDpEvent": ("Poisson sampling", "Errata 2.1, Subsampling", _PAPER),
+    "ComposedDpEvent": _COMPOSED,
+    "SelfComposedDpEvent": _COMPOSED,
+    "WorstOfDpEvent": (_ONE_OF, "Zhu, Dong and Wang 2022", _PAPER),
+    "RepeatAndSelectDpEvent": _SELECTED,
+    "BinomialSelectionDpEvent": _SELECTED,
+}
+_CERTIFICATES = {
+    "distance": ("a noisy distance", "release.certificates"),
+    "votes": ("noisy votes", "estimators.aggregation.answers"),
+    "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
+}
 
 
-def digest_of_file(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of the content of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, str]]:
+    """What the claims of a receipt rest on, each theorem once.
+
+    The conditions of the Coq theorems, and what remains on paper, are stated in docs/proofs.md.
+    """
+    found = [*_of_event(event)]
+    if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
+        bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
+        found.append(("several records of a person", bounds, _PAPER))
+    for certificate in receipt.certificates():
+        basis = certificate.get("basis")
+        kind = basis.get("kind") if isinstance(basis, Mapping) else None
+        by, place = _CERTIFICATES.get(str(kind), _CERTIFICATES["distance"])
+        found.append((f"a certificate by {by}", place, _PAPER))
+    if receipt.kind == "classifier":
+        found.append(("radii of predictions by counts", "Counts.certificate", _COQ))
+    names = ("claim", "theorem", "proof")
+    return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
+
+
+def _of_event(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    kind = event["kind"]
+    if kind == "ProposeTestReleaseDpEvent":
+        yield "Propose-Test-Release", _PTR[event["reveals"]], _FINITE
+        yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
+    elif kind.endswith("Test"):
+        yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
+    elif kind in _EVENTS:
+        yield _EVENTS[kind]
+    inside = [event.get("event"), *(event.get("events") or ())]
+    for each in filter(None, inside):
+        yield from _of_event(each)

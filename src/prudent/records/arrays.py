@@ -41,17 +41,11 @@ NONE = -1
 
 @attrs.frozen
 class ArrayForm:
-    """What one record looks like; declared, or known from public facts.
+    """What one record looks like; declared, or known from public facts."""
 
-    Attributes:
-        shape: Its shape. A record with as many numbers in another shape is reshaped.
-        low: The least number it may hold.
-        high: The largest.
-    """
-
-    shape: tuple[int, ...]
-    low: float = -math.inf
-    high: float = math.inf
+    shape: tuple[int, ...]  # its shape. A record with as many numbers in another shape is reshaped.
+    low: float = -math.inf  # the least number it may hold
+    high: float = math.inf  # the largest
 
     @property
     def size(self) -> int:

@@ -53,17 +53,11 @@ class PerUnit(_validate.Choice):
 
 @attrs.frozen(eq=False)
 class Unit:
-    """Who is protected, as the arguments of an entry say it.
+    """Who is protected, as the arguments of an entry say it."""
 
-    Attributes:
-        ids: One id per record, or the name of the entry of each item that holds it.
-        slots: The public number of records of a person that count in a step, at most.
-        per_unit: What the loss of a person is.
-    """
-
-    ids: Any
-    slots: int
-    per_unit: PerUnit
+    ids: Any  # one id per record, or the name of the entry of each item that holds it
+    slots: int  # the public number of records of a person that count in a step, at most
+    per_unit: PerUnit  # what the loss of a person is
 
     @classmethod
     def given(cls, unit: Any, records_per_person: int | None, per_unit: str | None) -> Self | None:

@@ -18,12 +18,9 @@ import numpy as np
 
 @attrs.frozen
 class Seeds:
-    """The seeds of one step: a function of the record's id.
+    """The seeds of one step: a function of the record's id."""
 
-    Attributes:
-        secret: At most 64 bytes that follow from the key of the run and the step; never printed.
-    """
-
+    # At most 64 bytes that follow from the key of the run and the step; never printed.
     secret: bytes = attrs.field(repr=False)
 
     def of(self, record: int) -> int:

@@ -22,9 +22,10 @@ import ibis.expr.types as ir
 from prudent import _validate
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Kind
-from prudent.release.columns.dialects import plan
+from prudent.release.columns.dialects import double, plan
 from prudent.release.columns.kinds.pairs import PairColumn
-from prudent.release.columns.queries import FEW, TableColumn, sizes_of_groups
+from prudent.release.columns.queries import sizes_of_groups
+from prudent.release.columns.table_columns import FEW, TableColumn
 from prudent.release.columns.together.asking import Asked, alike, answer, query
 from prudent.release.columns.together.turns import ask, together
 from prudent.release.failures import SourceError, withheld
@@ -76,7 +77,7 @@ def explain(
             `mode`.
         data: See `median`; not an array.
         column: See `median`.
-        records: The number of synthetic records. With at most `columns.queries.FEW` records, a
+        records: The number of synthetic records. With at most `FEW` of them, a
             release does not draw a sample to narrow the search.
         **options: The options of the release itself; the ledger is not charged. Synthetic records
             lie within `bounds`, or from 0 to 100. An engine whose statistics say that the table has
@@ -177,12 +178,15 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
     def noted(asked: Sequence[Asked]) -> list[Any]:
         real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]  # type: ignore[attr-defined]
         for some in alike(real):
-            first = real[some[0]]  # what the engine keeps would have to be computed
-            whole = first.column.share.whole
-            note(str(first.question.__doc__), query([real[place] for place in some], whole))
+            some_real = [real[place] for place in some]
+            whole = some_real[0].column.share.whole  # what the engine keeps would be computed
+            asks = dict.fromkeys(str(each.question.__doc__) for each in some_real)
+            note(" ".join(asks), query(some_real, whole))
         return answer(asked)
 
-    found._ask = lambda question, **given: ask([Asked(found, question, given)], noted)[0]  # type: ignore[method-assign]
+    found._ask = lambda question, reader=None, **given: ask(  # type: ignore[method-assign]
+        [Asked(found, question, given, reader)], noted
+    )[0]
 
 
 def _explained(asks: str, expression: ir.Expr) -> Question:
@@ -199,7 +203,7 @@ def _made_up(rows: ir.Table, records: int, bounds: tuple[float, float]) -> ir.Ta
     numbers = f"SELECT range % {_VALUES} AS place FROM range({records})"
     table = backend.sql(numbers, schema=ibis.schema({"place": "int64"}))
     low, high = bounds
-    number = low + table.place * ((high - low) / _VALUES)
+    number = double(low) + table.place * double((high - low) / _VALUES)
     return table.select(
         **{
             name: number if dtype.is_floating() else ibis.null(dtype)

@@ -2,7 +2,8 @@
 
 import html
 import math
-from collections.abc import Hashable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -159,6 +160,20 @@ class UnknownSpread:
         _validate.between(0, 1, ends="()", confidence=confidence)
 
 
+_Operator: TypeAlias = Callable[[Any, Any], Any]
+
+
+def _both_sides(apply: _Operator) -> tuple[_Operator, _Operator]:
+    """An operator of the value of an answer, with the answer on its left and on its right."""
+
+    def value(number: Any) -> Any:
+        return number.value if isinstance(number, Released) else number
+
+    return (lambda left, right: apply(left.value, value(right))), (
+        lambda right, left: apply(value(left), right.value)
+    )
+
+
 @attrs.frozen
 class Released:
     """A released value, which may be published.
@@ -239,47 +254,18 @@ class Released:
     def __int__(self) -> int:
         return int(self.value)
 
-    def __add__(self, other: Any) -> Any:
-        return self.value + _plain(other)
-
-    def __radd__(self, other: Any) -> Any:
-        return other + self.value
-
-    def __sub__(self, other: Any) -> Any:
-        return self.value - _plain(other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return other - self.value
-
-    def __mul__(self, other: Any) -> Any:
-        return self.value * _plain(other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return other * self.value
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.value / _plain(other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return other / self.value
+    __add__, __radd__ = _both_sides(operator.add)
+    __sub__, __rsub__ = _both_sides(operator.sub)
+    __mul__, __rmul__ = _both_sides(operator.mul)
+    __truediv__, __rtruediv__ = _both_sides(operator.truediv)
+    __lt__, __gt__ = _both_sides(operator.lt)
+    __le__, __ge__ = _both_sides(operator.le)
 
     def __neg__(self) -> Any:
         return -self.value
 
     def __abs__(self) -> Any:
         return abs(self.value)
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.value < _plain(other))
-
-    def __le__(self, other: Any) -> bool:
-        return bool(self.value <= _plain(other))
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self.value > _plain(other))
-
-    def __ge__(self, other: Any) -> bool:
-        return bool(self.value >= _plain(other))
 
     def __round__(self, digits: int | None = None) -> Any:
         return round(self.value, digits) if digits is not None else round(self.value)
@@ -402,10 +388,6 @@ class Refused:
 Outcome: TypeAlias = Released | Refused
 
 
-def _plain(number: Any) -> Any:
-    return number.value if isinstance(number, Released) else number
-
-
 def _price(epsilon: float, delta: float | None) -> str:
     return f"({rounded_up(epsilon, 6)}, {rounded_up(delta or 0.0, 6)})-DP"
 
@@ -508,8 +490,11 @@ class Groups(dict[Hashable, T]):
 
 
 def group_title(group: Hashable) -> str:
-    """The name of a group in words; of several columns, with commas between."""
-    return ", ".join(map(str, group)) if isinstance(group, tuple) else str(group)
+    """The name of a group in words; of several columns, with commas between.
+
+    A whole number is written alike whatever its type: one gap makes integers of pandas doubles.
+    """
+    return ", ".join(map(exact, group)) if isinstance(group, tuple) else exact(group)
 
 
 def _row(outcome: Any) -> dict[str, Any]:

@@ -15,14 +15,13 @@ from prudent.training.checking.check import CheckReport, check
 from prudent.training.checking.suggestion import gradient_norms, suggest_aggregation
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, Plan, Watch
 from prudent.training.run.execution import EngineChoice, Execution
 from prudent.training.run.fit import Fitted, fit
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reporting import Reporting, accuracy
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
-from prudent.training.watch import HeldOut, Watch
 
 __all__ = [
     "AdaptiveTrim",

@@ -125,22 +125,14 @@ _FEW = 2048
 
 
 class Decision(NamedTuple):
-    """What an aggregation decided for one batch. All tensors are on the device of the norms.
+    """What an aggregation decided for one batch. All tensors are on the device of the norms."""
 
-    Attributes:
-        weights: Weight of each record in the sum, shape (records,).
-        noise: Standard deviation of the noise on the sum, a scalar in double precision.
-        passed: Whether the robust branch was taken, a boolean scalar.
-        noisy_margin: The noisy margin that the test compared, a scalar; public only if the plan
-            reveals it.
-        scale: Factor on the update, a scalar; 1 unless the branches have separate rates.
-    """
-
-    weights: Tensor
-    noise: Tensor
-    passed: Tensor
+    weights: Tensor  # weight of each record in the sum, shape (records,)
+    noise: Tensor  # standard deviation of the noise on the sum, a scalar in double precision
+    passed: Tensor  # whether the robust branch was taken, a boolean scalar
+    # The noisy margin that the test compared, a scalar; public only if the plan reveals it.
     noisy_margin: Tensor
-    scale: Tensor
+    scale: Tensor  # factor on the update, a scalar; 1 unless the branches have separate rates
 
 
 class Fallback(_validate.Choice):

@@ -88,20 +88,13 @@ class NoiseHistory:
     """The last noises of a run, from which the next one is computed. As secret as the key.
 
     All of it is on the device, so that a captured step can follow it.
-
-    Attributes:
-        kept: The noise of step n in row n modulo `bands` - 1, in standard deviations.
-        last: Number of the last step, counted from 1.
-        run: Number of steps since the recursion began.
-        deviation: Standard deviation of z in the last step.
-        column: A column of C. A resumed run has that of its checkpoint, on whatever machine.
     """
 
-    kept: Tensor
-    last: Tensor
-    run: Tensor
-    deviation: Tensor
-    column: Tensor
+    kept: Tensor  # the noise of step n in row n modulo `bands` - 1, in standard deviations
+    last: Tensor  # number of the last step, counted from 1
+    run: Tensor  # number of steps since the recursion began
+    deviation: Tensor  # standard deviation of z in the last step
+    column: Tensor  # A column of C. A resumed run has that of its checkpoint, on whatever machine.
 
     @classmethod
     def start(cls, bands: int, steps: int, numbers: int, device: torch.device) -> Self:

@@ -209,17 +209,12 @@ class StepState:
     A captured step counts on the device, because its position in the keystream must advance at
     every replay. The host counts too, so that it can check whether the plan has steps left without
     waiting for the device.
-
-    Attributes:
-        trim: F of the next step, before rounding down; a scalar in double precision.
-        number: Steps begun so far, a 64-bit integer on the device.
-        taken: The same number, on the host.
-        history: The last noises, where those of the plan cancel; in the first process.
     """
 
-    trim: Tensor
-    number: Tensor
-    taken: int = 0
+    trim: Tensor  # F of the next step, before rounding down; a scalar in double precision
+    number: Tensor  # steps begun so far, a 64-bit integer on the device
+    taken: int = 0  # the same number, on the host
+    # The last noises, where those of the plan cancel; in the first process.
     history: NoiseHistory | None = None
 
     @classmethod

@@ -52,17 +52,11 @@ _TWISTER = 24, 624
 
 @attrs.frozen
 class ModelRandomness:
-    """The random numbers that a model draws in the steps of a run.
+    """The random numbers that a model draws in the steps of a run."""
 
-    Attributes:
-        stream: The stream of this purpose.
-        device: The device of the model.
-        rank: The process.
-    """
-
-    stream: Stream
-    device: torch.device
-    rank: int = 0
+    stream: Stream  # the stream of this purpose
+    device: torch.device  # the device of the model
+    rank: int = 0  # the process
 
     @classmethod
     def of(cls, key: Key, device: torch.device, rank: int = 0) -> "ModelRandomness":
@@ -78,19 +72,14 @@ class ModelRandomness:
 
 @attrs.frozen
 class StepRandomness:
-    """The random numbers that a model draws in one step.
+    """The random numbers that a model draws in one step."""
 
-    Attributes:
-        secret: Two words from which the streams of records are derived.
-        choices: The seed of choices for all records at once.
-        words: Random bits for the default generators of this process.
-        device: The device of the model.
-    """
-
+    # Two words from which the streams of records are derived.
     secret: Seeds = attrs.field(repr=False)
-    choices: int = attrs.field(repr=False)
+    choices: int = attrs.field(repr=False)  # the seed of choices for all records at once
+    # Random bits for the default generators of this process.
     words: Tensor = attrs.field(repr=False)
-    device: torch.device
+    device: torch.device  # the device of the model
 
     @contextmanager
     def seeded(self) -> Iterator[None]:

@@ -38,16 +38,12 @@ _STEPS_PER_BLOCK = 64
 
 @attrs.frozen
 class Batch:
-    """Record ids of one logical batch, padded to physical batches of a fixed shape.
+    """Record ids of one logical batch, padded to physical batches of a fixed shape."""
 
-    Attributes:
-        ids: Ascending record ids, shape (chunks, physical); padding holds the id of a record of
-            this process.
-        valid: False for padding; same shape.
-    """
-
+    # Ascending record ids, shape (chunks, physical); padding holds the id of a record of this
+    # process.
     ids: Tensor
-    valid: Tensor
+    valid: Tensor  # False for padding; same shape
 
 
 class PoissonSampler:
@@ -333,17 +329,11 @@ class PoissonLoader(DataLoader[Any]):
 
 
 class Drawn(NamedTuple):
-    """Who is in a batch. Secret.
+    """Who is in a batch. Secret."""
 
-    Attributes:
-        ids: The records, or the people.
-        shares: What the loss in each row is multiplied by; None without people.
-        number: The number of the draw.
-    """
-
-    ids: Tensor
-    shares: Tensor | None
-    number: int = 0
+    ids: Tensor  # the records, or the people
+    shares: Tensor | None  # what the loss in each row is multiplied by; None without people
+    number: int = 0  # the number of the draw
 
 
 class _Draw(NamedTuple):

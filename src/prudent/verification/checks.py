@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 
 from prudent import _extras
+from prudent._files import sha256
 from prudent._rounding import exact, rounded_up
 from prudent.receipts import keys
-from prudent.receipts.receipt import Receipt, digest_of_file
-from prudent.receipts.theorems import theorems_of
+from prudent.receipts.receipt import Receipt, theorems_of
 
 
 class Standing(enum.StrEnum):
@@ -29,32 +29,20 @@ class Standing(enum.StrEnum):
 
 @attrs.frozen
 class Finding:
-    """What the check says of one claim.
+    """What the check says of one claim."""
 
-    Attributes:
-        standing: Where the claim stands.
-        claim: What it is about: "price", "certificate", "ledger" and so on.
-        words: What was found, in words.
-        decisive: Whether the receipt is not verified while this is not checked.
-    """
-
-    standing: Standing
-    claim: str
-    words: str
-    decisive: bool = False
+    standing: Standing  # where the claim stands
+    claim: str  # what it is about: "price", "certificate", "ledger" and so on
+    words: str  # what was found, in words
+    decisive: bool = False  # whether the receipt is not verified while this is not checked
 
 
 @attrs.frozen
 class Verdict:
-    """What the check of a receipt found.
+    """What the check of a receipt found."""
 
-    Attributes:
-        receipt: The receipt.
-        findings: About each claim.
-    """
-
-    receipt: Receipt
-    findings: Sequence[Finding]
+    receipt: Receipt  # the receipt
+    findings: Sequence[Finding]  # about each claim
 
     @property
     def status(self) -> int:
@@ -283,12 +271,8 @@ def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
         if not place.is_file():
             yield Finding(Standing.UNCHECKED, "file", f"{name} is not beside the receipt.")
             continue
-        yield _ok(
-            digest_of_file(place) == wanted,
-            "file",
-            f"{name} is the one.",
-            f"{name} is another one.",
-        )
+        same = sha256(place) == wanted
+        yield _ok(same, "file", f"{name} is the one.", f"{name} is another one.")
 
 
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:

@@ -38,19 +38,12 @@ def upper(ball: arb) -> float:
 
 @attrs.frozen(slots=False)
 class Law:
-    """Masses at multiples of an interval.
+    """Masses at multiples of an interval."""
 
-    Attributes:
-        interval: The exact spacing of the grid.
-        steps: The losses with mass, increasing, in intervals.
-        masses: The mass at each of them.
-        infinite: Mass at infinite loss.
-    """
-
-    interval: arb
-    steps: Sequence[int]
-    masses: Sequence[arb]
-    infinite: arb
+    interval: arb  # the exact spacing of the grid
+    steps: Sequence[int]  # the losses with mass, increasing, in intervals
+    masses: Sequence[arb]  # the mass at each of them
+    infinite: arb  # mass at infinite loss
 
     @classmethod
     def of(

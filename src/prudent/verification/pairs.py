@@ -149,17 +149,11 @@ Pair: TypeAlias = Mixture | Laplace | BoundedRange
 
 @attrs.frozen
 class Worst:
-    """The pairs of one release, of which the worst counts at every ε, on a Poisson sample.
+    """The pairs of one release, of which the worst counts at every ε, on a Poisson sample."""
 
-    Attributes:
-        pairs: The pairs.
-        rate: The probability with which a record is in the sample.
-        slack: What the pairs leave out of δ, before sampling.
-    """
-
-    pairs: tuple[Pair, ...]
-    rate: arb
-    slack: arb
+    pairs: tuple[Pair, ...]  # the pairs
+    rate: arb  # the probability with which a record is in the sample
+    slack: arb  # what the pairs leave out of δ, before sampling
 
     def profile(self, epsilon: arb, *, adding: bool) -> arb:
         """δ(ε) of removing a record or of adding one, at any real ε (errata 2.1, Subsampling)."""

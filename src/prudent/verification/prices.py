@@ -40,19 +40,13 @@ _TILTS = [k / 20 for k in range(16)]  # of the shares of ε in a chain
 
 @attrs.frozen
 class Found:
-    """What could be shown of a claimed ε.
+    """What could be shown of a claimed ε."""
 
-    Attributes:
-        epsilon: An ε at which the event is (ε, δ)-DP: proved.
-        method: How, in words.
-        tolerance: How much more than the claim this may be, as a fraction, without refuting it.
-        coarse: Whether the proof of a claim may be sharper than this one.
-    """
-
-    epsilon: float
-    method: str
+    epsilon: float  # an ε at which the event is (ε, δ)-DP: proved
+    method: str  # how, in words
+    # How much more than the claim this may be, as a fraction, without refuting it.
     tolerance: float = 0.0
-    coarse: bool = False
+    coarse: bool = False  # whether the proof of a claim may be sharper than this one
 
 
 def prove(
@@ -165,7 +159,7 @@ def _approximate(
         # Of selections the accountant has several bounds, and one may be sharper than this one.
         coarse = any(kind in SELECTIONS for kind in kinds(event))
         return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
-    # A chain of single records. What a link adds to δ weighs e^ε of all links before it, so those
+    # a chain of single records. What a link adds to δ weighs e^ε of all links before it, so those
     # at the end may get more of ε; each way to divide it is a proof.
     one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
     assert one is not None
@@ -249,7 +243,7 @@ class Parts:
         variance = 0.0
         for profile, count in self.laws:  # of a Gaussian the deviation is 2.5 times this
             variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
-        # A window of some standard deviations of the sum has about as many points for few runs.
+        # a window of some standard deviations of the sum has about as many points for few runs.
         spacing = min(accuracy, max(accuracy / 30, accuracy * math.sqrt(self.runs) / 30))
         interval = max(spacing * math.sqrt(variance / self.runs), 1e-9)
         growth = spacing / 2 if self.runs > 30 else accuracy / 8

@@ -34,19 +34,13 @@ _Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 @attrs.frozen
 class Selection:
-    """The distribution of the number of candidates.
+    """The distribution of the number of candidates."""
 
-    Attributes:
-        expected: E K.
-        shape: Of a negative binomial number; infinite for a Poisson one, None for a binomial one.
-        base: γ of a negative binomial number, or the probability of a binomial one.
-        most: The largest number; None if there is none.
-    """
-
-    expected: float
+    expected: float  # E K
+    # Of a negative binomial number; infinite for a Poisson one, None for a binomial one.
     shape: float | None
-    base: float
-    most: int | None
+    base: float  # γ of a negative binomial number, or the probability of a binomial one
+    most: int | None  # the largest number; None if there is none
 
     @classmethod
     def of(cls, event: Mapping[str, Any]) -> "Selection":

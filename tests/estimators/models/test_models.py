@@ -42,7 +42,7 @@ def test_several_labels_of_any_kind() -> None:
     x, _ = data("LogisticRegression", 6000)
     y = np.array(["low", "middle", "high"])[np.digitize(x[:, 0], [-0.4, 0.4])]
     model = estimators.LogisticRegression(
-        2.0, classes=["low", "middle", "high"], noise=seeded()
+        epsilon=2.0, classes=["low", "middle", "high"], noise=seeded()
     ).fit(x, y)
     assert model.score(x, y) > 0.7
     assert model.coef_.shape == (3, 3)
@@ -55,24 +55,24 @@ def test_labels_are_found_by_a_private_choice(tmp_path: Path) -> None:
     x, y = data("GaussianNB", 3000)
     label = np.where(y == 1, "yes", "no").astype(object)
     label[7] = "rare"
-    model = estimators.GaussianNB(2.0, noise=seeded()).fit(x, label)
+    model = estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(x, label)
     assert list(model.classes_) == ["no", "yes"]
     frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=label)
     frame.to_parquet(tmp_path / "x.parquet")
-    other = estimators.GaussianNB(2.0, noise=seeded()).fit(tmp_path / "x.parquet", "label")
+    other = estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(tmp_path / "x.parquet", "label")
     assert (other.predict(frame) == model.predict(x)).mean() > 0.99
     assert model.event_ == model.event_for(*model.columns_of(x, label))
     assert any(isinstance(each, ApproximateDpEvent) for each in model.event_.events)
     with pytest.raises(TooFewRecordsError, match="Fewer than two labels") as caught:
-        estimators.GaussianNB(2.0, noise=seeded()).fit(x[:20], label[:20])
+        estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(x[:20], label[:20])
     assert caught.value.needed > 20
 
 
 def test_one_record_does_not_decide_of_which_type_a_label_is() -> None:
     x, y = data("GaussianNB", 3000)
-    plain = estimators.GaussianNB(2.0, noise=seeded()).fit(x, y.tolist())
+    plain = estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(x, y.tolist())
     first = [float(y[0]), *y[1:].tolist()]  # equal to the other labels, and of another type
-    found = estimators.GaussianNB(2.0, noise=seeded()).fit(x, first)
+    found = estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(x, first)
     assert found.classes_.dtype == plain.classes_.dtype
     assert list(map(type, found._labels)) == [int, int]
 
@@ -81,9 +81,19 @@ def test_a_column_that_has_no_labels_is_refused_before_a_charge() -> None:
     import pandas as pd
 
     x, y = data("GaussianNB", 300)
-    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=y.astype(float))
-    with pytest.raises(ArgumentError, match="float64"):
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=pd.to_datetime(y))
+    with pytest.raises(ArgumentError, match="timestamp"):
         estimators.GaussianNB(ledger=object()).fit(frame, "label")
+
+
+def test_a_gap_makes_integers_of_pandas_no_other_labels() -> None:
+    import pandas as pd
+
+    x, y = data("GaussianNB", 2000)
+    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=[None, *y[1:]])
+    assert frame.label.dtype == float
+    model = estimators.GaussianNB(epsilon=3.0, noise=seeded()).fit(frame, "label")
+    assert model.classes_.tolist() == [0, 1]
 
 
 def test_slopes_of_two_labels_are_those_of_the_second_against_the_first() -> None:
@@ -111,7 +121,7 @@ def test_components_are_those_of_the_largest_variance() -> None:
         * [3.0, 1.0, 0.3, 0.1]
         @ np.linalg.qr(draw.normal(size=(4, 4)))[0]
     )
-    model = estimators.PCA(2, 1.0, noise=seeded()).fit(x + 100)
+    model = estimators.PCA(2, epsilon=1.0, noise=seeded()).fit(x + 100)
     captured = model.transform(x + 100).var(axis=0)
     assert captured.sum() > 0.95 * x.var(axis=0).sum()
     assert model.explained_variance_ratio_[0] > 0.7
@@ -122,7 +132,7 @@ def test_clusters_are_found() -> None:
     draw = np.random.default_rng(0)
     centres = np.array([[0, 0], [50, 0], [0, 9], [50, 9]])
     x = centres[draw.integers(4, size=6000)] + draw.normal(size=(6000, 2)) * [3, 0.5]
-    model = estimators.KMeans(4, 1.0, noise=seeded()).fit(x)
+    model = estimators.KMeans(4, epsilon=1.0, noise=seeded()).fit(x)
     nearest = np.abs(model.cluster_centers_[:, None] - centres).max(axis=2).argmin(axis=0)
     assert sorted(nearest) == [0, 1, 2, 3]
     assert np.abs(model.cluster_centers_[nearest] - centres).max() < 3
@@ -148,7 +158,9 @@ def test_scalers_are_near_the_exact_ones_and_go_back(name: str) -> None:
 
 def test_a_normal_output_and_a_named_one() -> None:
     x, _ = data("QuantileTransformer")
-    model = estimators.QuantileTransformer(2.0, output_distribution="normal", noise=seeded())
+    model = estimators.QuantileTransformer(
+        epsilon=2.0, output_distribution="normal", noise=seeded()
+    )
     found = model.set_output(transform="pandas").fit_transform(x)
     assert list(found.columns) == ["x0", "x1", "x2"]
     assert found.to_numpy().std() == pytest.approx(1.0, abs=0.3)
@@ -201,7 +213,7 @@ def test_the_event_costs_what_was_asked_for(name: str) -> None:
 def test_every_fold_is_charged(tmp_path: Path) -> None:
     x, y = data("GaussianNB", 3000)
     with prudent.Ledger(tmp_path / "budget.db", epsilon=9.0, delta=1e-4) as ledger:
-        model = estimators.GaussianNB(2.0, ledger=ledger, noise=seeded())
+        model = estimators.GaussianNB(epsilon=2.0, ledger=ledger, noise=seeded())
         scores = cross_val_score(make_pipeline(model), x, y, cv=3)
         assert len(ledger.history()) == 3
         with pytest.raises(prudent.release.OverBudgetError):
@@ -226,7 +238,7 @@ def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
     frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=np.where(y == 1, "yes", "no"))
     frame.loc[7, "label"] = "odd"
     frame.to_parquet(tmp_path / "x.parquet")
-    model = estimators.GaussianNB(3.0, classes=["no", "yes"], noise=seeded())
+    model = estimators.GaussianNB(epsilon=3.0, classes=["no", "yes"], noise=seeded())
     found = model.fit(tmp_path / "x.parquet", "label").predict(frame)
     assert (found == frame.label).mean() > 0.9
     assert list(model.feature_names_in_) == ["a", "b", "c"]

@@ -71,7 +71,7 @@ def test_a_seed_repeats_and_says_that_it_is_not_private(archive: Path) -> None:
 
 
 def test_other_rules_are_compared(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prudent.certify.baselines.PARTS", 30)
+    monkeypatch.setattr("prudent.certify.report.PARTS", 30)
     flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--compare")
     others = json.loads(prudent(*flags, "--json").out)["others"]
     assert len(others) == 4

@@ -321,7 +321,7 @@ def flags_of(command):
 
 
 def test_every_setting_of_an_experiment_has_a_flag():
-    settings = {field.name for _, field in setting_fields()}
+    settings = {field.name for _, field, _ in setting_fields()}
     assert len(settings) == 37
     elsewhere = {"settings", "recipe", "device", "out", "resume", "as_json", "quiet"}
     assert flags_of("train") == settings | elsewhere

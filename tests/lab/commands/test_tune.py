@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
-from prudent.lab.datasets import load, people_apart, units
+from prudent.lab.datasets import load, people_apart, split_of, units
 from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
 from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
@@ -71,7 +71,7 @@ def test_held_out_records_are_the_same_on_neighbours_and_not_trained_on(archive:
         space=SettingRanges({"lr": SettingRange(0.1, 1.0)}),
         trials=Geometric(2),
     )
-    some, rest = search.split(600)
+    some, rest = split_of(600, search.held_out)
     assert torch.equal(torch.cat([some, rest]).sort().values, torch.arange(600))
     assert len(rest) == 60
     work = search.candidate(data, search.plan(600)).run

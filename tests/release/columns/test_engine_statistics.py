@@ -21,10 +21,11 @@ import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
-from prudent.release.columns import queries
+from prudent.release.columns import queries, table_columns
 from prudent.release.columns.kinds import pairs
 from prudent.release.columns.opening import open_column
 from prudent.release.columns.table_rows import Asked, open_rows
+from prudent.release.columns.together import asking
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
@@ -204,11 +205,13 @@ def test_spark_answers_as_duckdb_does(
     assert ASKS[name](in_spark) == expected(name)
 
 
-@pytest.mark.parametrize("narrow", [False, True], ids=["duckdb", "as for spark"])
-def test_limbs_add_up_to_exact_sums(narrow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["read here", "wide integers", "as for spark"])
+def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an engine adds 64-bit integers to wider ones or not; lattices of 2**53 points."""
-    if narrow:
-        for module in (queries, pairs):
+    if how != "read here":
+        monkeypatch.setattr(asking.Asked, "reads", False)
+    if how == "as for spark":
+        for module in (queries, pairs, table_columns):
             monkeypatch.setattr(module, "limb_bits", lambda _, factors=1: 26 // factors)
     table = pa.table({"x": ADVERSARIAL, "y": ADVERSARIAL[::-1]})
     column = open_column(table, "x")

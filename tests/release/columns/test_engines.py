@@ -15,15 +15,15 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import explain, statistics  # noqa: E402
-from prudent.release.columns import queries as table_queries  # noqa: E402
+from prudent.release.columns import table_columns  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
 from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
     open_private_groups,
 )
-from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.outcome import Released  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
@@ -62,8 +62,8 @@ def postgres_table(postgres_url: str) -> Any:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_queries, "FEW", 50)
-    monkeypatch.setattr(table_queries, "SAMPLE", 100)
+    monkeypatch.setattr(table_columns, "FEW", 50)
+    monkeypatch.setattr(table_columns, "SAMPLE", 100)
 
 
 def check_words(column: Any) -> None:
@@ -139,6 +139,16 @@ def test_the_same_releases_from_duckdb() -> None:
     kept = table.rename_columns(["x", *FLIGHTS[1:]])
     carriers = table["carrier"].to_pylist()
     check_same_releases({"data": kept}, delays(table), ("carrier", carriers))
+
+
+@pytest.mark.parametrize("kind", ["double precision", "real"])
+def test_groups_of_doubles_are_found_in_postgres(postgres_table: Any, kind: str) -> None:
+    held = [0.5, 0.5, -0.0, 0.0, 0.0, float("inf"), float("nan"), None]
+    where = postgres_table({"g": kind}, [(each,) for each in held])
+    groups = open_private_groups(by="g", **where)
+    assert groups.counts() == {0.5: 2, 0.0: 3, float("inf"): 1}
+    sizes = {name: column.count() for name, column in groups.columns([0.0, float("inf")]).items()}
+    assert sizes == {0.0: 3, float("inf"): 1}
 
 
 @pytest.mark.unhurried
@@ -365,7 +375,7 @@ def test_spark_cannot_try_a_condition(session: Any, where: Any) -> None:
 
 
 def test_little_leaves_spark(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_columns, "FEW", 50)
     frame = session.range(5_000).selectExpr("id * 100 / 5000 AS x")
     sent: list[str] = []
     taken: list[int] = []
@@ -414,7 +424,7 @@ def test_spark_answers_as_an_array_does(session: Any, monkeypatch: pytest.Monkey
     check_words(open_column(words, "w", kind="categories"))
     table = flights(FLIGHTS).slice(0, 3_000)
     frame = session.createDataFrame(table.to_pandas().replace({np.nan: None}))
-    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_columns, "FEW", 50)
     check_flights(table, {"source": frame})
     delayed = frame.withColumn("x", frame["dep_delay"].cast("bigint"))
     carriers = table["carrier"].to_pylist()
@@ -427,7 +437,7 @@ SPARK_MEMORY = """
 import sys
 from pyspark.sql import SparkSession
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 if sys.argv[1] == "fetching":

@@ -1,6 +1,7 @@
 """The file of a name is read and no other; those of a pattern are joined by column names."""
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,14 @@ def test_several_questions_use_the_columns_of_all(tmp_path: Path) -> None:
     questions = ["count(*)", "avg(x)", "count(*) FILTER (WHERE \"a-b\" = '1')"]
     found = table(tmp_path / "odd.parquet", questions, by="day:month", groups=["2024-05"], **given)
     assert [each["2024-05"].value for each in found.answers.values()][::2] == [3, 2]
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+def test_another_separator_is_named_before_anything_is_read(tmp_path: Path, separator: str) -> None:
+    path = tmp_path / "salaries.csv"
+    path.write_text(f"name{separator}salary\na{separator}1,5\n")
+    told = rf"by ',' in the first line .* got {re.escape(repr(separator))} between them.*sep="
+    with pytest.raises(SourceError, match=told):
+        open_column(path, "salary")
+    path.write_text('"name;salary"\n1\n')  # in quotes it is one name
+    assert open_column(path, "name;salary").count() == 1

@@ -20,18 +20,20 @@ pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
 
 import duckdb
 import ibis
+import pandas
 import pyarrow as pa
 import pyarrow.parquet
 
 from prudent.release import search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
-from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import Lattice
-from prudent.release.outcome import Released
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.outcome import Groups, Released, group_title
 from prudent.release.ptr.margins import category_mode, interquartile_range
 from prudent.release.ptr.trimmed import trimmed_mean
-from prudent.release.statistics import median, mode, trimmed_sum
+from prudent.release.statistics import median, mode, top_k, trimmed_sum
 from tests.release.columns.odd_values import (
     Hostile,
     HostileDate,
@@ -146,13 +148,36 @@ def test_a_list_of_categories_that_is_none_costs_nothing(categories: Any) -> Non
 
 def test_what_a_column_cannot_hold_costs_nothing() -> None:
     book = Book()
-    table = pa.table({"x": ["a", "b"], "s": [{"k": 1}, {"k": 2}]})
-    for column, options in (("x", {"categories": [1, 2]}), ("s", {})):
+    table = pa.table({"x": [1, 2], "t": ["a", "b"], "s": [{"k": 1}, {"k": 2}]})
+    wrong = (("x", {"categories": ["1", "2"]}), ("t", {"categories": [1, "1"]}), ("s", {}))
+    for column, options in wrong:
         with pytest.raises(ValueError, match="Expected c"):
             mode(table, column, ledger=book, **options, **BUDGET)
     with pytest.raises(ValueError, match="numbers"):
         median(ArrayColumn(["a"]), propose=1.0, ledger=book, **BUDGET)
     assert book.charges == 0
+
+
+@pytest.mark.parametrize("odd", [None, "secret", 1j], ids=repr)
+def test_one_odd_record_of_a_frame_changes_no_kind_of_answer(odd: Any) -> None:
+    """It makes the integers of pandas doubles, complex numbers or objects."""
+    values = [0] * 100 + [2] * 200 + [1] * 300
+    public = {"categories": [0, 1, 2]}
+    for statistic, options in (
+        (top_k, {"k": 2}),
+        (top_k, {"k": 3, **public}),
+        (mode, public),
+    ):
+        answers = []
+        for records in (values, [*values, odd]):
+            book = Book()
+            answer = statistic(
+                pandas.Series(records), ledger=book, noise=ReproducibleNoise(1), **options, **BUDGET
+            )
+            assert book.charges == 1
+            names = set(map(group_title, answer)) if isinstance(answer, Groups) else answer.shown
+            answers.append((type(answer), names))
+        assert answers[0] == answers[1], statistic
 
 
 def test_a_misspelt_option_is_refused() -> None:

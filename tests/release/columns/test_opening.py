@@ -21,11 +21,11 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from prudent.release.columns import queries as table_queries  # noqa: E402
-from prudent.release.columns import table_rows  # noqa: E402
+from prudent.release.columns import table_columns, table_rows  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
-from prudent.release.columns.queries import TableColumn  # noqa: E402
 from prudent.release.columns.sources import SourceError, open_source  # noqa: E402
+from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.columns.together import asking  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
@@ -41,8 +41,8 @@ VALUES = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_queries, "FEW", 50)
-    monkeypatch.setattr(table_queries, "SAMPLE", 100)
+    monkeypatch.setattr(table_columns, "FEW", 50)
+    monkeypatch.setattr(table_columns, "SAMPLE", 100)
     monkeypatch.setattr(table_queries, "QUANTILES", 50)
 
 
@@ -283,9 +283,9 @@ def test_an_empty_text_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "sign"), [("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", ",")])
 def test_another_separator_is_refused(tmp_path: Path, name: str, sign: str) -> None:
     (tmp_path / name).write_text(f"x{sign}y\n1{sign}2\n")
-    with pytest.raises(SourceError, match="Expected columns separated by") as caught:
+    with pytest.raises(SourceError, match="Expected names separated by") as caught:
         open_column(tmp_path / name, "x")
-    assert f"got {sign!r} in its first line" in str(caught.value)
+    assert f"got {sign!r} between them" in str(caught.value)
 
 
 # --- one record is one value or none --------------------------------------------------------------
@@ -388,7 +388,7 @@ def test_categories_keep_their_type_and_ties_go_to_the_first() -> None:
     numbers = open_column(table, "n", kind="categories")
     assert (numbers.most_frequent(), numbers.leaders()) == (1, (2, 2, False))
     assert numbers.counts_of([3, 7]).tolist() == [1, 0]
-    with pytest.raises(ValueError, match="Expected categories of type int64, got"):
+    with pytest.raises(ValueError, match="Expected categories of type int64, each once, got"):
         numbers.counts_of(["3"])
     assert isinstance(numbers, TableColumn)
     assert numbers.typed(["3", 4, np.int64(5)]) == [3, 4, 5]

@@ -14,7 +14,8 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 from prudent.release import explain, statistics
 from prudent.release.columns import queries as table_queries
-from prudent.release.columns.queries import TableColumn
+from prudent.release.columns import table_columns
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
@@ -54,7 +55,7 @@ def make_table(postgres_url: str) -> Callable[[int], str]:
 @pytest.fixture
 def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes small columns go the way of large ones."""
-    monkeypatch.setattr(table_queries, "FEW", 50)
+    monkeypatch.setattr(table_columns, "FEW", 50)
 
 
 def telling(address: str) -> str:
@@ -140,7 +141,7 @@ def test_postgres_uses_an_index_on_the_column(
 MEMORY = """
 import sys
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.queries import TableColumn
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 address, few, many, how = sys.argv[1:]

@@ -15,7 +15,7 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import opening, queries, table_rows
+from prudent.release.columns import opening, table_columns, table_rows
 from prudent.release.columns.together import asking
 from prudent.release.columns.together import turns as asking_turns
 from prudent.release.columns.together.turns import together
@@ -44,15 +44,16 @@ def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
     found: list[str] = []
 
     def counted(honest: Any) -> Any:
-        def fetch(expression: Any) -> Any:
+        def fetch(expression: Any, *size: int) -> Any:
             found.append(str(expression.schema() if hasattr(expression, "schema") else ""))
-            return honest(expression)
+            return honest(expression, *size)
 
         return fetch
 
     with monkeypatch.context() as patch:
         for module in (asking, table_rows):
             patch.setattr(module, "fetched", counted(module.fetched))
+        patch.setattr(asking, "handed_over", counted(asking.handed_over))
         frame = pandas.DataFrame(
             {"x": values, "y": values[::-1], "c": [str(i % 3) for i in range(len(values))]}
         )
@@ -137,7 +138,7 @@ def test_groups_that_are_asked_together_answer_as_each_alone(name: str) -> None:
 
 def test_large_groups_wait_for_no_lock_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that asks for its sample, or its count, hands over to one that asks for the same."""
-    monkeypatch.setattr(queries, "FEW", 100)
+    monkeypatch.setattr(table_columns, "FEW", 100)
     values = TABLES["normal"]
     frame = pandas.DataFrame({"x": values, "y": values, "c": np.arange(len(values)) % 2})
     found: list[Any] = []

@@ -166,6 +166,13 @@ class TestEveryRowOfTheTable:
         assert rational(0.9) == Fraction(9, 10)
         assert rational("1/3") == Fraction(1, 3)
 
+    def test_a_percentage_is_told_as_a_fraction(self) -> None:
+        for percent, fraction in ((90, "0.9"), ("99.5", "0.995"), (2.5, "0.025")):
+            with pytest.raises(ValueError, match=f"For {percent} % give {fraction}[.]$"):
+                rational(percent)
+        with pytest.raises(ValueError, match=r"got 'x'[.]$"):
+            rational("x")
+
     def test_a_proposal_beyond_the_range(self) -> None:
         assert quantile(ArrayColumn([0, 4]), GRID, Fraction(1, 2), propose=4, cap=9).margin == 9
 

@@ -16,7 +16,8 @@ import pyarrow.parquet
 import prudent
 from prudent.cli import main
 from prudent.release.columns import queries as queries_of
-from prudent.release.columns.queries import TableColumn
+from prudent.release.columns import table_columns
+from prudent.release.columns.table_columns import TableColumn
 from tests.release.recording import Book, Silence
 
 X = np.arange(400.0)
@@ -306,7 +307,7 @@ def test_a_dry_run_shows_what_the_engine_will_be_asked(
         asked.add(str(question.__doc__))
         return ask_engine(column, question, **options)
 
-    monkeypatch.setattr(queries_of, "FEW", 50)
+    monkeypatch.setattr(table_columns, "FEW", 50)
     monkeypatch.setattr(TableColumn, "_ask", noted)
     prudent.sql(query, people=TABLE, others=TABLE, epsilon=1.0, noise=Silence(), **given)
     groups = {str(queries_of.sizes_of_groups.__doc__)} if "GROUP" in query else set()

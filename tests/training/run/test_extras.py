@@ -20,7 +20,7 @@ from prudent.lab.corruption import Mimic
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.checkpoint import charged
-from prudent.training.run.pass_watch import PassWatch
+from prudent.training.run.opened_run import PassWatch
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 

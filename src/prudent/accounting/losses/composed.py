@@ -57,20 +57,15 @@ _DIRECTIONS = (False, True)  # whether a record is added
 
 @attrs.frozen(slots=False)
 class Composition:
-    """Independent runs of dominating pairs, and their joint privacy cost.
+    """Independent runs of dominating pairs, and their joint privacy cost."""
 
-    Attributes:
-        parts: The pairs, each with its number of runs.
-        interval: Accuracy, expressed as the grid of a typical training run: chords add about 2e-5
-            to ε at 1e-4, and in proportion at other values.
-        upper: Whether results are upper bounds; otherwise they are lower bounds.
-        lattice: A grid that contains all losses of some of the pairs. The grid used is always a
-            refinement of it, so that those pairs are represented exactly. None: there is none.
-    """
-
-    parts: tuple[tuple[Dominating, int], ...]
+    parts: tuple[tuple[Dominating, int], ...]  # the pairs, each with its number of runs
+    # Accuracy, expressed as the grid of a typical training run: chords add about 2e-5 to ε at 1e-4,
+    # and in proportion at other values.
     interval: float = DEFAULT_INTERVAL
-    upper: bool = True
+    upper: bool = True  # whether results are upper bounds; otherwise they are lower bounds
+    # a grid that contains all losses of some of the pairs. The grid used is always a refinement of
+    # it, so that those pairs are represented exactly. None: there is none.
     lattice: float | None = None
 
     def epsilon(self, delta: float) -> float:
@@ -171,15 +166,10 @@ class Composition:
 
 @attrs.frozen(slots=False)
 class LossGrid:
-    """Requirements on a grid of losses.
+    """Requirements on a grid of losses."""
 
-    Attributes:
-        coarseness: The factor by which the grid may be coarser than by default.
-        lattice: A grid that it must refine; None for no such requirement.
-    """
-
-    coarseness: float
-    lattice: float | None
+    coarseness: float  # the factor by which the grid may be coarser than by default
+    lattice: float | None  # a grid that it must refine; None for no such requirement
 
     def interval(self, wanted: float, least: float) -> float:
         """The interval to use, given a wanted one and the least one that is feasible."""
@@ -192,17 +182,11 @@ class LossGrid:
 
 @attrs.frozen(slots=False)
 class Single:
-    """One direction of a single release, whose profile has a closed form.
+    """One direction of a single release, whose profile has a closed form."""
 
-    Attributes:
-        worst: The dominating pairs.
-        adding: Whether a record is added; otherwise one is removed.
-        upper: Whether results are upper bounds; otherwise they are lower bounds.
-    """
-
-    worst: Dominating
-    adding: bool
-    upper: bool
+    worst: Dominating  # the dominating pairs
+    adding: bool  # whether a record is added; otherwise one is removed
+    upper: bool  # whether results are upper bounds; otherwise they are lower bounds
 
     def profile(self, epsilon: Array, *, quick: bool = False) -> Array:
         """δ(ε), rounded up (`upper`) or down by its evaluation error; always quick.
@@ -246,19 +230,12 @@ class Single:
 
 @attrs.frozen(slots=False)
 class LossSum:
-    """One direction of a composition: the sum of many losses.
+    """One direction of a composition: the sum of many losses."""
 
-    Attributes:
-        parts: The dominating pairs, each with its number of runs.
-        adding: Whether a record is added; otherwise one is removed.
-        upper: Whether results are upper bounds; otherwise they are lower bounds.
-        grid: Requirements on the grid.
-    """
-
-    parts: tuple[tuple[Dominating, int], ...]
-    adding: bool
-    upper: bool
-    grid: LossGrid
+    parts: tuple[tuple[Dominating, int], ...]  # the dominating pairs, each with its number of runs
+    adding: bool  # whether a record is added; otherwise one is removed
+    upper: bool  # whether results are upper bounds; otherwise they are lower bounds
+    grid: LossGrid  # requirements on the grid
     _scans: dict[float, Scan] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     @property

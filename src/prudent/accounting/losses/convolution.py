@@ -77,23 +77,14 @@ class WindowError(ValueError):
 
 @attrs.frozen(slots=False, eq=False)
 class LatticeDistribution:
-    """A distribution of losses on multiples of an interval, run `times` times.
+    """A distribution of losses on multiples of an interval, run `times` times."""
 
-    Attributes:
-        interval: Distance between neighbouring losses.
-        first: The least loss, in intervals.
-        masses: The mass at each loss from `first` on.
-        infinite: Mass at infinite loss.
-        doubt: Bound on the error of each mass; zeros for a distribution that was rounded up.
-        times: The number of runs.
-    """
-
-    interval: float
-    first: int
-    masses: Array
-    infinite: float
-    doubt: Array
-    times: int = 1
+    interval: float  # distance between neighbouring losses
+    first: int  # the least loss, in intervals
+    masses: Array  # the mass at each loss from `first` on
+    infinite: float  # mass at infinite loss
+    doubt: Array  # bound on the error of each mass; zeros for a distribution that was rounded up
+    times: int = 1  # the number of runs
 
     @classmethod
     def of(cls, chords: Chords, interval: float, first: int, times: int) -> "LatticeDistribution":
@@ -185,19 +176,12 @@ def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
 
 @attrs.frozen
 class LossWindow:
-    """A range of the lattice that holds nearly all mass of a sum of losses.
+    """A range of the lattice that holds nearly all mass of a sum of losses."""
 
-    Attributes:
-        least: The least loss in it, in intervals.
-        size: The number of losses in it, a power of two.
-        log_above: Logarithm of a bound on the mass above it.
-        outside: Bound on the tilted mass outside it.
-    """
-
-    least: int
-    size: int
-    log_above: float
-    outside: float
+    least: int  # the least loss in it, in intervals
+    size: int  # the number of losses in it, a power of two
+    log_above: float  # logarithm of a bound on the mass above it
+    outside: float  # bound on the tilted mass outside it
 
     @classmethod
     def of(
@@ -346,22 +330,14 @@ class Scan:
     wherever c is well above ε, so treating it as infinite costs at most a factor e^(ε-c) of its
     mass. (The factor follows from E e^-loss <= 1 for the other losses, under the first
     distribution.)
-
-    Attributes:
-        runs: The number of losses in the sum.
-        caps: The losses at which single losses may be capped.
-        log_moments: Upper bounds on log E e^(tilt total), for each tilt (row) and cap (column).
-        beyond: Probability that some loss exceeds the cap, infinite ones included.
-        infinite: Probability that some loss is infinite without a cap.
-        tail: The mass of each single run that counts as infinite.
     """
 
-    runs: int
-    caps: Array
-    log_moments: Array
-    beyond: Array
-    infinite: float
-    tail: float
+    runs: int  # the number of losses in the sum
+    caps: Array  # the losses at which single losses may be capped
+    log_moments: Array  # upper bounds on log E e^(tilt total), for each tilt (row) and cap (column)
+    beyond: Array  # probability that some loss exceeds the cap, infinite ones included
+    infinite: float  # probability that some loss is infinite without a cap
+    tail: float  # the mass of each single run that counts as infinite
 
     @classmethod
     def of(cls, parts: Parts, *, adding: bool, tail: float) -> "Scan":

@@ -63,13 +63,9 @@ _TAIL_DISTANCE = 9.6  # in standard deviations: 4e-22 of a Gaussian lies beyond
 
 @attrs.frozen(eq=False)
 class DominatedDpEvent(dp.DpEvent):
-    """An event that is given by its dominating pairs. It equals no other, even of equal pairs.
+    """An event that is given by its dominating pairs. It equals no other, even of equal pairs."""
 
-    Attributes:
-        worst: The dominating pairs.
-    """
-
-    worst: Dominating
+    worst: Dominating  # the dominating pairs
 
     # dp_accounting's events compare their fields, of which their common class has none: without
     # these lines two of these events would be equal, and an accountant take one for the other.
@@ -250,14 +246,10 @@ def _components(test: DiscreteGaussianTest, sigma: float) -> int:
 
 @attrs.frozen
 class Parts:
-    """Independent additive-noise mechanisms of sensitivity 1, run on one batch.
+    """Independent additive-noise mechanisms of sensitivity 1, run on one batch."""
 
-    Attributes:
-        sigma: Noise multiplier of all Gaussian parts combined; infinite if there are none.
-        others: The other parts, represented as tests of a margin, and the number of runs of each.
-    """
-
-    sigma: float
+    sigma: float  # noise multiplier of all Gaussian parts combined; infinite if there are none
+    # The other parts, represented as tests of a margin, and the number of runs of each.
     others: tuple[tuple[MarginTest, int], ...]
 
 
@@ -319,13 +311,6 @@ def leaves(event: dp.DpEvent, count: int = 1) -> Iterator[tuple[dp.DpEvent, int]
 
 
 ErrorDetails: TypeAlias = dp.PrivacyAccountant.CompositionErrorDetails
-
-
-def check_neighbouring(neighboring_relation: NeighboringRelation) -> NeighboringRelation:
-    """Return the argument if it is a `NeighboringRelation`; raise ValueError otherwise."""
-    if not isinstance(neighboring_relation, NeighboringRelation):
-        _validate.one_of(list(NeighboringRelation), neighboring_relation=neighboring_relation)
-    return neighboring_relation
 
 
 def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | None:

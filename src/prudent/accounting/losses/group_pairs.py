@@ -44,18 +44,12 @@ class ShiftedPair(Pair):
     """The pair Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), with all shifts at least 0.
 
     The loss increases with the output, so the worst event for any ε is a half-line.
-
-    Attributes:
-        present: The masses pᵢ.
-        up: The shifts aᵢ.
-        absent: The masses rⱼ.
-        down: The shifts bⱼ.
     """
 
-    present: Array
-    up: Array
-    absent: Array
-    down: Array
+    present: Array  # the masses pᵢ
+    up: Array  # the shifts aᵢ
+    absent: Array  # the masses rⱼ
+    down: Array  # the shifts bⱼ
 
     @classmethod
     def of_sample(cls, records: int, rate: float, sigma: float, *, replaced: bool) -> Dominating:
@@ -159,14 +153,10 @@ class BoundPair(Pair):
     distributions turns h(ε) into 1 - e^ε + e^ε h(-ε). Stored is the excess over the least profile,
     the positive part of 1 - e^ε: for the exchanged pair it is e^ε times the excess at -ε, without
     loss by rounding.
-
-    Attributes:
-        nodes: Values of ε on both sides of zero, increasing.
-        excess: The excess of the bound at the nodes.
     """
 
-    nodes: Array
-    excess: Array
+    nodes: Array  # values of ε on both sides of zero, increasing
+    excess: Array  # the excess of the bound at the nodes
 
     @classmethod
     def of(cls, nodes: Array, forward: Array, backward: Array) -> "BoundPair":

@@ -36,23 +36,16 @@ class LossTable:
 
     Masses may be stored tilted: the actual mass is the stored one times exp(log_scale - tilt loss).
     Masses far in the tail then keep their relative precision.
-
-    Attributes:
-        losses: The finite losses, increasing.
-        masses: Mass of the first distribution at each loss, tilted; the second distribution has
-            e^-loss times as much.
-        infinite: Mass at infinite loss.
-        tilt: Tilt of the masses.
-        log_scale: Logarithm of the scale of the masses.
-        upper: Whether profiles are rounded up; otherwise they are rounded down.
     """
 
-    losses: Array
+    losses: Array  # the finite losses, increasing
+    # Mass of the first distribution at each loss, tilted; the second distribution has e^-loss times
+    # as much.
     masses: Array
-    infinite: float
-    tilt: float = 0.0
-    log_scale: float = 0.0
-    upper: bool = True
+    infinite: float  # mass at infinite loss
+    tilt: float = 0.0  # tilt of the masses
+    log_scale: float = 0.0  # logarithm of the scale of the masses
+    upper: bool = True  # whether profiles are rounded up; otherwise they are rounded down
 
     @cached_property
     def _above(self) -> tuple[Array, Array, float]:
@@ -133,19 +126,13 @@ class LossTable:
 
 @attrs.frozen(slots=False)
 class Chords:
-    """Masses whose profile is piecewise linear in e^ε, with their rounding errors.
+    """Masses whose profile is piecewise linear in e^ε, with their rounding errors."""
 
-    Attributes:
-        losses: The losses at which the slope of the profile changes, increasing.
-        masses: The non-negative masses at these losses.
-        infinite: Mass at infinite loss.
-        doubt: Bound on the difference between each mass and that of the exact distribution; zero
-            where the masses have already been rounded up.
-    """
-
-    losses: Array
-    masses: Array
-    infinite: float
+    losses: Array  # the losses at which the slope of the profile changes, increasing
+    masses: Array  # the non-negative masses at these losses
+    infinite: float  # mass at infinite loss
+    # Bound on the difference between each mass and that of the exact distribution; zero where the
+    # masses have already been rounded up.
     doubt: Array
 
     @property
@@ -312,14 +299,10 @@ class TradeOff:
 
     The first is the definition of δ; the second is that of δ' for the complement. Every t gives a
     valid bound, so nothing is lost but tightness by taking finitely many.
-
-    Attributes:
-        forward: The profile of P against Q.
-        backward: The profile of Q against P.
     """
 
-    forward: Profile
-    backward: Profile
+    forward: Profile  # the profile of P against Q
+    backward: Profile  # the profile of Q against P
 
     @property
     def reversed(self) -> "TradeOff":

@@ -76,17 +76,11 @@ def gaussian_profile(epsilon: Array, sigma: float) -> Array:
 
 @attrs.frozen(eq=False)
 class MixturePair(Pair):
-    """A mixture of finitely many labelled Gaussian pairs.
+    """A mixture of finitely many labelled Gaussian pairs."""
 
-    Attributes:
-        absent: Mass of each component when the record is absent.
-        present: Mass of each component when it is present.
-        sigma: Noise multiplier of each component; infinite where only the label is released.
-    """
-
-    absent: Array
-    present: Array
-    sigma: Array
+    absent: Array  # mass of each component when the record is absent
+    present: Array  # mass of each component when it is present
+    sigma: Array  # noise multiplier of each component; infinite where only the label is released
 
     @classmethod
     def of(cls, *components: tuple[float, float, float]) -> "MixturePair":
@@ -227,17 +221,13 @@ def _gauss_legendre(nodes: int) -> tuple[Array, Array]:
 
 @attrs.frozen(eq=False)
 class TabulatedPair(Pair):
-    """A pair given by tables of its loss distributions in both directions.
+    """A pair given by tables of its loss distributions in both directions."""
 
-    Attributes:
-        forward: Bounds on the distribution of losses, either all upper or all lower bounds; the
-            tightest one is used at each ε.
-        backward: The same for the pair with its two distributions exchanged.
-        largest: The largest loss in each direction; infinite where it is not known.
-    """
-
+    # Bounds on the distribution of losses, either all upper or all lower bounds; the tightest one
+    # is used at each ε.
     forward: tuple[LossTable, ...]
-    backward: tuple[LossTable, ...]
+    backward: tuple[LossTable, ...]  # the same for the pair with its two distributions exchanged
+    # The largest loss in each direction; infinite where it is not known.
     largest: tuple[float, float] = (math.inf, math.inf)
 
     def profile(self, epsilon: Array) -> Array:
@@ -304,16 +294,11 @@ class Dominating:
 
     The pointwise maximum of profiles is again the profile of a pair, and products of that pair
     dominate every adaptive sequence of the cases (Errata 2.1).
-
-    Attributes:
-        pairs: The pairs, one for each case.
-        sampling_rate: Probability with which each record is sampled, independently.
-        slack: Added to every profile to cover the pairs that a finite list omits from an infinite
-            family.
     """
 
-    pairs: tuple[Pair, ...]
-    sampling_rate: float = 1.0
+    pairs: tuple[Pair, ...]  # the pairs, one for each case
+    sampling_rate: float = 1.0  # probability with which each record is sampled, independently
+    # Added to every profile to cover the pairs that a finite list omits from an infinite family.
     slack: float = 0.0
 
     def profile(self, epsilon: Array, *, adding: bool = False) -> Array:
@@ -388,7 +373,7 @@ def _worst_mixture(pairs: Sequence[MixturePair], epsilon: Array) -> Array:
     masses, sigmas = (
         np.concatenate([getattr(pair, name) for pair in pairs]) for name in ("present", "sigma")
     )
-    # A label that cannot occur without the record has infinite loss.
+    # a label that cannot occur without the record has infinite loss.
     losses = np.minimum(np.concatenate([pair.losses for pair in pairs]), _CERTAIN)
     owners = np.repeat(np.arange(len(pairs)), [len(pair.present) for pair in pairs])
     at = np.ravel(epsilon)

@@ -53,7 +53,12 @@ from prudent.accounting.losses.conversion import best_delta
 from prudent.accounting.losses.group_pairs import BoundPair
 from prudent.accounting.losses.loss_tables import Array, TradeOff
 from prudent.accounting.losses.pairs import Dominating, Pair, TabulatedPair
-from prudent.accounting.losses.trial_counts import TrialCount
+from prudent.accounting.losses.trial_counts import (
+    Binomial,
+    NegativeBinomial,
+    Poisson,
+    TrialCount,
+)
 
 _RANKS = 5000  # ranks at equal steps of log f'(u), and of log f'(T(u)): a step adds as much to ε
 _SHIFTS = 150  # terms of the mixture
@@ -68,19 +73,12 @@ _LOSSES = 256  # points of a profile that is computed from Rényi divergences
 
 @attrs.frozen(eq=False)
 class Shifts:
-    """The mixture of shifted profiles that bounds a selection: c₀ + Σ masses h(ε - shifts).
+    """The mixture of shifted profiles that bounds a selection: c₀ + Σ masses h(ε - shifts)."""
 
-    Attributes:
-        masses: λₖ xₖ.
-        shifts: log xₖ.
-        constant: c₀.
-        largest: sup over u of log f'(u)/f'(T(u)): no shift is larger.
-    """
-
-    masses: Array
-    shifts: Array
-    constant: float
-    largest: float
+    masses: Array  # λₖ xₖ
+    shifts: Array  # log xₖ
+    constant: float  # c₀
+    largest: float  # sup over u of log f'(u)/f'(T(u)): no shift is larger
 
     @classmethod
     def of(cls, count: TrialCount, curve: TradeOff) -> "Shifts":
@@ -164,14 +162,10 @@ def _thinned(highs: Array, lows: Array, bends: Array) -> tuple[Array, Array]:
 
 @attrs.frozen(eq=False)
 class SelectedPair(Pair):
-    """The dominating pair of a selection.
+    """The dominating pair of a selection."""
 
-    Attributes:
-        bound: Its profile, at nodes joined by chords.
-        largest: The largest loss of removing a record and of adding one; may be infinite.
-    """
-
-    bound: BoundPair
+    bound: BoundPair  # its profile, at nodes joined by chords
+    # The largest loss of removing a record and of adding one; may be infinite.
     largest: tuple[float, float]
 
     @override
@@ -243,13 +237,21 @@ def _trade_off(base: TabulatedPair) -> TradeOff:
 
 
 def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array:
-    """Rényi divergences of the best of several candidates, from those of one candidate.
+    """Rényi divergences of the best of several candidates, by the better of two bounds.
 
     Args:
         count: The distribution of their number.
         orders: Rényi orders, at least 1; 1 gets the divergence of the next larger order.
         base: The divergences of a candidate at these orders, the same in both directions.
     """
+    ours = _divergences(count, orders, base)
+    if isinstance(count, Binomial):
+        return ours
+    return np.minimum(ours, _papernot_steinke(count, orders, base))
+
+
+def _divergences(count: TrialCount, orders: Array, base: Array) -> Array:
+    """The bound of this module's theorem."""
     found = np.full(len(orders), math.inf)
     known = np.isfinite(base) & (orders > 1)
     if not known.any():
@@ -271,8 +273,38 @@ def selected_divergences(count: TrialCount, orders: Array, base: Array) -> Array
             continue
         log_moment = np.max(order * high - (order - 1) * low) + (order - 1) * base[index]
         found[index] = np.logaddexp(log_moment, none) / (order - 1)
-    decreasing = np.argsort(-orders, kind="stable")
-    found[decreasing] = np.minimum.accumulate(found[decreasing])
+    _take_larger_orders(orders, found)
     if math.isfinite(count.most):  # no more than if all candidates were released
         found = np.minimum(found, count.most * base)
     return found * (1 + 1e-12)
+
+
+def _papernot_steinke(count: TrialCount, orders: Array, rdp: Array) -> Array:
+    """The bounds of Papernot and Steinke 2022 for the best of many runs, Theorems 2 and 6.
+
+    For negative binomial numbers D(A‖A') is at most
+    D + log(E K)/(λ-1) + (1 + η) min over orders λ' of (1 - 1/λ') D' + log(1/γ)/λ', and for Poisson
+    numbers D + log(E K)/(λ-1) + E K δ(log(λ/(λ-1))), to which the probability of no run is added.
+    """
+    inside = (orders > 1) & np.isfinite(rdp)
+    found = np.full(len(orders), np.inf)
+    if isinstance(count, NegativeBinomial) and inside.any():
+        shares = (1 - 1 / orders[inside]) * rdp[inside] - math.log(count.halting) / orders[inside]
+        extra = (1 + count.shape) * float(np.min(shares))
+        found[inside] = rdp[inside] + extra + math.log(count.mean) / (orders[inside] - 1)
+    log_none = math.log(count.none) if count.none > 0 else -math.inf
+    poisson = inside & (orders < np.inf) & isinstance(count, Poisson)
+    for index in np.flatnonzero(poisson):
+        order = float(orders[index])
+        delta = best_delta(orders, rdp, math.log1p(1 / (order - 1)))[0]
+        log_moment = (order - 1) * (rdp[index] + count.expected * delta)
+        log_moment += math.log(count.expected)
+        found[index] = np.logaddexp(log_moment, log_none) / (order - 1)
+    _take_larger_orders(orders, found)
+    return found * (1 + 1e-12)
+
+
+def _take_larger_orders(orders: Array, divergences: Array) -> None:
+    """Bound each divergence by those of larger orders: it does not decrease with the order."""
+    decreasing = np.argsort(-orders, kind="stable")
+    divergences[decreasing] = np.minimum.accumulate(divergences[decreasing])

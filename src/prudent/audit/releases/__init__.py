@@ -6,31 +6,18 @@ left out, and what depends on the data alone is computed once for each of the tw
 """
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE
-from prudent.audit.releases import additive, composed, selected, tables, tested
-from prudent.audit.releases.case import Case
+from prudent.audit.releases import additive, composed, selected, tested
+from prudent.audit.releases.case import Make, named
 from prudent.audit.result import AuditResult
 
-_NAMES = {
-    tested: "ptr ptr-accident median quantile iqr trimmed-mean trimmed-sum mode mode-of-numbers",
-    additive: "count sum mean variance deviation proportion count-distinct histogram certificate "
-    "partitions many-quantiles",
-    tables: "top-k join ratio weighted-mean covariance correlation",
-    selected: "exponential exponential-quantile median-selected quantiles halved-quantiles "
-    "iqr-selected maximum minimum private-interval sum-private-bounds mean-private-bounds "
-    "variance-private-bounds describe",
-    composed: "certified-classifier regression best-of-many federated-round",
-}
+_ALL = tested.CASES | additive.CASES | selected.CASES | composed.CASES
 
-CASES: Mapping[str, Callable[[float, float], Case]] = types.MappingProxyType(
-    {
-        name: getattr(module, name.replace("-", "_"))
-        for module, names in _NAMES.items()
-        for name in names.split()
-    }
+CASES: Mapping[str, Make] = types.MappingProxyType(
+    {name: named(name, make) for name, make in _ALL.items()}
 )
 """A worst-case pair for each release, given the ε and δ of the claim."""
 

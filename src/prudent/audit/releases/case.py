@@ -16,6 +16,8 @@ from prudent.audit.result import AuditResult
 from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
 
 Run: TypeAlias = Callable[[], Any]
+Make: TypeAlias = Callable[[float, float], "Case"]
+"""Makes a case of the ε and δ of a claim."""
 
 GAUSSIAN = (
     "Gaussian noise shows its ε only in events of probability about δ, so counts of runs reach a "
@@ -31,9 +33,9 @@ class Case:
     """Two neighbouring data sets, and the release that is audited on them.
 
     Attributes:
-        name: The name of the case.
+        name: The name of the case; `named` sets it.
         epsilon: ε of the claim.
-        delta: δ of the claim.
+        delta: δ of the claim; 0 for a release that needs none.
         pair: The data with the record, and without it.
         prepare: Reads data once and returns a function that releases from them, given a source of
             noise.
@@ -47,9 +49,9 @@ class Case:
         notes: What the result should say about the case.
     """
 
-    name: str
+    name: str = ""
     epsilon: float
-    delta: float
+    delta: float = 0.0
     pair: tuple[Any, Any]
     prepare: Callable[[Any, Noise], Run]
     call: Callable[[Any, Noise], Any] | None = None
@@ -112,6 +114,11 @@ def _call(run: Run) -> Any:
     return run()
 
 
+def named(name: str, make: Make) -> Make:
+    """What makes a case of this name."""
+    return lambda epsilon, delta: attrs.evolve(make(epsilon, delta), name=name)
+
+
 def exact_epsilon(laws: Sequence[npt.ArrayLike], delta: float) -> float:
     """Return the least ε for which two distributions on the same outcomes are (ε, δ)-close.
 
@@ -159,7 +166,6 @@ class Silent:
 
 
 def laplace_case(
-    name: str,
     prepare: Callable[[Any, Noise], Run],
     pair: tuple[Any, Any],
     epsilon: float,
@@ -179,9 +185,7 @@ def laplace_case(
         return rate * float(np.sum(np.abs(values - fewer) - np.abs(values - more)))
 
     return Case(
-        name=name,
         epsilon=epsilon,
-        delta=0.0,
         pair=pair,
         prepare=prepare,
         call=call,

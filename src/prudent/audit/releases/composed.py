@@ -1,6 +1,7 @@
 """Worst-case pairs of releases made of others: the best of many, a round, a classifier."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.trial_counts import Geometric
-from prudent.audit.releases.case import GAUSSIAN, Case, Run
+from prudent.audit.releases.case import GAUSSIAN, Case, Make, Run
 from prudent.certify.classifier import CertifiedClassifier
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
@@ -35,7 +36,6 @@ def best_of_many(epsilon: float, delta: float) -> Case:
         return lambda: tune(several, lambda _: None, trials=trials, delta=delta).score
 
     return Case(
-        name="best-of-many",
         epsilon=epsilon,
         delta=delta,
         pair=([1] * 5, [1] * 4),
@@ -75,7 +75,6 @@ def federated_round(epsilon: float, delta: float) -> Case:
 
     at = 0.0, float(PldAccountant().compose(plan.event).get_delta(0.0))
     return Case(
-        name="federated-round",
         epsilon=epsilon,
         delta=delta,
         pair=([*[-1.0] * _CLIENTS, 50.0], [-1.0] * _CLIENTS),
@@ -89,13 +88,10 @@ def federated_round(epsilon: float, delta: float) -> Case:
 def certified_classifier(epsilon: float, delta: float) -> Case:
     """Counts at two landmarks: a record raises a cell by 1, and the total of its class by 1."""
 
-    def fit(data: list[list[float]], noise: Noise) -> tuple[int, int]:
+    def fit(data: Any, noise: Noise) -> tuple[int, int]:
         rows = np.array(data)
         model = CertifiedClassifier(epsilon, 2, np.eye(2), noise=noise).fit(rows[:, :2], rows[:, 2])
         return int(model.counts_.cells[0, 0]), int(model.counts_.totals[0])
-
-    def prepare(data: list[list[float]], noise: Noise) -> Run:
-        return lambda: fit(data, noise)
 
     totals, cells = CertifiedClassifier(epsilon).pricing.parts
 
@@ -105,11 +101,9 @@ def certified_classifier(epsilon: float, delta: float) -> Case:
         return cells * loss[0] + totals * loss[1]
 
     return Case(
-        name="certified-classifier",
         epsilon=epsilon,
-        delta=0.0,
         pair=([*_RECORDS, [1.0, 0.0, 0.0]], _RECORDS),
-        prepare=prepare,
+        prepare=lambda data, noise: partial(fit, data, noise),
         score=score,
         exact=epsilon,
     )
@@ -128,7 +122,7 @@ def regression(epsilon: float, delta: float) -> Case:
         return rows[:, :1], rows[:, 1:]
 
     def prepare(data: list[list[float]], noise: Noise) -> Run:
-        rows = ArrayRows(["x", "y"], [np.array(data)])
+        rows = ArrayRows.of(["x", "y"], np.array(data))
 
         def run() -> tuple[float, float]:
             engine = SumEngine(rows, prices, noise)
@@ -143,7 +137,6 @@ def regression(epsilon: float, delta: float) -> Case:
 
     at = 0.0, float(PldAccountant().compose(prices.event).get_delta(0.0))
     return Case(
-        name="regression",
         epsilon=epsilon,
         delta=delta,
         pair=([[0.0, 0.0], [1e9, 1e9]], [[0.0, 0.0]]),
@@ -152,3 +145,11 @@ def regression(epsilon: float, delta: float) -> Case:
         delta_at=at,
         notes=GAUSSIAN,
     )
+
+
+CASES: dict[str, Make] = {
+    "certified-classifier": certified_classifier,
+    "regression": regression,
+    "best-of-many": best_of_many,
+    "federated-round": federated_round,
+}

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -21,7 +21,7 @@ import numpy as np
 from typing_extensions import override
 
 from prudent.audit.lower_bounds import FloatArray
-from prudent.audit.releases.case import Case, Run, exact_epsilon
+from prudent.audit.releases.case import Case, Make, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
@@ -53,19 +53,9 @@ _INTERVALS = (
 )
 
 
-def exponential(epsilon: float, delta: float) -> Case:
-    """The median by the exponential mechanism, without an interval."""
-    return _quantile("exponential", Fraction(1, 2), epsilon, interval_share=0.0)
-
-
-def exponential_quantile(epsilon: float, delta: float) -> Case:
-    """The 0.9-quantile by the exponential mechanism, without an interval."""
-    return _quantile("exponential-quantile", Fraction(9, 10), epsilon, interval_share=0.0)
-
-
 def median_selected(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
-    case = _quantile("median-selected", Fraction(1, 2), epsilon)
+    case = _quantile(Fraction(1, 2), epsilon, delta)
     call = _called(statistics.median, bounds=(0, _TOP), epsilon=epsilon)
     return attrs.evolve(case, call=call, exact=None, notes=(_INTERVALS,))
 
@@ -92,9 +82,7 @@ def quantiles(epsilon: float, delta: float) -> Case:
         return lambda: tuple(choice.index for choice in chosen.release(column, noise))
 
     return Case(
-        name="quantiles",
         epsilon=epsilon,
-        delta=0.0,
         pair=pair,
         prepare=prepare,
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
@@ -142,9 +130,7 @@ def halved_quantiles(epsilon: float, delta: float) -> Case:
     pair = [128, 128, 128, 255], [128, 128, 128]
     more, fewer = map(read, pair)
     return Case(
-        name="halved-quantiles",
         epsilon=epsilon,
-        delta=0.0,
         pair=pair,
         prepare=prepare,
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
@@ -176,9 +162,7 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
         return lambda: int(chosen.release(column, noise)[0])
 
     return Case(
-        name="iqr-selected",
         epsilon=epsilon,
-        delta=0.0,
         pair=pair,
         prepare=prepare,
         call=_called(statistics.iqr, bounds=_BYTE, epsilon=epsilon),
@@ -188,94 +172,42 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
     )
 
 
-def maximum(epsilon: float, delta: float) -> Case:
-    """The maximum: a noisy count, and a quantile as extreme as it allows, with its interval."""
-    return _extreme("maximum", epsilon)
-
-
-def minimum(epsilon: float, delta: float) -> Case:
-    """The minimum: the pair of the maximum, turned round."""
-    return _extreme("minimum", epsilon)
-
-
-def sum_private_bounds(epsilon: float, delta: float) -> Case:
-    """The sum of values clipped to a private interval around zero."""
-    return _public(
-        "sum-private-bounds",
-        lambda column, noise: _with_bounds(statistics.sum(column, epsilon=epsilon, noise=noise)),
-        epsilon,
-    )
-
-
-def mean_private_bounds(epsilon: float, delta: float) -> Case:
-    """The mean of values clipped to a private interval."""
-    return _public(
-        "mean-private-bounds",
-        lambda column, noise: _moments(statistics.mean(column, epsilon=epsilon, noise=noise)),
-        epsilon,
-    )
-
-
-def variance_private_bounds(epsilon: float, delta: float) -> Case:
-    """The variance of values clipped to a private interval."""
-    return _public(
-        "variance-private-bounds",
-        lambda column, noise: _moments(statistics.variance(column, epsilon=epsilon, noise=noise)),
-        epsilon,
-    )
-
-
-def describe(epsilon: float, delta: float) -> Case:
-    """A description: median, interval, other quantiles and moments."""
-
-    def release(column: Any, noise: Noise) -> Any:
-        described = statistics.describe(column, ps=["0.5"], epsilon=epsilon, noise=noise)
-        median = described.quantiles["0.5"].value
-        return median, *_moments(described.mean)
-
-    return _public("describe", release, epsilon)
-
-
 def _called(statistic: Callable[..., Any], **options: Any) -> Callable[[Any, Noise], Any]:
     """The public function on whole numbers, as a case calls it."""
     return lambda data, noise: statistic(np.array(data, np.int64), noise=noise, **options)
 
 
+def _once(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that computes the weights of a quantile once for the data set of its object."""
+
+    def known(self: Any, window: NearTarget, *intervals: Any) -> Any:
+        key = method, self.p, *map(tuple, intervals)
+        if key not in self._memory:
+            self._memory[key] = method(self, window, *intervals)
+        return self._memory[key]
+
+    return known
+
+
 class _Remembering(ExponentialQuantile):
     """The same mechanism for one data set, whose weights are computed once."""
 
-    @cached_property
-    def _memory(self) -> dict[Hashable, Any]:
-        return {}
-
-    @override
-    def value_weights(self, window: NearTarget) -> tuple[list[int], list[int]]:
-        if "values" not in self._memory:
-            self._memory["values"] = super().value_weights(window)
-        return self._memory["values"]  # type: ignore[no-any-return]
-
-    @override
-    def interval_weights(
-        self, window: NearTarget, intervals: Sequence[tuple[int, int]]
-    ) -> list[int]:
-        key = tuple(intervals)
-        if key not in self._memory:
-            self._memory[key] = super().interval_weights(window, intervals)
-        return self._memory[key]  # type: ignore[no-any-return]
+    _memory: Any = cached_property(lambda self: {})
+    value_weights = _once(ExponentialQuantile.value_weights)
+    interval_weights = _once(ExponentialQuantile.interval_weights)
 
 
 class _Several(ExponentialQuantiles):
-    """The same mechanism for one data set, whose weights are computed once."""
+    """Several of them."""
 
     @cached_property
     @override
     def parts(self) -> tuple[ExponentialQuantile, ...]:
-        parts = super().parts
-        return tuple(_Remembering(**attrs.asdict(part, recurse=False)) for part in parts)
+        return tuple(_Remembering(**attrs.asdict(part, recurse=False)) for part in super().parts)
 
 
 class _Range(ExponentialRange):
-    """The same mechanism for one data set, whose weights are computed once."""
+    """The range between two of them."""
 
     @cached_property
     @override
@@ -283,7 +215,8 @@ class _Range(ExponentialRange):
         return _Several(**attrs.asdict(super().quartiles, recurse=False))
 
 
-def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
+def _quantile(p: Fraction, epsilon: float, delta: float, **options: Any) -> Case:
+    """A quantile by the exponential mechanism, without its interval if that has no share."""
     measure = LatticeMeasure(Lattice(0, 0, _TOP))
 
     def mechanism() -> ExponentialQuantile:
@@ -312,9 +245,7 @@ def _quantile(name: str, p: Fraction, epsilon: float, **options: Any) -> Case:
         return float(losses[int(np.searchsorted(cuts, index, side="right"))])
 
     return Case(
-        name=name,
         epsilon=epsilon,
-        delta=0.0,
         pair=pair,
         prepare=prepare,
         score=score,
@@ -338,8 +269,8 @@ def _seldom_above(mechanism: ExponentialQuantile, records: Callable[[int], list[
     return low
 
 
-def _extreme(name: str, epsilon: float) -> Case:
-    """A case of an extreme quantile, whose probability a noisy count decides.
+def _extreme(name: str, epsilon: float, delta: float) -> Case:
+    """The maximum or minimum: an extreme quantile, whose probability a noisy count decides.
 
     So many records lie at the ends that the target is near two records at y, whatever the count
     says; one more at the end moves the target as it does for one quantile. The count adds its loss.
@@ -379,7 +310,7 @@ def _extreme(name: str, epsilon: float) -> Case:
         class Known(_Remembering):
             """The quantile of any probability, whose weights are computed once for each."""
 
-            _memory = property(lambda self: memory.setdefault(self.p, {}))
+            _memory = property(lambda self: memory)
 
         known = Known(**attrs.asdict(chosen, recurse=False))
         quantile = attrs.evolve(
@@ -402,9 +333,7 @@ def _extreme(name: str, epsilon: float) -> Case:
         return COUNT_SHARE * epsilon * of_count + float(losses(p)[place])
 
     return Case(
-        name=name,
         epsilon=epsilon,
-        delta=0.0,
         pair=pair,
         prepare=prepare,
         call=call,
@@ -466,9 +395,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
         return run
 
     return Case(
-        name="private-interval",
         epsilon=epsilon,
-        delta=0.0,
         pair=([round(value)], []),
         prepare=prepare,
         score=lambda output: float(losses[output]),
@@ -486,26 +413,22 @@ def _seldom_inside() -> float:
     raise AssertionError("an interval of whole numbers holds some value")
 
 
-def _public(name: str, release: Callable[[Any, Noise], Any], epsilon: float) -> Case:
+def _public(release: Callable[..., Any], epsilon: float, delta: float) -> Case:
     """A case of a public function on whole numbers: a record at zero, and one more.
 
     The second is where a seventh of the intervals reach before any data are read, which is rare
     enough to tell much and frequent enough to be seen, in a release of which a part of ε goes to
     the choice.
     """
-    far = round(_seldom_inside())
 
-    def prepare(data: Sequence[int], noise: Noise) -> Run:
-        column = ArrayColumn(np.array(data, np.int64))
-        return lambda: release(column, noise)
+    def call(data: Any, noise: Noise) -> Any:
+        return release(data, epsilon=epsilon, noise=noise)
 
     return Case(
-        name=name,
         epsilon=epsilon,
-        delta=0.0,
-        pair=([0, far], [0]),
-        prepare=prepare,
-        call=lambda data, noise: release(np.array(data, np.int64), noise),
+        pair=([0, round(_seldom_inside())], [0]),
+        prepare=lambda data, noise: partial(call, ArrayColumn(np.array(data, np.int64)), noise),
+        call=lambda data, noise: call(np.array(data, np.int64), noise),
         notes=(_INTERVALS,),
     )
 
@@ -519,6 +442,33 @@ def _moments(released: Any) -> tuple[float, ...]:
     return (*moments.ends, *moments.region.centre)
 
 
-def _with_bounds(released: Any) -> tuple[float, ...]:
+def _sum(data: Any, **options: Any) -> tuple[float, ...]:
     """The released sum and the scale of its noise, from which the private bound follows."""
+    released: Any = statistics.sum(data, **options)
     return float(released.value), math.log2(released.noise_scale)
+
+
+def _description(data: Any, **options: Any) -> tuple[float, ...]:
+    """The median and the moments of a description."""
+    described: Any = statistics.describe(data, ps=["0.5"], **options)
+    return described.quantiles["0.5"].value, *_moments(described.mean)
+
+
+CASES: dict[str, Make] = {
+    "exponential": partial(_quantile, Fraction(1, 2), interval_share=0.0),
+    "exponential-quantile": partial(_quantile, Fraction(9, 10), interval_share=0.0),
+    "median-selected": median_selected,
+    "quantiles": quantiles,
+    "halved-quantiles": halved_quantiles,
+    "iqr-selected": iqr_selected,
+    "maximum": partial(_extreme, "maximum"),
+    "minimum": partial(_extreme, "minimum"),
+    "private-interval": private_interval,
+    # Of values that are clipped to a private interval.
+    "sum-private-bounds": partial(_public, _sum),
+    "mean-private-bounds": partial(_public, lambda *a, **b: _moments(statistics.mean(*a, **b))),
+    "variance-private-bounds": partial(
+        _public, lambda *a, **b: _moments(statistics.variance(*a, **b))
+    ),
+    "describe": partial(_public, _description),
+}

@@ -13,11 +13,13 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, TypeAlias
 
+import attrs
 import numpy as np
+from scipy import special
 
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.domination import branch_pair
-from prudent.audit.releases.case import GAUSSIAN, Case, Run, discrete_laplace, exact_epsilon
+from prudent.audit.releases.case import GAUSSIAN, Case, Make, Run, discrete_laplace, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, Noise
@@ -36,7 +38,8 @@ _BOUNDS = (-1000.0, 1000.0)
 _LONGEST = 8.0  # bound on the norm of a vector
 _OUTSIDE = 50.0  # how far outside the bounds the record lies: clipping must bring it back
 _FURTHER = 6  # how far above the threshold a margin is tried
-_SPAN = 60.0  # scales of the noise beyond which an exact law is cut off: a mass of 1e-26
+_SPAN = {Distribution.LAPLACE: 60.0, Distribution.GAUSSIAN: 12.0}
+"""Scales of the noise beyond which an exact law is cut off: a mass of 1e-26."""
 
 
 def ptr(epsilon: float, delta: float) -> Case:
@@ -44,7 +47,7 @@ def ptr(epsilon: float, delta: float) -> Case:
     mechanism = _calibrated(epsilon, delta)
     margin, steps = mechanism.threshold, mechanism.steps
     pair = RobustValue((0,), margin + 1, steps), RobustValue((steps,), margin, steps)
-    return _case("ptr", mechanism, lambda data: data, pair, epsilon, delta)
+    return _case(mechanism, lambda data: data, pair, epsilon, delta)
 
 
 def ptr_accident(epsilon: float, delta: float) -> Case:
@@ -58,7 +61,6 @@ def ptr_accident(epsilon: float, delta: float) -> Case:
     pair = RobustValue((10**6 * steps,), 0, steps), RobustValue((0,), 0, steps)
     found = _test_event(mechanism)
     return Case(
-        name="ptr-accident",
         epsilon=epsilon,
         delta=delta,
         pair=pair,
@@ -73,17 +75,8 @@ def ptr_accident(epsilon: float, delta: float) -> Case:
     )
 
 
-def median(epsilon: float, delta: float) -> Case:
-    """The median of records at two values that are τ apart."""
-    return _of_quantile("median", Fraction(1, 2), epsilon, delta)
-
-
-def quantile(epsilon: float, delta: float) -> Case:
-    """The 0.9-quantile of records at two values that are τ apart."""
-    return _of_quantile("quantile", Fraction(9, 10), epsilon, delta)
-
-
-def _of_quantile(name: str, p: Fraction, epsilon: float, delta: float) -> Case:
+def _of_quantile(p: Fraction, epsilon: float, delta: float) -> Case:
+    """A quantile of records at two values that are τ apart."""
     mechanism = _calibrated(epsilon, delta)
     measure = _measure(mechanism, margins.quantile, p)
     # The margin of m records within τ of each other is about m (1 - P)/P, P = max(p, 1 - p).
@@ -92,7 +85,7 @@ def _of_quantile(name: str, p: Fraction, epsilon: float, delta: float) -> Case:
     sizes = range(max(2, about - 12), about + 12)
     pair = _search(mechanism, measure, _two_values(sizes, (p,)))
     call = partial(statistics.quantile, p=str(p), propose=_PROPOSE)
-    return _case(name, mechanism, measure, pair, epsilon, delta, call)
+    return _case(mechanism, measure, pair, epsilon, delta, call)
 
 
 def iqr(epsilon: float, delta: float) -> Case:
@@ -103,7 +96,7 @@ def iqr(epsilon: float, delta: float) -> Case:
     pairs = _two_values(range(max(2, about - 6), about + 6), (Fraction(1, 4), Fraction(3, 4)))
     pair = _search(mechanism, measure, pairs)
     call = partial(statistics.iqr, propose=_PROPOSE)
-    return _case("iqr", mechanism, measure, pair, epsilon, delta, call)
+    return _case(mechanism, measure, pair, epsilon, delta, call)
 
 
 def trimmed_mean(epsilon: float, delta: float) -> Case:
@@ -120,7 +113,7 @@ def trimmed_mean(epsilon: float, delta: float) -> Case:
     pair = _search(mechanism, measure, list(pairs())[4:12])
     own: Any = {"trim": trim, "propose": _PROPOSE, "default": -_PROPOSE, "bounds": _BOUNDS}
     call = partial(statistics.trimmed_mean, **own)
-    return _case("trimmed-mean", mechanism, measure, pair, epsilon, delta, call)
+    return _case(mechanism, measure, pair, epsilon, delta, call)
 
 
 def mode_of_numbers(epsilon: float, delta: float) -> Case:
@@ -137,7 +130,7 @@ def mode_of_numbers(epsilon: float, delta: float) -> Case:
 
     pair = _search(mechanism, measure, pairs())
     call = partial(statistics.mode, propose=_PROPOSE)
-    return _case("mode-of-numbers", mechanism, measure, pair, epsilon, delta, call)
+    return _case(mechanism, measure, pair, epsilon, delta, call)
 
 
 def mode(epsilon: float, delta: float) -> Case:
@@ -149,7 +142,7 @@ def mode(epsilon: float, delta: float) -> Case:
         return margins.category_mode(ArrayColumn(np.array(data)), None, cap=mechanism.cap)
 
     pair = ["a"] * often, ["a"] * (often - 1)
-    return _case("mode", mechanism, measure, pair, epsilon, delta, statistics.mode)
+    return _case(mechanism, measure, pair, epsilon, delta, statistics.mode)
 
 
 def trimmed_sum(epsilon: float, delta: float) -> Case:
@@ -178,31 +171,19 @@ def trimmed_sum(epsilon: float, delta: float) -> Case:
         long = [[_LONGEST]] * (trim - margin - 1)
         return np.array([[_OUTSIDE * _LONGEST], *long, *ties])[::-1], np.array(long + ties)
 
-    def laws(data: tuple[Any, Any]) -> Any:
-        pair = [measure(each) for each in data]
-        return [_gaussian_law(mechanism, each, pair) for each in pair]
+    def distance(data: tuple[Any, Any]) -> float:
+        """The total variation distance of the two laws."""
+        more, fewer = _laws(mechanism, [measure(each) for each in data])
+        return float(np.abs(more - fewer).sum() / 2)
 
-    options: Any = {"trim": trim, "propose": _PROPOSE, "bound": _LONGEST}
-    options |= {"epsilon": epsilon, "delta": delta}
-    margins = range(mechanism.threshold, mechanism.threshold + _FURTHER)
-    more, fewer = max(map(rows, margins), key=lambda data: _distance(laws(data)))
-    return Case(
-        name="trimmed-sum",
-        epsilon=epsilon,
-        delta=delta,
-        pair=(more, fewer),
-        prepare=_prepare(mechanism, measure),
-        call=lambda data, noise: statistics.trimmed_sum(data, noise=noise, **options),
-        score=_score(mechanism, measure(more), measure(fewer)),
-        exact=exact_epsilon(laws((more, fewer)), delta),
+    tried = range(mechanism.threshold, mechanism.threshold + _FURTHER)
+    own: Any = {"trim": trim, "propose": _PROPOSE, "bound": _LONGEST}
+    pair, call = max(map(rows, tried), key=distance), partial(statistics.trimmed_sum, **own)
+    return attrs.evolve(
+        _case(mechanism, measure, pair, epsilon, delta, call),
         delta_at=(0.0, float(PldAccountant().compose(mechanism.event).get_delta(0.0))),
         notes=GAUSSIAN,
     )
-
-
-def _distance(laws: Sequence[Any]) -> float:
-    """The total variation distance of two discrete laws."""
-    return float(np.abs(laws[0] - laws[1]).sum() / 2)
 
 
 def _calibrated(
@@ -262,7 +243,6 @@ def _search(
 
 
 def _case(
-    name: str,
     mechanism: ProposeTestReleaseMechanism,
     measure: Measure,
     pair: tuple[Any, Any],
@@ -271,9 +251,7 @@ def _case(
     call: Callable[..., Any] | None = None,
 ) -> Case:
     measured = measure(pair[0]), measure(pair[1])
-    laws = [_laplace_law(mechanism, each, measured) for each in measured]
     return Case(
-        name=name,
         epsilon=epsilon,
         delta=delta,
         pair=pair,
@@ -282,7 +260,7 @@ def _case(
         if call is None
         else lambda data, noise: call(np.array(data), epsilon=epsilon, delta=delta, noise=noise),
         score=_score(mechanism, *measured),
-        exact=exact_epsilon(laws, delta),
+        exact=exact_epsilon(_laws(mechanism, measured), delta),
     )
 
 
@@ -311,60 +289,54 @@ def _score(
     mechanism: ProposeTestReleaseMechanism, more: RobustValue, fewer: RobustValue
 ) -> Callable[[Any], float]:
     """The exact log-likelihood ratio of an outcome: that of the branch, and that of the value."""
-    fails, passes = _branch_losses(mechanism, more, fewer)
+    branch = branch_pair(_test_event(mechanism), fewer.margin, more.margin)
+    fails, passes = branch.losses.tolist()
     if mechanism.propose == 0:
         return lambda output: fails if output is None else passes
     scale = math.nextafter(mechanism.robust_noise_multiplier * mechanism.steps, math.inf)
     here, there = float(more.value[0]), float(fewer.value[0])
-    if mechanism.distribution is Distribution.LAPLACE:
+    is_laplace = mechanism.distribution is Distribution.LAPLACE
 
-        def loss(value: float) -> float:
+    def loss(value: float) -> float:
+        if is_laplace:
             return (abs(value - there) - abs(value - here)) / scale
-
-    else:
-
-        def loss(value: float) -> float:
-            return ((value - there) ** 2 - (value - here) ** 2) / (2 * scale**2)
+        return ((value - there) ** 2 - (value - here) ** 2) / (2 * scale**2)
 
     return lambda output: fails if output is None else passes + loss(output)
-
-
-def _branch_losses(
-    mechanism: ProposeTestReleaseMechanism, more: RobustValue, fewer: RobustValue
-) -> tuple[float, float]:
-    pair = branch_pair(_test_event(mechanism), fewer.margin, more.margin)
-    fails, passes = pair.losses.tolist()
-    return fails, passes
 
 
 def _test_event(mechanism: ProposeTestReleaseMechanism) -> Any:
     return getattr(mechanism.event, "events", [mechanism.event])[0]
 
 
-def _laplace_law(
-    mechanism: ProposeTestReleaseMechanism, which: RobustValue, pair: Sequence[RobustValue]
-) -> Any:
-    """The probabilities of a refusal and of every value; categories have one value."""
-    passes = branch_pair(_test_event(mechanism), which.margin, which.margin).absent
-    if mechanism.propose == 0:
-        return passes
+def _laws(mechanism: ProposeTestReleaseMechanism, pair: Sequence[RobustValue]) -> list[Any]:
+    """The probabilities of a refusal and of every value, for both; categories have one value."""
     scale = mechanism.robust_noise_multiplier * mechanism.steps
-    ends = [each.value[0] for each in pair]
-    span = math.ceil(_SPAN * scale)
-    values = np.arange(min(ends) - span, max(ends) + span + 1)
-    return np.concatenate([passes[:1], passes[1] * discrete_laplace(values, which.value[0], scale)])
+
+    def law(which: RobustValue) -> Any:
+        passes = branch_pair(_test_event(mechanism), which.margin, which.margin).absent
+        if mechanism.propose == 0:
+            return passes
+        ends = [each.value[0] for each in pair]
+        span = math.ceil(_SPAN[mechanism.distribution] * scale)
+        values = np.arange(min(ends) - span, max(ends) + span + 1)
+        if mechanism.distribution is Distribution.LAPLACE:
+            chances = discrete_laplace(values, which.value[0], scale)
+        else:  # rounded to whole steps
+            chances = np.diff(special.ndtr((values - 0.5 - which.value[0]) / scale))
+        return np.concatenate([passes[:1], passes[1] * chances])
+
+    return [law(which) for which in pair]
 
 
-def _gaussian_law(
-    mechanism: ProposeTestReleaseMechanism, which: RobustValue, pair: Sequence[RobustValue]
-) -> Any:
-    """The probabilities of a refusal and of every value, with Gaussian noise in whole steps."""
-    from scipy import special
-
-    passes = branch_pair(_test_event(mechanism), which.margin, which.margin).absent
-    scale = mechanism.robust_noise_multiplier * mechanism.steps
-    ends = [each.value[0] for each in pair]
-    span = math.ceil(12 * scale)
-    edges = np.arange(min(ends) - span, max(ends) + span + 1) - 0.5
-    below = special.ndtr((edges - which.value[0]) / scale)
-    return np.concatenate([passes[:1], passes[1] * np.diff(below)])
+CASES: dict[str, Make] = {
+    "ptr": ptr,
+    "ptr-accident": ptr_accident,
+    "median": partial(_of_quantile, Fraction(1, 2)),
+    "quantile": partial(_of_quantile, Fraction(9, 10)),
+    "iqr": iqr,
+    "trimmed-mean": trimmed_mean,
+    "trimmed-sum": trimmed_sum,
+    "mode": mode,
+    "mode-of-numbers": mode_of_numbers,
+}

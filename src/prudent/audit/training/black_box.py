@@ -7,7 +7,6 @@ end tells whether it was there.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -32,21 +31,13 @@ _HELD_OUT = 0.2  # of the runs, to choose the threshold
 
 @attrs.frozen(eq=False)
 class AuditTarget:
-    """What a black-box audit trains, and on what.
+    """What a black-box audit trains, and on what."""
 
-    Attributes:
-        model: The network; its weights as given are those that every run starts from.
-        loss: Maps outputs and targets to one loss per record.
-        inputs: The other records.
-        targets: Their targets.
-        canary: The canary's input and target, each without a batch dimension.
-    """
-
-    model: nn.Module
-    loss: Loss
-    inputs: Tensor
-    targets: Tensor
-    canary: tuple[Tensor, Tensor]
+    model: nn.Module  # the network; its weights as given are those that every run starts from
+    loss: Loss  # maps outputs and targets to one loss per record
+    inputs: Tensor  # the other records
+    targets: Tensor  # their targets
+    canary: tuple[Tensor, Tensor]  # the canary's input and target, each without a batch dimension
 
     def records(self, *, present: bool) -> tuple[Tensor, Tensor]:
         """The data set, the canary first if it is present."""
@@ -110,7 +101,6 @@ def final_scores(
     present: bool,
     runs: int,
     execution: Execution | None = None,
-    progress: Callable[[int], object] | None = None,
     **optimizer_options: Any,
 ) -> FloatArray:
     """The score of the final model of many runs, which start from the same weights.
@@ -140,8 +130,6 @@ def final_scores(
         with torch.no_grad():
             for parameter, value in zip(model.parameters(), start, strict=True):
                 parameter.copy_(value)
-        if progress is not None:
-            progress(len(scores))
     return np.array(scores)
 
 
@@ -202,8 +190,8 @@ def _mu(
     says, present = scores >= cut, int(coins.sum())
     hits, alarms = int(np.sum(says & coins)), int(np.sum(says & ~coins))
     error = (1 - confidence) / 2
-    least = clopper_pearson(hits, present, error)[0]
-    most = clopper_pearson(alarms, len(coins) - present, error)[1]
+    least = float(clopper_pearson(hits, present, error)[0])
+    most = float(clopper_pearson(alarms, len(coins) - present, error)[1])
     return mu_of_rates(least, most), hits + len(coins) - present - alarms, len(coins)
 
 

@@ -10,8 +10,8 @@ Such a bound says less than one on (ε, δ) alone: it is of the plan's ε if the
 in the family, that is, if its noise has the right shape and perhaps the wrong size.
 """
 
-import abc
 import math
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -31,25 +31,9 @@ _INTERVAL = 1e-3  # a coarse grid of losses: the curve is a little lower, so it 
 _SMALLEST_DELTA = 1e-7
 
 
-class PrivacyCurve(abc.ABC):
-    """A symmetric, convex trade-off curve."""
-
-    @abc.abstractmethod
-    def misses(self, alarms: FloatArray) -> FloatArray:
-        """The least false-negative rates at these false-positive rates."""
-
-    @abc.abstractmethod
-    def epsilon(self, delta: float) -> float:
-        """The ε of the curve at δ."""
-
-
 @attrs.frozen
-class GaussianCurve(PrivacyCurve):
-    """The curve of telling N(0, 1) from N(μ, 1): Gaussian differential privacy.
-
-    Attributes:
-        mu: The shift μ.
-    """
+class GaussianCurve:
+    """The curve of telling N(0, 1) from N(μ, 1): Gaussian differential privacy."""
 
     mu: float
 
@@ -63,15 +47,12 @@ class GaussianCurve(PrivacyCurve):
 
 
 @attrs.frozen(eq=False)
-class PlanCurve(PrivacyCurve):
+class PlanCurve:
     """The curve of a plan, from its privacy profile at a grid of ε.
 
     Guarantee:
         Every (ε, δ(ε)) of the plan gives lines below its curve. The greatest of finitely many lines
         is below it too, so whoever refutes this curve refutes the plan.
-
-    Attributes:
-        plan: The plan.
     """
 
     plan: Plan
@@ -95,15 +76,15 @@ class PlanCurve(PrivacyCurve):
         return self.plan.epsilon(delta)
 
 
+PrivacyCurve: TypeAlias = GaussianCurve | PlanCurve
+"""A symmetric, convex trade-off curve."""
+
+
 @attrs.frozen
 class Family:
-    """The curves of a plan with other noise, from the most private on.
+    """The curves of a plan with other noise, from the most private on."""
 
-    Attributes:
-        plan: The plan as claimed.
-    """
-
-    plan: Plan
+    plan: Plan  # as claimed
 
     def __attrs_post_init__(self) -> None:
         if self.plan.relation not in (ADD_REMOVE, ZERO_OUT):

@@ -68,6 +68,13 @@ class Against(_validate.Choice):
     """The whole trade-off curve of the plan, or of the plan with more noise."""
 
 
+_NOTES = {
+    Against.POINT: "The bound is on (ε, δ)-DP (Steinke, Nasr and Jagielski 2023).",
+    Against.CURVE: "The bound is on the trade-off curve of the plan with other noise (Mahloujifar, "
+    "Melis and Chaudhuri 2025).",
+}
+
+
 @attrs.frozen
 class OneRunBound:
     """A way to turn right guesses into a lower bound on ε; of a curve, in the plan's family."""
@@ -150,7 +157,7 @@ def one_run(
         guesses=guesses,
         right=right,
         exact=Likelihood(plan, dirac(plan.aggregation)).epsilon(delta),
-        notes=_notes(bound.against),
+        notes=(_NOTES[bound.against],),
     )
 
 
@@ -190,15 +197,6 @@ def _odds(plan: Plan, along: FloatArray) -> FloatArray:
     blank = np.zeros(along.shape)
     seen = Releases(along, blank > 0, blank, blank)
     return Likelihood(plan, dirac(plan.aggregation)).score(seen)
-
-
-def _notes(against: Against) -> tuple[str, ...]:
-    if against is Against.POINT:
-        return ("The bound is on (ε, δ)-DP (Steinke, Nasr and Jagielski 2023).",)
-    return (
-        "The bound is on the trade-off curve of the plan with other noise (Mahloujifar, Melis and "
-        "Chaudhuri 2025).",
-    )
 
 
 def p_value(

@@ -28,6 +28,7 @@ from prudent.audit.lower_bounds import (
     FloatArray,
     Thresholds,
     choose_thresholds,
+    clopper_pearson,
     epsilon_of_guesses,
 )
 from prudent.audit.result import AuditResult, MeasuredCurve
@@ -93,28 +94,22 @@ def epsilon_of_alarms(
         If the mechanism is (ε, δ)-DP and the test was fixed before the runs, the bound exceeds ε
         with a probability of at most 1 - confidence.
     """
-    true, false = np.asarray(true, np.float64), np.asarray(false, np.float64)
     error = (1 - claim.confidence) / 2
-    least = special.betaincinv(np.maximum(true, 1e-9), with_runs - true + 1, error)
-    most = special.betaincinv(false + 1, np.maximum(without_runs - false, 1e-9), 1 - error)
-    above = np.where(true > 0, least, 0.0) - claim.delta
-    below = np.where(false < without_runs, most, 1.0)
-    return np.asarray(np.log(np.maximum(above / below, 1.0)))
+    least, most = (
+        clopper_pearson(true, with_runs, error)[0],
+        clopper_pearson(false, without_runs, error)[1],
+    )
+    return np.asarray(np.log(np.maximum((least - claim.delta) / most, 1.0)))
 
 
 def best_reading(
     scores: FloatArray, coins: BoolArray, runs: int, claim: Claim, *, odds: bool
 ) -> tuple[ScoreReading, float]:
-    """The reading that should refute most, and about how much, from runs that are not counted.
+    """The reading that should refute most of so many runs, and about how much, from pilot runs.
 
-    Args:
-        scores: The scores of the pilot runs.
-        coins: Whether each had the canary.
-        runs: The number of runs that will be counted.
-        claim: What is to be refuted.
-        odds: Whether scores are the log-odds of an honest run. Then the pilot runs say how many
-            guesses there will be, and the odds how many will be right: a few lucky guesses do not
-            matter. A fault shows in the other reading, which is learned from the coins.
+    If scores are the log-odds of an honest run, the pilot runs say how many guesses there will be,
+    and the odds how many will be right: a few lucky guesses do not matter. A fault shows in the
+    other reading, which is learned from the coins.
     """
     thresholds, share = choose_thresholds(
         scores, coins, delta=claim.delta, confidence=claim.confidence
@@ -243,18 +238,16 @@ def white_box(
     coins = tossed(attack.runs)
     scores = attack.score(attack.releases(plan, coins))
     bound = reading.bound(scores, coins, Claim(delta, confidence))
-    return AuditResult(
+    where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
+    return AuditResult.of(
+        bound,
         name=f"training, white box ({attack.name})",
         claimed=claimed,
         delta=delta,
-        lower=bound.lower,
         confidence=confidence,
-        runs=bound.runs,
-        guesses=bound.guesses,
-        right=bound.right,
         exact=Likelihood(plan, attack.scene).epsilon(delta) if attack.is_likelihood else None,
         curve=MeasuredCurve.of(scores, coins, confidence),
-        notes=_notes(attack),
+        notes=(f"Each canary had {where}; the attacker saw every release of every step.",),
     )
 
 
@@ -371,8 +364,3 @@ def _trim(plan: Plan) -> int:
 def _batch(plan: Plan) -> float:
     assert plan.expected_batch is not None
     return plan.expected_batch
-
-
-def _notes(attack: CanaryAttack) -> tuple[str, ...]:
-    where = "a coordinate of its own in one run" if attack.in_lanes else "a run of its own"
-    return (f"Each canary had {where}; the attacker saw every release of every step.",)

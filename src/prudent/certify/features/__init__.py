@@ -14,7 +14,9 @@ digits that were put down by hand as strokes: no data, but they show what digits
 """
 
 import functools
+import hashlib
 import itertools
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.certify.codes import Codes, whole
-from prudent.certify.landmarks import Crowding, Features, Landmarks, Partition
-from prudent.records.arrays import ArrayForm, parts
+from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
+from prudent.certify.radius import STEPS, Weights, Whole
+from prudent.records.arrays import NONE, ArrayForm, parts
 from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
@@ -45,13 +47,9 @@ _CHUNKS = 32  # that are in memory at a time
 
 @attrs.frozen(eq=False)
 class Vectors:
-    """Records that are vectors already; only their direction counts.
+    """Records that are vectors already; only their direction counts."""
 
-    Attributes:
-        width: How many numbers each holds.
-    """
-
-    width: int
+    width: int  # how many numbers each holds
 
     @property
     def name(self) -> str:
@@ -76,18 +74,12 @@ class Function:
     It is called with one record at a time, as a container of one record, and returns one row:
     libraries choose how to round by the shape of an array and by the place of a row in it, so a
     function of many records gives each of them numbers that depend on the others.
-
-    Attributes:
-        function: From a container of one record to one row.
-        width: How many numbers a row holds; a record with more or fewer counts as absent.
-        name: As for `Features`.
-        digest: As for `Features`.
     """
 
-    function: Callable[[Any], Any]
-    width: int
-    name: str = "a function"
-    digest: str = ""
+    function: Callable[[Any], Any]  # from a container of one record to one row
+    width: int  # how many numbers a row holds; a record with more or fewer counts as absent
+    name: str = "a function"  # as for `Features`
+    digest: str = ""  # as for `Features`
 
     def codes(self, records: Any) -> tuple[Codes, Flags]:
         """The rows of records; one for which the function fails counts as absent."""
@@ -142,6 +134,95 @@ class Images:
         return whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]), present
 
 
+@attrs.frozen
+class BinnedColumn:
+    """A column of a record."""
+
+    index: int  # its place in the record
+    # Numbers that separate its intervals, in rising order; none for a category, which is a whole
+    # number.
+    edges: tuple[float, ...] = ()
+    # How many cells it has. Categories are counted modulo this: two may share a cell, whatever
+    # categories there are, and none is known from the records.
+    cells: int = attrs.field(default=attrs.Factory(lambda own: len(own.edges) + 1, True))
+
+    def cell(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """The number of the interval, from 0 on, or of the category, of each value."""
+        found: npt.NDArray[np.int64] = (
+            np.searchsorted(self.edges, values, side="right")
+            if self.edges
+            else np.rint(values.clip(0, 1 << 53)).astype(np.int64) % self.cells
+        )
+        return found
+
+
+@attrs.frozen
+class Partitions:
+    """A partition of records of a table, by public edges of columns.
+
+    Each table of cells is by a few columns: numbers fall between public edges, categories are what
+    they are. A query gives weight 1 to its own cells, so the similarity of two records is the
+    fraction of tables in which they share a cell.
+    """
+
+    name: str  # as for `Partition`
+    partitions: tuple[tuple[BinnedColumn, ...], ...]  # the columns of each table
+    columns: int  # how many numbers a record has
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The cells of each table."""
+        return tuple(math.prod(column.cells for column in each) for each in self.partitions)
+
+    @property
+    def digest(self) -> str:
+        """Of the edges and everything else."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()
+
+    def cells(self, records: Any) -> Whole:
+        """The cells of records."""
+        values, present = ArrayForm((self.columns,)).read(records)
+        found, start = [], 0
+        for columns, size in zip(self.partitions, self.sizes, strict=True):
+            cell = np.zeros(len(values), dtype=np.int64)
+            for column in columns:
+                cell = column.cells * cell + column.cell(values[:, column.index])
+            found.append(start + cell)
+            start += size
+        return np.where(present[:, None], np.stack(found, axis=1), NONE)
+
+    def weights(self, queries: Any) -> Weights:
+        """The weight 1 for the cells of a query itself."""
+        cells = self.cells(queries)
+        found = np.zeros((len(cells), sum(self.sizes)), np.float32)
+        rows = np.flatnonzero((cells != NONE).all(axis=1))
+        found[rows[:, None], cells[rows]] = STEPS
+        return found
+
+
+_AGE = BinnedColumn(0, (18, 28, 35, 50, 65))
+_GAINS = BinnedColumn(16, (1, 3000, 7000))
+_LOSSES = BinnedColumn(17, (1, 1500))
+_DIVIDENDS = BinnedColumn(18, (1, 300, 2000))
+_WEEKS = BinnedColumn(38, (1, 26, 50))
+
+CENSUS = Partitions(
+    "census",
+    (
+        (_AGE,),
+        (BinnedColumn(3, cells=47),),  # occupation
+        (BinnedColumn(4, cells=61),),  # education
+        (BinnedColumn(12, cells=7),),  # sex
+        (_GAINS,),
+        (_DIVIDENDS,),
+        (_WEEKS,),
+        (_GAINS, _LOSSES),
+    ),
+    40,
+)
+"""For Census-Income (KDD): what is commonly said to decide an income, one partition each."""
+
+
 def named(name: str) -> "Features | Partition":
     """The map or the partition of a name."""
     kind, _, width = name.partition(":")
@@ -177,12 +258,6 @@ def shipped_landmarks(name: str) -> Landmarks:
     return Landmarks(features, whole(rows), (low, high), crowding)
 
 
-def _census() -> Partition:
-    from prudent.certify.features.table import CENSUS
-
-    return CENSUS
-
-
 @functools.cache
 def _resnet18() -> Features:
     from prudent.certify.features.resnet import resnet18_map
@@ -198,7 +273,7 @@ def _minilm() -> Partition:
 
 
 _MADE: dict[str, Callable[[], Features | Partition]] = {
-    "census": _census,
+    "census": lambda: CENSUS,
     "glyphs": functools.partial(images, "glyphs"),
     "letters": functools.partial(images, "letters"),
     "minilm": _minilm,

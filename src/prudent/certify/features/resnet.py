@@ -22,8 +22,7 @@ from prudent import _validate
 from prudent._data_files import is_file, search_folders
 from prudent._files import sha256
 from prudent._formats import reading
-from prudent.certify.codes import Codes, whole
-from prudent.certify.landmarks import Flags
+from prudent.certify.landmarks import Codes, Flags, whole
 from prudent.records.arrays import ArrayForm
 
 _MEAN = (0.485, 0.456, 0.406)

@@ -107,18 +107,18 @@ def audit() -> None:
 
 def _command(name: str) -> Callable[..., None]:
     def command(
-        epsilon: Annotated[float, options.number("ε of the claim.")] = 1.0,
-        delta: Annotated[
-            float, options.number("δ of the claim; a release without a test claims 0.")
-        ] = 1e-6,
-        runs: Annotated[
-            int, options.whole_number("Runs on each of the two data sets, on average.")
-        ] = 20_000,
+        epsilon: float = options.number("ε of the claim.", default=1.0),
+        delta: float = options.number(
+            "δ of the claim; a release without a test claims 0.", default=1e-6
+        ),
+        runs: int = options.whole_number(
+            "Runs on each of the two data sets, on average.", default=20_000
+        ),
         confidence: Confidence = 0.95,
         plot: Plot = None,
-        seed: Annotated[
-            int | None, options.whole_number("Repeatable coins and noise, for tests.")
-        ] = None,
+        seed: int | None = options.whole_number(
+            "Repeatable coins and noise, for tests.", default=None
+        ),
         as_json: options.Json = False,
     ) -> None:
         from prudent.audit import release
@@ -153,52 +153,43 @@ _RUNS, _BLACK_BOX_RUNS = 1000, 500
 
 @app.command()
 def train(
-    method: Annotated[
-        MethodName,
-        options.value(
-            "NAME",
-            "white-box (a canary at every step, all releases seen), one-run (many canaries in "
-            "one run) or black-box (MNIST, only the final model's loss on the canary is seen).",
-        ),
-    ] = "white-box",
+    method: MethodName = options.value(
+        "NAME",
+        "white-box (a canary at every step, all releases seen), one-run (many canaries in "
+        "one run) or black-box (MNIST, only the final model's loss on the canary is seen).",
+        default="white-box",
+    ),
     sampling_rate: options.SamplingRate = 1.0,
     steps: options.Steps = 1,
-    noise_multiplier: Annotated[
-        float | None,
-        options.number("σ: noise relative to the clip; solved for --epsilon if not given."),
-    ] = None,
+    noise_multiplier: float | None = options.number(
+        "σ: noise relative to the clip; solved for --epsilon if not given.", default=None
+    ),
     bands: options.Bands = 1,
     test: options.Test = "none",
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
     reveals: options.RevealsOption = "monotone-branch",
-    epsilon: Annotated[
-        float | None, options.number("ε of the claim; the price of the plan if not given.")
-    ] = None,
-    delta: Annotated[float, options.number("δ of the claim.")] = 1e-5,
-    runs: Annotated[
-        int | None,
-        options.whole_number(
-            "Runs to count, or canaries of one run. \\[100000 for DP-SGD white box, whose runs "
-            "share one; 1000 with a test; 10000 canaries; 500 black box]"
-        ),
-    ] = None,
-    against: Annotated[
-        AgainstName,
-        options.value(
-            "WHAT",
-            "What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
-            "of the plan).",
-        ),
-    ] = "point",
-    lr: Annotated[float, options.number("Learning rate of black-box runs.")] = 0.2,
-    records_per_person: Annotated[
-        int | None,
-        options.whole_number(
-            "Audit training with a privacy unit, in a white box: the canary is a person with so "
-            "many records, and the claim is about people."
-        ),
-    ] = None,
+    epsilon: float | None = options.number(
+        "ε of the claim; the price of the plan if not given.", default=None
+    ),
+    delta: float = options.number("δ of the claim.", default=1e-5),
+    runs: int | None = options.whole_number(
+        "Runs to count, or canaries of one run. \\[100000 for DP-SGD white box, whose runs "
+        "share one; 1000 with a test; 10000 canaries; 500 black box]",
+        default=None,
+    ),
+    against: AgainstName = options.value(
+        "WHAT",
+        "What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
+        "of the plan).",
+        default="point",
+    ),
+    lr: float = options.number("Learning rate of black-box runs.", default=0.2),
+    records_per_person: int | None = options.whole_number(
+        "Audit training with a privacy unit, in a white box: the canary is a person with so "
+        "many records, and the claim is about people.",
+        default=None,
+    ),
     confidence: Confidence = 0.95,
     plot: Plot = None,
     as_json: options.Json = False,

@@ -41,31 +41,26 @@ Location = Annotated[
 @app.command()
 def create(
     location: Location,
-    epsilon: Annotated[float, options.number("The budget's ε.")],
-    delta: Annotated[float, options.number("The budget's δ, in (0, 1).")],
+    epsilon: float = options.number("The budget's ε."),
+    delta: float = options.number("The budget's δ, in (0, 1)."),
     dataset: options.Dataset = "default",
-    adaptive: Annotated[
-        bool,
-        typer.Option(
-            "--adaptive/--fixed",
-            help="Whether releases may be chosen after seeing earlier answers, or their list "
-            "is fixed in advance: that buys more of them, and you vouch for it.",
-        ),
-    ] = True,
+    adaptive: bool = typer.Option(
+        True,
+        "--adaptive/--fixed",
+        help="Whether releases may be chosen after seeing earlier answers, or their list "
+        "is fixed in advance: that buys more of them, and you vouch for it.",
+    ),
     relation: options.RelationOption = "add-remove",
     records_per_person: options.RecordsPerPerson = 1,
-    data: Annotated[
-        str | None,
-        options.value(
-            "NAME",
-            "The data that the budget is for: a file, an address or a name; joined tables as "
-            "'a.csv + b.csv'. A second ledger for the same data is then noticed.",
-        ),
-    ] = None,
-    another: Annotated[
-        bool,
-        typer.Option("--another", help="Allow a second budget for the same data; both add up."),
-    ] = False,
+    data: str | None = options.value(
+        "NAME",
+        "The data that the budget is for: a file, an address or a name; joined tables as "
+        "'a.csv + b.csv'. A second ledger for the same data is then noticed.",
+        default=None,
+    ),
+    another: bool = typer.Option(
+        False, "--another", help="Allow a second budget for the same data; both add up."
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Create a ledger, or the budget of one more data set in it.
@@ -146,13 +141,11 @@ def history(
 def verify(
     location: Location,
     dataset: options.Dataset = "default",
-    digest: Annotated[
-        str | None,
-        options.value(
-            "HASH",
-            "A digest that `show` gave earlier: with it, also missing last rows are noticed.",
-        ),
-    ] = None,
+    digest: str | None = options.value(
+        "HASH",
+        "A digest that `show` gave earlier: with it, also missing last rows are noticed.",
+        default=None,
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Check that no row was changed, and price every charge again.

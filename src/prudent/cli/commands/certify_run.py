@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -40,36 +40,29 @@ def read_counts(text: str | list[int]) -> list[int]:
 
 
 def run(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR...",
-            help="Folder of a run (--out of prudent train, out= of fit). Several: independent runs "
-            "of one plan on the same data.",
-            show_default=False,
-        ),
-    ],
-    records: Annotated[
-        Any,
-        typer.Option(metavar="A,B,…", parser=read_counts, help="Certify each number of records."),
-    ] = "1,5,10,20",
-    relation: Annotated[
-        options.RelationName | None,
-        options.value(
-            "NAME",
-            "How a bad record may differ: add-remove, zero-out or replace-one. \\[that of the run]",
-        ),
-    ] = None,
-    metric: Annotated[
-        str, options.value("NAME", "Which result of the evaluation, within 0 and 1.")
-    ] = "accuracy",
-    above: Annotated[
-        float | None,
-        options.number("Also find the largest number of records that leaves more than this."),
-    ] = None,
-    confidence: Annotated[
-        float, options.number("Of the expected accuracy that several runs prove.")
-    ] = 0.95,
+    folders: list[Path] = typer.Argument(
+        metavar="DIR...",
+        help="Folder of a run (--out of prudent train, out= of fit). Several: independent runs "
+        "of one plan on the same data.",
+        show_default=False,
+    ),
+    records: Any = typer.Option(
+        "1,5,10,20", metavar="A,B,…", parser=read_counts, help="Certify each number of records."
+    ),
+    relation: options.RelationName | None = options.value(
+        "NAME",
+        "How a bad record may differ: add-remove, zero-out or replace-one. \\[that of the run]",
+        default=None,
+    ),
+    metric: str = options.value(
+        "NAME", "Which result of the evaluation, within 0 and 1.", default="accuracy"
+    ),
+    above: float | None = options.number(
+        "Also find the largest number of records that leaves more than this.", default=None
+    ),
+    confidence: float = options.number(
+        "Of the expected accuracy that several runs prove.", default=0.95
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Bound the expected accuracy of a training run from below, if some records are bad.

@@ -1,7 +1,5 @@
 """`prudent keys`: keys that sign receipts."""
 
-from typing import Annotated
-
 import typer
 
 from prudent.cli import options
@@ -12,7 +10,7 @@ app = typer.Typer(no_args_is_help=True, help="Make and show the keys that sign r
 
 @app.command()
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the new key.")] = "default",
+    name: str = typer.Argument("default", metavar="NAME", help="Of the new key."),
     as_json: options.Json = False,
 ) -> None:
     """Make an Ed25519 key. Its secret part stays on this machine, readable by you alone.

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -26,38 +26,31 @@ _SAFE_ABOVE = ("noise-multiplier", "test-scale", "propose")  # others are safe w
 
 
 def epsilon(
-    delta: options.Delta,
+    delta: float = options.number("Target δ."),
     noise_multiplier: options.OwnNoiseMultiplier = None,
-    test: Annotated[
-        str | None,
-        options.value(
-            "KIND:SCALE",
-            f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
-            completion.TESTS,
-        ),
-    ] = None,
-    event: Annotated[
-        Path | None,
-        options.value(
-            "FILE",
-            "Price the event in a file of JSON, as to_json and --json write it, instead of a "
-            "run described by options.",
-        ),
-    ] = None,
-    prior: Annotated[
-        str | None,
-        options.value(
-            "P,P,…",
-            "Prior probabilities of membership at which to bound attacks "
-            "(with --event: 0.5,0.1 by default).",
-        ),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        options.value(
-            "FILE", "Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf."
-        ),
-    ] = None,
+    test: str | None = options.value(
+        "KIND:SCALE",
+        f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
+        completion.TESTS,
+        default=None,
+    ),
+    event: Path | None = options.value(
+        "FILE",
+        "Price the event in a file of JSON, as to_json and --json write it, instead of a "
+        "run described by options.",
+        default=None,
+    ),
+    prior: str | None = options.value(
+        "P,P,…",
+        "Prior probabilities of membership at which to bound attacks "
+        "(with --event: 0.5,0.1 by default).",
+        default=None,
+    ),
+    plot: Path | None = options.value(
+        "FILE",
+        "Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
+        default=None,
+    ),
     sampling_rate: options.OwnSamplingRate = None,
     steps: options.OwnSteps = None,
     epochs: options.Epochs = None,
@@ -148,22 +141,20 @@ def epsilon(
 
 
 def calibrate(
-    solve: Annotated[
-        SolvedName,
-        options.value("PARAMETER", "What to solve for: " + ", ".join(get_args(SolvedName)) + "."),
-    ],
-    epsilon: Annotated[float, options.number("Target ε.")],
-    delta: options.Delta,
+    solve: SolvedName = options.value(
+        "PARAMETER",
+        "What to solve for: noise-multiplier, steps, test-scale, failure, propose, sampling-rate.",
+    ),
+    epsilon: float = options.number("Target ε."),
+    delta: float = options.number("Target δ."),
     noise_multiplier: options.OwnNoiseMultiplier = None,
-    test: Annotated[
-        str | None,
-        options.value(
-            "KIND:SCALE",
-            f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
-            "give the kind alone (default: laplace). [none: DP-SGD]",
-            completion.TESTS,
-        ),
-    ] = None,
+    test: str | None = options.value(
+        "KIND:SCALE",
+        f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
+        "give the kind alone (default: laplace). [none: DP-SGD]",
+        completion.TESTS,
+        default=None,
+    ),
     sampling_rate: options.OwnSamplingRate = None,
     steps: options.OwnSteps = None,
     epochs: options.Epochs = None,

@@ -1,7 +1,7 @@
 """`prudent sql`: questions in SQL, answered privately."""
 
 import functools
-from typing import Annotated, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import typer
 
@@ -16,17 +16,16 @@ _NAMES = (
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …")],
-    epsilon: Annotated[float, options.number("ε of the whole query.")],
+    query: str = typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …"),
+    epsilon: float = options.number("ε of the whole query."),
     delta: Any = None,
     unit: Any = None,
     per_unit: Any = None,
     groups: Any = None,
     connect: Any = None,
-    public: Annotated[
-        str | None,
-        options.value("NAME,…", "Of joined tables, those that are public, by their names there."),
-    ] = None,
+    public: str | None = options.value(
+        "NAME,…", "Of joined tables, those that are public, by their names there.", default=None
+    ),
     ledger: Any = None,
     dataset: Any = "default",
     receipt: Any = None,

@@ -1,6 +1,6 @@
 """`prudent regress`: a private regression of a table's columns, without bounds."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import typer
@@ -14,7 +14,7 @@ from prudent.cli.errors import Fault, tell
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
-    from prudent.estimators.linear_model import LinearModel
+    from prudent.estimators.linear import LinearModel
 
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -28,38 +28,31 @@ class Model(Choice):
 
 
 def regress(
-    formula: Annotated[
-        str,
-        typer.Argument(
-            metavar="FORMULA",
-            help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
-            "are public, missing(column) to keep rows in which it is missing.",
-            show_default=False,
-        ),
-    ],
+    formula: str = typer.Argument(
+        metavar="FORMULA",
+        help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
+        "are public, missing(column) to keep rows in which it is missing.",
+        show_default=False,
+    ),
     source: options.Source = None,
     *,
-    epsilon: Annotated[float, options.number("ε of the whole model, at least 0.01.")],
-    delta: Annotated[float, options.number("δ of the whole model.")] = 1e-6,
-    model: Annotated[
-        Model,
-        options.value(
-            "NAME",
-            "linear: least squares; ridge: with a penalty; median: median regression, which "
-            "wild targets hardly move and which often withstands more bad records in large tables.",
-        ),
-    ] = Model.LINEAR,
-    alpha: Annotated[float, options.number("The penalty of ridge.")] = 1.0,
-    certify: Annotated[
-        float | None,
-        options.number(
-            "Also prove how many records may be bad: without them the slopes would be within this "
-            "of the answer, in deviations of the target per deviation of a column."
-        ),
-    ] = None,
-    r2: Annotated[
-        bool, typer.Option("--r2", help="Also release R², from the same budget; not for median.")
-    ] = False,
+    epsilon: float = options.number("ε of the whole model, at least 0.01."),
+    delta: float = options.number("δ of the whole model.", default=1e-6),
+    model: Model = options.value(
+        "NAME",
+        "linear: least squares; ridge: with a penalty; median: median regression, which "
+        "wild targets hardly move and which often withstands more bad records in large tables.",
+        default=Model.LINEAR,
+    ),
+    alpha: float = options.number("The penalty of ridge.", default=1.0),
+    certify: float | None = options.number(
+        "Also prove how many records may be bad: without them the slopes would be within this "
+        "of the answer, in deviations of the target per deviation of a column.",
+        default=None,
+    ),
+    r2: bool = typer.Option(
+        False, "--r2", help="Also release R², from the same budget; not for median."
+    ),
     where: options.Where = None,
     connect: options.Connect = None,
     table: options.Table = None,
@@ -67,13 +60,12 @@ def regress(
     dataset: options.Dataset = "default",
     receipt: options.Receipt = None,
     sign: options.Sign = None,
-    dry_run: Annotated[
-        bool, typer.Option(help="Read and charge nothing: show the price and the error to expect.")
-    ] = False,
-    records: Annotated[
-        int | None,
-        options.whole_number("With --dry-run: about how many records the table has, if known."),
-    ] = None,
+    dry_run: bool = typer.Option(
+        False, help="Read and charge nothing: show the price and the error to expect."
+    ),
+    records: int | None = options.whole_number(
+        "With --dry-run: about how many records the table has, if known.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Fit a private regression, without bounds on any column.
@@ -147,10 +139,10 @@ def _estimator(
     if model is Model.MEDIAN:
         if r2:
             raise ValueError("--r2: expected with --model linear or ridge, got median.")
-        return QuantileRegressor(0.5, epsilon, delta, certify=certify, ledger=ledger)
+        return QuantileRegressor(0.5, epsilon=epsilon, delta=delta, certify=certify, ledger=ledger)
     if model is Model.RIDGE:
-        return Ridge(alpha, epsilon, delta, r2=r2, certify=certify, ledger=ledger)
-    return LinearRegression(epsilon, delta, r2=r2, certify=certify, ledger=ledger)
+        return Ridge(alpha, epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
+    return LinearRegression(epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
 
 
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:

@@ -24,9 +24,6 @@ Propose = Annotated[
         "it is trusted. Without it the answer is chosen by rank, and never refused."
     ),
 ]
-TestedPropose = Annotated[
-    float, options.number("τ: how far one record may move the answer, in the unit of the data.")
-]
 
 
 Certify = Annotated[
@@ -71,7 +68,7 @@ def median(request: Request, propose: Propose = None, certify: Certify = None) -
 @_command
 def quantile(
     request: Request,
-    p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1]: 0.9, or exactly 9/10.")],
+    p: str = typer.Option(..., "--p", metavar="P", help="In (0, 1]: 0.9, or exactly 9/10."),
     propose: Propose = None,
     certify: Certify = None,
 ) -> None:
@@ -88,9 +85,7 @@ def quantile(
 @_command
 def quantiles(
     request: Request,
-    ps: Annotated[
-        str, typer.Option("--ps", metavar="P,P,…", help="Shares in (0, 1]: 0.1,0.5,0.9.")
-    ],
+    ps: str = typer.Option(..., "--ps", metavar="P,P,…", help="Shares in (0, 1]: 0.1,0.5,0.9."),
 ) -> None:
     r"""Release several quantiles at once, for less than one by one.
 
@@ -210,10 +205,10 @@ for _name, _what in _OF_TWO.items():
 @_command
 def weighted_mean(
     request: Request,
-    weights: Annotated[str, options.value("NAME", "The column of weights.")],
-    largest_weight: Annotated[
-        float | None, options.number("A public bound on the weights, if there is one.")
-    ] = None,
+    weights: str = options.value("NAME", "The column of weights."),
+    largest_weight: float | None = options.number(
+        "A public bound on the weights, if there is one.", default=None
+    ),
 ) -> None:
     r"""Release the mean of --column, weighted by another column.
 
@@ -228,14 +223,12 @@ def weighted_mean(
 @_command
 def table(
     request: Request,
-    columns: Annotated[
-        str | None,
-        options.value(
-            "QUESTION,…",
-            "What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
-            "description of every column.",
-        ),
-    ] = None,
+    columns: str | None = options.value(
+        "QUESTION,…",
+        "What to ask, as in SQL: 'median(fare),avg(miles),count(*)'. Without it, a "
+        "description of every column.",
+        default=None,
+    ),
 ) -> None:
     r"""Release several statistics of several columns, in one request at one price.
 
@@ -273,17 +266,14 @@ Categories = Annotated[
 @_command
 def histogram(
     request: Request,
-    edges: Annotated[
-        str | None,
-        options.value(
-            "A,B,…", "Edges of the bins, from public knowledge. Without them 40 % of ε finds some."
-        ),
-    ] = None,
-    bins: Annotated[int, options.whole_number("How many bins to aim at, without --edges.")] = 20,
+    edges: str | None = options.value(
+        "A,B,…",
+        "Edges of the bins, from public knowledge. Without them 40 % of ε finds some.",
+        default=None,
+    ),
+    bins: int = options.whole_number("How many bins to aim at, without --edges.", default=20),
     categories: Categories = None,
-    out: Annotated[
-        Path | None, options.value("FILE", "Also draw it, as .png, .svg or .pdf.")
-    ] = None,
+    out: Path | None = options.value("FILE", "Also draw it, as .png, .svg or .pdf.", default=None),
 ) -> None:
     r"""Release how many records are in each bin, and draw them.
 
@@ -313,7 +303,7 @@ def histogram(
 @_command
 def top_k(
     request: Request,
-    k: Annotated[int, options.whole_number("How many categories.")] = 10,
+    k: int = options.whole_number("How many categories.", default=10),
     categories: Categories = None,
 ) -> None:
     r"""Release the most frequent categories, with how often each occurs.
@@ -330,13 +320,12 @@ def top_k(
 @_command
 def trimmed_mean(
     request: Request,
-    trim: Annotated[
-        int,
-        options.whole_number(
-            "Records left out at either end; public. Well above 2·ln(1/δ)/ε, or the test refuses."
-        ),
-    ],
-    propose: TestedPropose,
+    trim: int = options.whole_number(
+        "Records left out at either end; public. Well above 2·ln(1/δ)/ε, or the test refuses."
+    ),
+    propose: float = options.number(
+        "τ: how far one record may move the answer, in the unit of the data."
+    ),
     certify: Certify = None,
 ) -> None:
     r"""Release the mean without the --trim least and largest records.
@@ -352,16 +341,14 @@ def trimmed_mean(
 @_command
 def mode(
     request: Request,
-    categories: Annotated[
-        str | None, options.value("A,B,…", "What can occur, from public knowledge, if known.")
-    ] = None,
-    propose: Annotated[
-        float | None,
-        options.number(
-            "For numbers: τ, how far one record may move the mode. Without it the "
-            "most frequent value is released as it is, or not at all."
-        ),
-    ] = None,
+    categories: str | None = options.value(
+        "A,B,…", "What can occur, from public knowledge, if known.", default=None
+    ),
+    propose: float | None = options.number(
+        "For numbers: τ, how far one record may move the mode. Without it the "
+        "most frequent value is released as it is, or not at all.",
+        default=None,
+    ),
     certify: Certify = None,
 ) -> None:
     r"""Release the most frequent value.
@@ -378,9 +365,9 @@ def mode(
 @_command
 def certify_quantile(
     request: Request,
-    p: Annotated[str, typer.Option("--p", metavar="P", help="In (0, 1].")] = "0.5",
-    low: Annotated[str | None, options.value("VALUE", "Lower end, if any.")] = None,
-    high: Annotated[str | None, options.value("VALUE", "Upper end, if any.")] = None,
+    p: str = typer.Option("0.5", "--p", metavar="P", help="In (0, 1]."),
+    low: str | None = options.value("VALUE", "Lower end, if any.", default=None),
+    high: str | None = options.value("VALUE", "Upper end, if any.", default=None),
 ) -> None:
     r"""Release how many records must change before a quantile leaves an interval.
 
@@ -395,7 +382,7 @@ def certify_quantile(
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:
     """The categories in the type of the column: the order of texts is not that of numbers."""
     from prudent.release.columns.opening import open_column
-    from prudent.release.columns.queries import TableColumn
+    from prudent.release.columns.table_columns import TableColumn
 
     if categories is None:
         return None

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -14,29 +13,22 @@ _KINDS = ".html", ".md", ".json"
 
 
 def report(
-    location: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="LEDGER…",
-            help="A ledger, as for `prudent budget`; or receipts, files that end in .json.",
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        options.value(
-            "FILE",
-            "Where to write it; its ending says how: .html, .md or .json. By default "
-            "Markdown is printed.",
-        ),
-    ] = None,
+    location: list[str] = typer.Argument(
+        metavar="LEDGER…",
+        help="A ledger, as for `prudent budget`; or receipts, files that end in .json.",
+    ),
+    out: Path | None = options.value(
+        "FILE",
+        "Where to write it; its ending says how: .html, .md or .json. By default "
+        "Markdown is printed.",
+        default=None,
+    ),
     dataset: options.Dataset = "default",
-    digest: Annotated[
-        str | None,
-        options.value(
-            "HASH",
-            "A digest that an earlier report gave: with it, also missing last rows are noticed.",
-        ),
-    ] = None,
+    digest: str | None = options.value(
+        "HASH",
+        "A digest that an earlier report gave: with it, also missing last rows are noticed.",
+        default=None,
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Report on a budget: what was asked, by whom, at which price, and what is left.

@@ -1,7 +1,6 @@
 """`prudent sample`: a small real table to try things on."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -10,18 +9,15 @@ from prudent.cli.display import echo, echo_json, remark
 
 
 def sample(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="Which table: salaries.",
-            autocompletion=completion.among(*completion.SAMPLES),
-        ),
-    ],
-    out: Annotated[
-        Path | None, options.value("FILE", "Where to write it; by default NAME.parquet, here.")
-    ] = None,
-    force: Annotated[bool, typer.Option(help="Replace a file that is there.")] = False,
+    name: str = typer.Argument(
+        metavar="NAME",
+        help="Which table: salaries.",
+        autocompletion=completion.among(*completion.SAMPLES),
+    ),
+    out: Path | None = options.value(
+        "FILE", "Where to write it; by default NAME.parquet, here.", default=None
+    ),
+    force: bool = typer.Option(False, help="Replace a file that is there."),
     as_json: options.Json = False,
 ) -> None:
     """Write a small real table to try things on.

@@ -1,6 +1,6 @@
 """`prudent suggest`: which mechanism to use, and what error to expect, before anything is spent."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -40,47 +40,38 @@ def _read_epsilons(text: str | list[float]) -> list[float]:
 
 
 def suggest(
-    statistic: Annotated[
-        str,
-        typer.Argument(
-            metavar="STATISTIC",
-            help="median, quantile, iqr or mean.",
-            autocompletion=among(*completion.STATISTICS),
-        ),
-    ],
-    count: Annotated[
-        int, typer.Option(metavar="COUNT", parser=_read_count, help="How many records you expect.")
-    ],
-    epsilon: Annotated[float | None, options.number("ε of the release.")] = None,
-    epsilons: Annotated[
-        Any,
-        typer.Option(
-            metavar="A,B,…",
-            parser=_read_epsilons,
-            help="Instead of --epsilon, several: a table of what to expect at each.",
-        ),
-    ] = None,
-    delta: Annotated[float, options.number("δ of a release that is tested.")] = 1e-6,
-    spread: Annotated[
-        float | None, options.number("The standard deviation you believe in.")
-    ] = None,
-    centre: Annotated[float | None, options.number("The middle you believe in.")] = None,
-    quantiles: Annotated[
-        Any,
-        typer.Option(
-            metavar="P=VALUE,…",
-            parser=_read_quantiles,
-            help="Instead of --spread, values you believe in: 0.1=3,0.5=10,0.9=40.",
-        ),
-    ] = None,
-    shape: Annotated[
-        str | None,
-        options.value(
-            "NAME", "Instead, a shape: normal, lognormal, ties, unbounded.", completion.SHAPES
-        ),
-    ] = None,
-    p: Annotated[str, typer.Option("--p", metavar="P", help="Of a quantile.")] = "0.5",
-    trials: Annotated[int, options.whole_number("Rehearsals of each mechanism.")] = 30,
+    statistic: str = typer.Argument(
+        metavar="STATISTIC",
+        help="median, quantile, iqr or mean.",
+        autocompletion=among(*completion.STATISTICS),
+    ),
+    count: int = typer.Option(
+        metavar="COUNT", parser=_read_count, help="How many records you expect."
+    ),
+    epsilon: float | None = options.number("ε of the release.", default=None),
+    epsilons: Any = typer.Option(
+        None,
+        metavar="A,B,…",
+        parser=_read_epsilons,
+        help="Instead of --epsilon, several: a table of what to expect at each.",
+    ),
+    delta: float = options.number("δ of a release that is tested.", default=1e-6),
+    spread: float | None = options.number("The standard deviation you believe in.", default=None),
+    centre: float | None = options.number("The middle you believe in.", default=None),
+    quantiles: Any = typer.Option(
+        None,
+        metavar="P=VALUE,…",
+        parser=_read_quantiles,
+        help="Instead of --spread, values you believe in: 0.1=3,0.5=10,0.9=40.",
+    ),
+    shape: str | None = options.value(
+        "NAME",
+        "Instead, a shape: normal, lognormal, ties, unbounded.",
+        completion.SHAPES,
+        default=None,
+    ),
+    p: str = typer.Option("0.5", "--p", metavar="P", help="Of a quantile."),
+    trials: int = options.whole_number("Rehearsals of each mechanism.", default=30),
     as_json: options.Json = False,
 ) -> None:
     r"""Suggest how to release a statistic, from what you believe about the data.

@@ -1,7 +1,6 @@
 """`prudent verify`: a receipt, checked without trusting whoever wrote it."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,20 +11,18 @@ UNUSABLE = 2
 
 
 def verify(
-    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="What --receipt wrote.")],
-    signer: Annotated[
-        str | None, options.value("PUBKEY", "Whose signature it must have: a public key.")
-    ] = None,
-    head: Annotated[
-        str | None, options.value("HASH", "The digest of the ledger, from its keeper.")
-    ] = None,
-    checklist: Annotated[
-        Path | None,
-        options.value(
-            "FILE",
-            "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
-        ),
-    ] = None,
+    receipt: Path = typer.Argument(metavar="RECEIPT", help="What --receipt wrote."),
+    signer: str | None = options.value(
+        "PUBKEY", "Whose signature it must have: a public key.", default=None
+    ),
+    head: str | None = options.value(
+        "HASH", "The digest of the ledger, from its keeper.", default=None
+    ),
+    checklist: Path | None = options.value(
+        "FILE",
+        "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
+        default=None,
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.

@@ -13,7 +13,7 @@
 
 import abc
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.estimators.base import PrivateEstimator
+from prudent.estimators.base import BoundedEstimator, PrivateEstimator
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import ClassMoments, Whitening, one_hot, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
@@ -52,14 +52,15 @@ def softmax(scores: FloatArray) -> FloatArray:
     return np.asarray(weights / total[:, None])
 
 
-class PrivateClassifier(ClassifierMixin, PrivateEstimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
     """A classifier whose labels are public knowledge, or are found by a private choice.
 
     Attributes:
         classes_: The labels.
     """
 
-    classes: Any
+    classes: Any = None
 
     @override
     def _classes(self) -> list[Any]:
@@ -100,7 +101,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class LogisticRegression(PrivateClassifier):
+class LogisticRegression(PrivateClassifier, BoundedEstimator):
     """Private multinomial logistic regression without bounds on the data.
 
     Its arguments are those of `PrivateEstimator`.
@@ -113,14 +114,6 @@ class LogisticRegression(PrivateClassifier):
     """
 
     _title: ClassVar[str] = "logistic regression"
-
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
-    classes: Any = None
-    bounds: Any = None
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -169,7 +162,7 @@ class LogisticRegression(PrivateClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class GaussianNB(PrivateClassifier):
+class GaussianNB(PrivateClassifier, BoundedEstimator):
     """Private Gaussian naive Bayes without bounds on the data.
 
     Its arguments are those of `PrivateEstimator`.
@@ -182,14 +175,6 @@ class GaussianNB(PrivateClassifier):
     """
 
     _title: ClassVar[str] = "naive Bayes"
-
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
-    classes: Any = None
-    bounds: Any = None
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:

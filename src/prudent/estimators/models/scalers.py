@@ -1,6 +1,6 @@
 """Scalers without bounds: by moments, by quartiles, and by many quantiles of each column."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.estimators.base import PrivateEstimator, TooFewRecordsError
+from prudent.estimators.base import BoundedEstimator, PrivateEstimator, TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import ClassMoments, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
@@ -49,8 +49,8 @@ class _LinearScaler(_Scaler):
         return np.asarray(self._numbers(X) * scale + self._centre)
 
 
-@dataclass(eq=False, repr=False)
-class StandardScaler(_LinearScaler):
+@dataclass(eq=False, repr=False, kw_only=True)
+class StandardScaler(_LinearScaler, BoundedEstimator):
     """Private means and standard deviations of columns without bounds on the data.
 
     Values farther than about four deviations from the others are clipped before they count.
@@ -69,14 +69,8 @@ class StandardScaler(_LinearScaler):
 
     _title: ClassVar[str] = "standard scaler"
 
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
     with_mean: bool = True
     with_std: bool = True
-    bounds: Any = None
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -94,7 +88,7 @@ class StandardScaler(_LinearScaler):
         self._centre = self.mean_ if self.with_mean else np.zeros_like(self.mean_)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class RobustScaler(_LinearScaler):
     """Private medians and ranges between two quantiles of columns, without bounds on the data.
 
@@ -112,14 +106,9 @@ class RobustScaler(_LinearScaler):
 
     _title: ClassVar[str] = "robust scaler"
 
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
     with_centering: bool = True
     with_scaling: bool = True
     quantile_range: tuple[float, float] = (25.0, 75.0)
-    ledger: Any = None
-    noise: Any = None
 
     def _probabilities(self) -> list[float]:
         ends = _validate.values(quantile_range=self.quantile_range)
@@ -156,7 +145,7 @@ class RobustScaler(_LinearScaler):
             self.scale_ = np.where(ranges > 0, ranges, 1.0)
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class QuantileTransformer(_Scaler):
     """A private map of each column to a uniform or normal one, without bounds on the data.
 
@@ -176,13 +165,8 @@ class QuantileTransformer(_Scaler):
 
     _title: ClassVar[str] = "quantile transformer"
 
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
     levels: int = 4
     output_distribution: str = "uniform"
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:

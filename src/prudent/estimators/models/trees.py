@@ -10,9 +10,10 @@ What is left over is the residual, clipped at a private quantile, for numbers; l
 probabilities, which is never longer than √2, for labels.
 """
 
+import abc
 import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import attrs
@@ -109,11 +110,14 @@ def draw_trees(columns: int, count: int, draw: np.random.Generator) -> list[Tree
     return found
 
 
-class _Boosted(PrivateEstimator):
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Boosted(PrivateEstimator, abc.ABC):
     """What boosted trees of numbers and of labels share."""
 
-    n_estimators: int
-    learning_rate: float
+    _title: ClassVar[str] = "boosted trees"
+
+    n_estimators: int = 40
+    learning_rate: float = 0.4
 
     def _check(self) -> int:
         _validate.between(0, 1, ends="(]", learning_rate=self.learning_rate)
@@ -147,7 +151,6 @@ class _Boosted(PrivateEstimator):
         forest.values.append(np.asarray(np.rint(values / _STEP) * _STEP))
 
 
-@dataclass(eq=False, repr=False)
 class GradientBoostingRegressor(RegressorMixin, _Boosted):
     """Private boosted trees for numbers, without bounds on the data.
 
@@ -158,16 +161,7 @@ class GradientBoostingRegressor(RegressorMixin, _Boosted):
     Its other arguments are those of `PrivateEstimator`.
     """
 
-    _title: ClassVar[str] = "boosted trees"
     _quantiles: ClassVar[str] = "target"
-
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
-    n_estimators: int = 40
-    learning_rate: float = 0.4
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -221,17 +215,6 @@ class GradientBoostingClassifier(_Boosted, PrivateClassifier):
     Attributes:
         classes_: The labels.
     """
-
-    _title: ClassVar[str] = "boosted trees"
-
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
-    classes: Any = None
-    n_estimators: int = 40
-    learning_rate: float = 0.4
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:

@@ -12,7 +12,7 @@
 """
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from sklearn.cluster import KMeans as PublicKMeans
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.estimators.base import PrivateEstimator
+from prudent.estimators.base import BoundedEstimator
 from prudent.estimators.engine import Map, SumEngine
 from prudent.estimators.features import StandardFeatures, one_hot, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
@@ -35,13 +35,11 @@ _REACH = 1.5  # the longest row, in root mean squares
 _CELL = 8.0  # a cell should hold so many deviations of the noise of its sums
 _MOST_PLANES = 8
 _STARTS = 20  # of k-means on cells
-_LONGEST_ROW = (
-    1.25  # the longest row, in root mean squares; a longer one counts with a smaller weight
-)
+_LONGEST_ROW = 1.25  # of components, in root mean squares; longer ones get a smaller weight
 
 
 @dataclass(eq=False, repr=False)
-class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, PrivateEstimator):
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BoundedEstimator):
     """Private k-means without bounds on the data, in standardised columns.
 
     Labels of the records are not kept: `predict` tells those of any rows.
@@ -60,12 +58,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Pr
     _supervised: ClassVar[bool] = False
 
     n_clusters: int = 8
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
-    bounds: Any = None
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -173,7 +165,7 @@ def _cells(
 
 
 @dataclass(eq=False, repr=False)
-class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BoundedEstimator):
     """Private principal components without bounds on the data.
 
     Rows far from the others are shortened. That keeps the directions of the components, and makes
@@ -196,12 +188,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, PrivateEstimator):
     _supervised: ClassVar[bool] = False
 
     n_components: int | None = None
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    _: KW_ONLY
-    bounds: Any = None
-    ledger: Any = None
-    noise: Any = None
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:

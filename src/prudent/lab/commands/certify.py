@@ -3,7 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,7 +14,6 @@ from prudent.cli.display import as_text, echo, echo_json, note, remark, show_tab
 
 if TYPE_CHECKING:
     from prudent.certify.report import CertifyResult
-    from prudent.lab.certifying import Part
 
 NEEDS = {
     "certify": (needs.TABLES, needs.TRAIN),
@@ -37,48 +36,42 @@ app.command("run")(certify_run.run)
 @app.callback()
 def certify(
     context: typer.Context,
-    dataset: Annotated[
-        str,
-        options.value(
-            "NAME", "A data set of prudent train, imdb or census.", completion.CERTIFIABLE
-        ),
-    ] = "mnist",
-    features: Annotated[
-        str | None,
-        options.value(
-            "NAME",
-            "The public features: letters (public letters) or glyphs (no data) for images of "
-            "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
-            "numbers per record. By default those made for the data set.",
-            completion.FEATURES,
-        ),
-    ] = None,
-    landmarks: Annotated[
-        Path | None,
-        options.value(
-            "FILE", "An .npy file with public records, unlabelled, instead of the map's landmarks."
-        ),
-    ] = None,
-    epsilon: Annotated[float, options.number("ε of the one release; δ is 0.")] = 0.3,
-    out: Annotated[
-        Path | None, options.value("DIR", "Folder for the classifier, the picture and the table.")
-    ] = None,
+    dataset: str = options.value(
+        "NAME",
+        "A data set of prudent train, imdb or census.",
+        completion.CERTIFIABLE,
+        default="mnist",
+    ),
+    features: str | None = options.value(
+        "NAME",
+        "The public features: letters (public letters) or glyphs (no data) for images of "
+        "28 × 28, resnet18 for colour images, minilm for texts, census, vectors:D for D "
+        "numbers per record. By default those made for the data set.",
+        completion.FEATURES,
+        default=None,
+    ),
+    landmarks: Path | None = options.value(
+        "FILE",
+        "An .npy file with public records, unlabelled, instead of the map's landmarks.",
+        default=None,
+    ),
+    epsilon: float = options.number("ε of the one release; δ is 0.", default=0.3),
+    out: Path | None = options.value(
+        "DIR", "Folder for the classifier, the picture and the table.", default=None
+    ),
     ledger: options.Ledger = None,
-    seed: Annotated[
-        int | None,
-        options.whole_number("Repeatable noise, for rehearsals: whoever knows it can subtract it."),
-    ] = None,
-    attack: Annotated[
-        bool, typer.Option("--attack", help="Also attack the classifier, for some minutes.")
-    ] = False,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Also certify by rules that are not private, on the same features: partition "
-            "aggregation, run-off election, nearest neighbours.",
-        ),
-    ] = False,
+    seed: int | None = options.whole_number(
+        "Repeatable noise, for rehearsals: whoever knows it can subtract it.", default=None
+    ),
+    attack: bool = typer.Option(
+        False, "--attack", help="Also attack the classifier, for some minutes."
+    ),
+    compare: bool = typer.Option(
+        False,
+        "--compare",
+        help="Also certify by rules that are not private, on the same features: partition "
+        "aggregation, run-off election, nearest neighbours.",
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Certify a private classifier of a data set: how many bad records it withstands.
@@ -106,6 +99,7 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent._files import check_writable
+    from prudent.budget.ledger import Ledger
     from prudent.certify import report
     from prudent.lab import certifying as experiment
     from prudent.lab.datasets import archive_classes
@@ -116,16 +110,18 @@ def certify(
     if out is not None:
         check_writable(out)  # before anything is paid for
     public = dataset in NAMED_DATASETS
-    with _budget(ledger) as book, contextlib.nullcontext() if public else progress.only_elapsed():
+    nothing = contextlib.nullcontext()
+    budget: Any = nothing if ledger is None else Ledger.open(ledger)
+    with budget as opened, nothing if public else progress.only_elapsed():
         model, result = experiment.run(
-            lambda: _parts(dataset),
+            lambda: experiment.read(dataset),
             features=features,
             classes=NAMED_DATASETS[dataset].classes if public else archive_classes(dataset),
             epsilon=epsilon,
             landmarks=1024 if landmarks is None else _rows(landmarks),
             attack=attack,
             compare=compare,
-            ledger=book,
+            ledger=opened,
             noise=None if seed is None else ReproducibleNoise(seed),
         )
     if out is not None:
@@ -141,12 +137,6 @@ def certify(
         note(f"--seed {seed}: the noise is predictable. Leave it out for a private release.")
 
 
-def _budget(ledger: str | None) -> Any:
-    from prudent.budget.ledger import Ledger
-
-    return contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
-
-
 def _rows(path: Path) -> Any:
     import numpy as np
 
@@ -154,15 +144,6 @@ def _rows(path: Path) -> Any:
 
     with reading(path, "an .npy file of numbers"), path.open("rb") as file:
         return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _parts(dataset: str) -> "tuple[Part, Part]":
-    from prudent.lab import certifying as experiment
-    from prudent.lab.datasets import load
-
-    if dataset in experiment.RAW:
-        return experiment.read(dataset)
-    return load(dataset).arrays
 
 
 def _show(result: "CertifyResult", out: Path | None) -> None:
@@ -200,24 +181,21 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
 
 @app.command("make-features")
 def make_features(
-    out: Annotated[Path, options.value("FILE", "The file to write.")],
-    features: Annotated[
-        str,
-        options.value(
-            "NAME",
-            "What to make: the network glyphs or letters, their landmarks, or minilm.",
-            completion.MADE_FEATURES,
-        ),
-    ] = "glyphs-landmarks",
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Where to train a network: cpu or cuda.", autocompletion=among(*completion.DEVICES)
-        ),
-    ] = "cpu",
-    steps: Annotated[
-        int | None, options.whole_number("Steps of training a network, for a trial.")
-    ] = None,
+    out: Path = options.value("FILE", "The file to write."),
+    features: str = options.value(
+        "NAME",
+        "What to make: the network glyphs or letters, their landmarks, or minilm.",
+        completion.MADE_FEATURES,
+        default="glyphs-landmarks",
+    ),
+    device: str = typer.Option(
+        "cpu",
+        help="Where to train a network: cpu or cuda.",
+        autocompletion=among(*completion.DEVICES),
+    ),
+    steps: int | None = options.whole_number(
+        "Steps of training a network, for a trial.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Make a map of the package again.
@@ -245,25 +223,16 @@ def make_features(
     _validate.device(device=device)
     if steps is not None:
         _validate.count(1, steps=steps)
-    if features == "glyphs":
-        from prudent.lab.feature_files import glyphs
+    from prudent.lab.feature_files import glyphs, landmarks, letters, sentences
 
-        provenance = glyphs.make(out, device=device, steps=steps)
-    elif features == "letters":
-        from prudent.lab.feature_files import letters
-
-        provenance = letters.make(out, device=device, steps=steps)
+    if features in ("glyphs", "letters"):
+        network = glyphs if features == "glyphs" else letters
+        provenance = network.make(out, device=device, steps=steps)
     elif features == "minilm":
-        from prudent.lab.feature_files import sentences
-
         provenance = sentences.make(out)
     elif features == "resnet18-landmarks":
-        from prudent.lab.feature_files import landmarks
-
         provenance = landmarks.make_photographs(out)
     else:
-        from prudent.lab.feature_files import landmarks
-
         provenance = landmarks.make(out, features.removesuffix("-landmarks"))
     if as_json:
         echo_json(provenance)

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -50,24 +50,22 @@ _MORE = (
 
 
 def demo(
-    epsilon: Annotated[
-        float | None, options.number("ε of every training run; by default 1, and 3 with --full.")
-    ] = None,
-    delta: Annotated[float, options.number("δ of every training run.")] = 1e-5,
-    steps: Annotated[int, options.whole_number("Steps of each training run.")] = 300,
-    batch: Annotated[int, options.whole_number("Expected batch size.")] = 512,
-    corrupt: Annotated[
-        str,
-        options.value(
-            "KIND:RATIO", "Which records to corrupt; see prudent train.", completion.CORRUPTIONS
-        ),
-    ] = "label:0.1",
-    full: Annotated[
-        bool, typer.Option("--full", help="Train a network, and attack: 8 minutes on two cores.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the table, pictures and metrics.")] = Path(
-        "runs/demo"
+    epsilon: float | None = options.number(
+        "ε of every training run; by default 1, and 3 with --full.", default=None
     ),
+    delta: float = options.number("δ of every training run.", default=1e-5),
+    steps: int = options.whole_number("Steps of each training run.", default=300),
+    batch: int = options.whole_number("Expected batch size.", default=512),
+    corrupt: str = options.value(
+        "KIND:RATIO",
+        "Which records to corrupt; see prudent train.",
+        completion.CORRUPTIONS,
+        default="label:0.1",
+    ),
+    full: bool = typer.Option(
+        False, "--full", help="Train a network, and attack: 8 minutes on two cores."
+    ),
+    out: Path = typer.Option(Path("runs/demo"), help="Folder for the table, pictures and metrics."),
     as_json: options.Json = False,
 ) -> None:
     """See the main jobs at work, within two minutes on two cores.

@@ -3,7 +3,6 @@
 import tempfile
 import webbrowser
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -12,10 +11,10 @@ from prudent.cli.display import show_files
 
 
 def explore(
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    export: Annotated[
-        Path | None, options.value("FILE", "Write the page to this file, and open no browser.")
-    ] = None,
+    browser: bool = typer.Option(True, help="Open the page in the browser."),
+    export: Path | None = options.value(
+        "FILE", "Write the page to this file, and open no browser.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Explore prices with sliders, in the browser.

@@ -17,8 +17,8 @@ from prudent.lab.commands.paper_tables import TABLES, ResultsOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from prudent.lab.paper.figures.bounds import Price
-    from prudent.lab.paper.figures.panels import Figure
+    from prudent.lab.paper.bounds import Price
+    from prudent.lab.paper.panels import Figure
     from prudent.lab.paper.results import Results
 
 NEEDS = {
@@ -51,10 +51,10 @@ def _paper() -> None:
 
 @app.command()
 def figure(
-    number: Annotated[
-        int, typer.Argument(metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number)
-    ],
-    out: Annotated[Path, options.value("DIR", "Folder to write to; created if missing.")] = Path(),
+    number: int = typer.Argument(
+        metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number
+    ),
+    out: Path = options.value("DIR", "Folder to write to; created if missing.", default=Path()),
     as_json: options.Json = False,
 ) -> None:
     """Draw a figure of the paper, with exact curves added.
@@ -72,30 +72,28 @@ def figure(
 
     $ prudent paper figure 3 --out figures
     """
-    from prudent.lab.paper.figures import panels
+    from prudent.lab.paper import panels
 
     drawn = panels.figure(number)
-    from prudent.lab.paper.figures import plots
+    from prudent.lab.paper import plots
 
     show_files(plots.save(drawn, out), as_json=as_json)
 
 
 @app.command()
 def report(
-    out: Annotated[
-        Path, options.value("FILE", "File to write; its folder is created if missing.")
-    ] = Path("report.html"),
+    out: Path = options.value(
+        "FILE", "File to write; its folder is created if missing.", default=Path("report.html")
+    ),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
-    figures: Annotated[
-        bool, typer.Option(help="Include the paper's figures; takes half a minute.")
-    ] = True,
-    docs: Annotated[
-        Path | None, options.value("FILE", "Also write the tables to this file, as Markdown.")
-    ] = None,
-    overview: Annotated[
-        Path | None, options.value("FILE", "Also write the page up to its tables, as Markdown.")
-    ] = None,
+    figures: bool = typer.Option(True, help="Include the paper's figures; takes half a minute."),
+    docs: Path | None = options.value(
+        "FILE", "Also write the tables to this file, as Markdown.", default=None
+    ),
+    overview: Path | None = options.value(
+        "FILE", "Also write the page up to its tables, as Markdown.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Write all results to one self-contained HTML page.
@@ -113,7 +111,7 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
-    from prudent.lab.paper.figures.panels import figure
+    from prudent.lab.paper.panels import figure
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -128,8 +126,8 @@ def report(
 
 @app.command("all")
 def everything(
-    out: Annotated[Path, options.value("DIR", "Folder to write to; created if missing.")] = Path(
-        "paper"
+    out: Path = options.value(
+        "DIR", "Folder to write to; created if missing.", default=Path("paper")
     ),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
@@ -145,8 +143,8 @@ def everything(
 
     $ prudent paper all --out paper
     """
-    from prudent.lab.paper.figures import plots
-    from prudent.lab.paper.figures.panels import figure
+    from prudent.lab.paper import plots
+    from prudent.lab.paper.panels import figure
     from prudent.lab.paper.report import grids, tables
     from prudent.lab.paper.report.cells import datasets, plain_table
 
@@ -197,12 +195,12 @@ def compare(
     steps: options.Steps = 5000,
     noise_multiplier: options.NoiseMultiplier = 1.1,
     propose: options.Propose = 0.5,
-    test_scale: Annotated[float, options.number("b, the scale of the paper's Laplace test.")] = 1.0,
+    test_scale: float = options.number("b, the scale of the paper's Laplace test.", default=1.0),
     failure: options.Failure = 1e-8,
-    delta: options.Delta = 1e-5,
-    out: Annotated[
-        Path | None, options.value("DIR", "Also write comparison.png and .svg to this folder.")
-    ] = None,
+    delta: float = options.number("Target δ.", default=1e-5),
+    out: Path | None = options.value(
+        "DIR", "Also write comparison.png and .svg to this folder.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     r"""Price one run by every analysis: the paper's and the exact ones.
@@ -216,7 +214,7 @@ def compare(
     $ prudent paper compare --noise-multiplier 8 --steps 1000 \
         --sampling-rate 0.01 --out figures
     """
-    from prudent.lab.paper.figures import bounds
+    from prudent.lab.paper import bounds
 
     options.check_sizes(
         sampling_rate=sampling_rate,
@@ -228,7 +226,7 @@ def compare(
     setting = bounds.Setting(sampling_rate, noise_multiplier, propose, test_scale, failure, delta)
     prices = bounds.price_list(setting, steps)
     if out is not None:
-        from prudent.lab.paper.figures import plots
+        from prudent.lab.paper import plots
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         for path in plots.save_comparison(prices, title, out):
@@ -245,21 +243,21 @@ def compare(
 
 @app.command()
 def convergence(
-    workers: Annotated[int, options.whole_number("Gradients per step.")] = 100,
-    strong_convexity: Annotated[float, options.number("α of the loss.")] = 1.0,
-    smoothness: Annotated[float, options.number("β of the loss.")] = 2.0,
-    gradient_bound: Annotated[float, options.number("Largest norm of a gradient.")] = 1.0,
-    gradient_deviation: Annotated[
-        float, options.number("Standard deviation of an honest gradient.")
-    ] = 0.1,
-    dimension: Annotated[int, options.whole_number("Number of parameters.")] = 10,
-    noise: Annotated[float, options.number("Standard deviation of the noise on sums.")] = 1.0,
-    learning_rate: Annotated[
-        float | None, options.number("Learning rate. [half of the largest allowed]")
-    ] = None,
-    out: Annotated[
-        Path | None, options.value("DIR", "Also write convergence.png and .svg to this folder.")
-    ] = None,
+    workers: int = options.whole_number("Gradients per step.", default=100),
+    strong_convexity: float = options.number("α of the loss.", default=1.0),
+    smoothness: float = options.number("β of the loss.", default=2.0),
+    gradient_bound: float = options.number("Largest norm of a gradient.", default=1.0),
+    gradient_deviation: float = options.number(
+        "Standard deviation of an honest gradient.", default=0.1
+    ),
+    dimension: int = options.whole_number("Number of parameters.", default=10),
+    noise: float = options.number("Standard deviation of the noise on sums.", default=1.0),
+    learning_rate: float | None = options.number(
+        "Learning rate. [half of the largest allowed]", default=None
+    ),
+    out: Path | None = options.value(
+        "DIR", "Also write convergence.png and .svg to this folder.", default=None
+    ),
     as_json: options.Json = False,
 ) -> None:
     """How far trimmed, noisy descent stays from the optimum, by share of bad gradients.
@@ -273,7 +271,7 @@ def convergence(
 
     $ prudent paper convergence --workers 100 --noise 0.5 --out figures
     """
-    from prudent.lab.paper.theory.convergence import distances
+    from prudent.lab.paper.convergence import distances
 
     rows = distances(
         workers=workers,
@@ -286,7 +284,7 @@ def convergence(
         learning_rate=learning_rate,
     )
     if out is not None:
-        from prudent.lab.paper.figures import plots
+        from prudent.lab.paper import plots
 
         for path in plots.save_distances(rows, out):
             (note if as_json else echo)(neutral(path))

@@ -11,8 +11,8 @@ from prudent.cli.display import echo_json, remark
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from prudent.lab.paper.jobs import Job
     from prudent.lab.paper.results import Results
-    from prudent.lab.paper.runs.jobs import Job
 
 TABLES = (1, 2, 3, 4)
 
@@ -45,25 +45,21 @@ DeviceOption = Annotated[
 
 
 def table(
-    number: Annotated[
-        int, typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number)
-    ],
+    number: int = typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number),
     size: SizeOption = "full",
-    dataset: Annotated[
-        list[str] | None,
-        options.value(
-            "NAME", "Only this data set, such as mnist; may be repeated.", completion.DATASETS
-        ),
-    ] = None,
-    corrupt: Annotated[
-        list[str] | None, options.value("KIND", "Only this corruption, such as label:0.1 or none.")
-    ] = None,
-    method: Annotated[
-        list[str] | None, options.value("NAME", "Only trimmed, dpsgd, ptr, ours or ours-dpsgd.")
-    ] = None,
-    epsilon: Annotated[
-        list[float] | None, options.value("NUMBER", "Only the rows of this ε.")
-    ] = None,
+    dataset: list[str] | None = options.value(
+        "NAME",
+        "Only this data set, such as mnist; may be repeated.",
+        completion.DATASETS,
+        default=None,
+    ),
+    corrupt: list[str] | None = options.value(
+        "KIND", "Only this corruption, such as label:0.1 or none.", default=None
+    ),
+    method: list[str] | None = options.value(
+        "NAME", "Only trimmed, dpsgd, ptr, ours or ours-dpsgd.", default=None
+    ),
+    epsilon: list[float] | None = options.value("NUMBER", "Only the rows of this ε.", default=None),
     results: ResultsOption = None,
     run: RunOption = False,
     seeds: RunSeedsOption = None,
@@ -124,11 +120,11 @@ def table(
 
 
 def grid(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file of your data sets.")],
+    file: Path = typer.Argument(metavar="FILE", help="TOML file of your data sets."),
     size: SizeOption = "full",
-    results: Annotated[
-        Path | None, options.value("FILE", "CSV for the results; by default runs/paper/FILE.csv.")
-    ] = None,
+    results: Path | None = options.value(
+        "FILE", "CSV for the results; by default runs/paper/FILE.csv.", default=None
+    ),
     run: RunOption = False,
     seeds: RunSeedsOption = None,
     device: DeviceOption = "cpu",
@@ -153,8 +149,8 @@ def grid(
 
     $ prudent paper grid mine.toml --run --seeds 3
     """
+    from prudent.lab.paper.jobs import read_settings
     from prudent.lab.paper.report import filling, grids, tables
-    from prudent.lab.paper.runs.jobs import read_settings
 
     mine = read_settings(file)
     path = filling.own_results_path(file, size, results)

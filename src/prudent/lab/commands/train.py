@@ -6,9 +6,9 @@ A flag is derived from the declaration of each setting.
 import contextlib
 import inspect
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -33,8 +33,12 @@ _PANELS = {
     "optimizer": "Optimizer",
     "watching": "Watching",
 }
-_METAVARS = {"test": "KIND:SCALE", "reveals": "WHAT", "fallback": "WHAT"}
-_METAVARS |= {"corrupt": "KIND:RATIO[:NAME=VALUE]"}
+_METAVARS = {
+    "test": "KIND:SCALE",
+    "reveals": "WHAT",
+    "fallback": "WHAT",
+    "corrupt": "KIND:RATIO[:NAME=VALUE]",
+}
 _OFFERED = {
     "dataset": (*completion.DATASETS, "npz:"),
     "method": completion.METHODS,
@@ -53,7 +57,7 @@ _PERSON = "records_per_person"
 
 def flag_names() -> set[str]:
     """The names of all flags that are derived from settings."""
-    return {field.name for _, field in setting_fields()}
+    return {field.name for _, field, _ in setting_fields()}
 
 
 def with_flags(
@@ -71,34 +75,29 @@ def with_flags(
     """
     *own, _ = inspect.signature(command).parameters.values()
     merged = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-    merged += [flag for flag in _flags(help or {}) if flag.name not in without]
+    for part, field, kind in setting_fields():
+        if field.name not in without:
+            shown = field.metadata["shown"]
+            told = field.metadata["help"] + ("" if shown is None else f" \\[{shown}]")
+            declared = _flag(field.name, kind, (help or {}).get(field.name, told), _PANELS[part])
+            only = inspect.Parameter.KEYWORD_ONLY
+            merged.append(
+                inspect.Parameter(field.name, only, default=declared, annotation=kind | None)
+            )
     command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in merged}
 
 
-def _flags(help: Mapping[str, str]) -> Iterator[inspect.Parameter]:
-    """A flag for each setting of an experiment; what is not given is left to the experiment."""
-    for part, field in setting_fields():
-        shown = field.metadata["shown"]
-        told = field.metadata["help"] + ("" if shown is None else f" \\[{shown}]")
-        yield _flag(field.name, field.metadata["kind"], help.get(field.name, told), _PANELS[part])
-
-
-def _flag(name: str, kind: Any, told: str, panel: str) -> inspect.Parameter:
-    option: Any = {float: options.number, int: options.whole_number}.get(kind)
-    declared = (
-        typer.Option(
-            help=told,
-            metavar=_METAVARS.get(name, "NAME"),
-            autocompletion=completion.among(*_OFFERED[name]) if name in _OFFERED else None,
-            rich_help_panel=panel,
-        )
-        if option is None
-        else option(told, panel)
-    )
-    annotation: Any = Annotated[kind | None, declared]
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+def _flag(name: str, kind: type, told: str, panel: str) -> Any:
+    """The option for a setting; what is not given is left to the experiment."""
+    if kind is not str:
+        return {float: options.number, int: options.whole_number}[kind](told, panel, default=None)
+    return typer.Option(
+        None,
+        help=told,
+        metavar=_METAVARS.get(name, "NAME"),
+        autocompletion=completion.among(*_OFFERED[name]) if name in _OFFERED else None,
+        rich_help_panel=panel,
     )
 
 
@@ -122,13 +121,14 @@ def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> 
     if seed_is_drawn(chosen):
         values["seed"] = secrets.randbits(63)
     if "test" in values:
-        values["test"] = _test(str(values["test"]))
+        values["test"] = options.parse_test(str(values["test"]))
+        if values["test"] is None:  # a rule that has a test cannot be without
+            hint = "To train without a test, choose another --method."
+            raise ArgumentError("test", options.TESTS, got="none", hint=hint)
     if values.get("method") == "sgd":
-        for name in ("epsilon", "noise_multiplier"):
-            if name in values:
-                raise ArgumentError(
-                    name, "to be left out with sgd, which is not private", got=values[name]
-                )
+        for name in {"epsilon", "noise_multiplier"} & set(values):
+            why = "to be left out with sgd, which is not private"
+            raise ArgumentError(name, why, got=values[name])
     if values.get("method") == "sgd" or {"steps", "noise_multiplier"} <= set(values):
         values.setdefault("epsilon", None)
     for name, choices in _CHOICES.items():
@@ -147,49 +147,28 @@ def experiment_of(chosen: Mapping[str, Any], recipe: "Recipe | None" = None) -> 
     return Experiment.of(**values) if recipe is None else recipe.settings(**values)
 
 
-def _test(text: str) -> Any:
-    """The test that a text names; a rule that has one cannot be without."""
-    test = options.parse_test(text)
-    if test is None:
-        raise ArgumentError(
-            "test",
-            f"{options.TESTS}",
-            got="none",
-            hint="To train without a test, choose another --method.",
-        )
-    return test
-
-
 def seed_is_drawn(chosen: Mapping[str, Any]) -> bool:
     """Whether the seed is drawn: the user's own data may be secret, so the noise must be, too."""
     return "seed" not in chosen and str(chosen.get("dataset")).startswith("npz:")
 
 
 def train(
-    settings: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A TOML file with the names of the flags as keys (underscores for dashes); "
-            "flags take precedence.",
-            show_default=False,
-        ),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        options.value(
-            "NAME",
-            "Start from the settings, the features and the model of a recipe; list shows "
-            "them. Other flags change its settings.",
-            ("list", *completion.RECIPES),
-        ),
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for metrics, ledger and checkpoints.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the checkpoint in --out.")
-    ] = False,
+    settings: Path | None = typer.Argument(
+        None,
+        help="A TOML file with the names of the flags as keys (underscores for dashes); "
+        "flags take precedence.",
+        show_default=False,
+    ),
+    recipe: str | None = options.value(
+        "NAME",
+        "Start from the settings, the features and the model of a recipe; list shows "
+        "them. Other flags change its settings.",
+        ("list", *completion.RECIPES),
+        default=None,
+    ),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
+    out: Path | None = typer.Option(None, help="Folder for metrics, ledger and checkpoints."),
+    resume: bool = typer.Option(False, "--resume", help="Continue from the checkpoint in --out."),
     as_json: options.Json = False,
     **flags: Any,
 ) -> None:
@@ -219,7 +198,8 @@ def train(
     if recipe == "list":
         _show_recipes(as_json=as_json)
         return
-    followed = _recipe(chosen.pop("recipe", None) if recipe is None else recipe)
+    named = chosen.pop("recipe", None) if recipe is None else recipe
+    followed = None if named is None else _recipe(str(named))
     experiment = experiment_of(chosen, followed)
     if out is not None and seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
@@ -265,13 +245,10 @@ def _from_file(path: Path | None) -> dict[str, Any]:
         raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({why})") from error
 
 
-def _recipe(name: object) -> "Recipe | None":
-    """The recipe of this name, if one was given."""
-    if name is None:
-        return None
+def _recipe(name: str) -> "Recipe":
     from prudent.lab.recipes import recipe_named
 
-    return recipe_named(str(name))
+    return recipe_named(name)
 
 
 def _show_recipes(*, as_json: bool) -> None:
@@ -292,10 +269,10 @@ def device_named(name: str) -> str:
 
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError
     except RuntimeError:
         raise ArgumentError("device", "cpu, cuda or cuda:N", got=name) from None
-    if device.type not in ("cpu", "cuda"):
-        raise ArgumentError("device", "cpu, cuda or cuda:N", got=name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ArgumentError("device", "cpu, because no CUDA device is available", got=name)
     return str(local_device(device))

@@ -2,7 +2,7 @@
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import typer
@@ -17,7 +17,6 @@ from prudent.lab.settings import WatchSettings
 
 if TYPE_CHECKING:
     from prudent.accounting import TrialCount
-    from prudent.lab.datasets import Dataset
     from prudent.lab.search import SettingSearch
     from prudent.training import Plan
 
@@ -30,53 +29,42 @@ _WATCHED = tuple(field.name for field in attrs.fields(WatchSettings))
 
 
 def tune(
-    search: Annotated[
-        list[str],
-        options.value(
-            "NAME=VALUES",
-            "A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
-            "repeated. Among lr, momentum, clip, fallback-scale, trim, trim-up, trim-down and "
-            "trim-most, which do not change the price.",
-        ),
-    ],
-    candidates: Annotated[
-        float, options.number("Expected number of candidates; their number if it is fixed.")
-    ] = 10.0,
-    distribution: Annotated[
-        Literal["geometric", "logarithmic", "poisson", "fixed"],
-        options.value(
-            "NAME",
-            "Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
-            "one, sometimes very many), poisson or fixed (dearer).",
-        ),
-    ] = "geometric",
-    held_out: Annotated[
-        float, options.number("Fraction of the training records that score candidates.")
-    ] = 0.1,
-    score_noise: Annotated[
-        float, options.number("Scale of the noise of a score, in records.")
-    ] = 10.0,
-    workers: Annotated[
-        int, options.whole_number("Number of processes that run candidates side by side.")
-    ] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    search: list[str] = options.value(
+        "NAME=VALUES",
+        "A setting to try, as lr=0.05:2:log, clip=0.1:4 or momentum=0,0.5,0.9; may be "
+        "repeated. Among lr, momentum, clip, fallback-scale, trim, trim-up, trim-down and "
+        "trim-most, which do not change the price.",
+    ),
+    candidates: float = options.number(
+        "Expected number of candidates; their number if it is fixed.", default=10.0
+    ),
+    distribution: Literal["geometric", "logarithmic", "poisson", "fixed"] = options.value(
+        "NAME",
+        "Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
+        "one, sometimes very many), poisson or fixed (dearer).",
+        default="geometric",
+    ),
+    held_out: float = options.number(
+        "Fraction of the training records that score candidates.", default=0.1
+    ),
+    score_noise: float = options.number("Scale of the noise of a score, in records.", default=10.0),
+    workers: int = options.whole_number(
+        "Number of processes that run candidates side by side.", default=1
+    ),
+    device: str = typer.Option("cpu", help="cpu, cuda or cuda:N."),
     ledger: options.Ledger = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the search: as secret as the data until it has ended."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the search in --out, at no further charge.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the price and the noise; train nothing.")
-    ] = False,
-    records: Annotated[
-        int | None,
-        options.whole_number(
-            "Number of training records, or people, for --dry-run without the data."
-        ),
-    ] = None,
+    out: Path | None = typer.Option(
+        None, help="Folder of the search: as secret as the data until it has ended."
+    ),
+    resume: bool = typer.Option(
+        False, "--resume", help="Continue the search in --out, at no further charge."
+    ),
+    dry_run: bool = typer.Option(
+        False, "--dry-run", help="Print the price and the noise; train nothing."
+    ),
+    records: int | None = options.whole_number(
+        "Number of training records, or people, for --dry-run without the data.", default=None
+    ),
     as_json: options.Json = False,
     **flags: Any,
 ) -> None:
@@ -108,10 +96,11 @@ def tune(
         _show_price(whole, whole.plan(records), as_json=as_json)
         return
     from prudent.lab.datasets import load
+    from prudent.training import accuracy
 
     place, data = device_named(device), load(whole.experiment.dataset)
     with only_elapsed():
-        plan = whole.plan(_count(whole, data))
+        plan = whole.plan(whole.count(data))
         if dry_run:
             _show_price(whole, plan, as_json=as_json)
             return
@@ -121,8 +110,6 @@ def tune(
             ledger,
             {"out": out, "resume": resume, "workers": workers},
         )
-    from prudent.training import accuracy
-
     right = None
     if best.setting is not None and not best.failed:
         right = accuracy(data.test_features, data.test_labels)(best.value)["accuracy"]
@@ -142,15 +129,6 @@ with_flags(
         "relation": "Which data sets are neighbours: zero-out or replace-one. \\[zero-out]",
     },
 )
-
-
-def _count(whole: "SettingSearch", data: "Dataset") -> int:
-    """The number of training records, or people."""
-    from prudent.lab.datasets import units
-    from prudent.records.people import people_in
-
-    unit, count = whole.experiment.unit, len(data.train_labels)
-    return count if unit is None else people_in(units(whole.experiment.dataset, unit), count)
 
 
 def _trials(name: str, candidates: float) -> "TrialCount":
@@ -216,14 +194,18 @@ def _tuned(
 
 def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
     """The price of the search and of one candidate, and dp_accounting's where it has one."""
+    from dp_accounting.rdp import RdpAccountant
+
     from prudent.accounting import epsilon_of
     from prudent.tune import price
 
     event, delta = whole.event(plan), whole.experiment.privacy.delta
+    training, peer = whole.trials.event(plan.event), RdpAccountant()  # of training alone
+    known = peer.supports(training)
     return {
         "epsilon": price(event, whole.trials, delta, plan.relation),
         "candidate_epsilon": epsilon_of(event, delta, plan.relation),
-        "peer_epsilon": _peer(whole, plan),
+        "peer_epsilon": float(peer.compose(training).get_epsilon(delta)) if known else None,
         "delta": delta,
         **_facts(whole, plan),
     }
@@ -238,16 +220,6 @@ def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
         "steps": plan.steps,
         "noise_multiplier": noise_of(plan),
     }
-
-
-def _peer(whole: "SettingSearch", plan: "Plan") -> float | None:
-    """The ε of dp_accounting's Rényi accountant, of training alone; None if it has no price."""
-    from dp_accounting.rdp import RdpAccountant
-
-    event, accountant = whole.trials.event(plan.event), RdpAccountant()
-    if not accountant.supports(event):
-        return None
-    return float(accountant.compose(event).get_epsilon(whole.experiment.privacy.delta))
 
 
 def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
@@ -281,9 +253,8 @@ def _show(
     folder = None if best.folder is None else str(best.folder)
     if as_json:
         setting = None if best.setting is None else dict(best.setting)
-        outcome = {"setting": setting, "score": best.score}
-        outcome |= {"accuracy": right, "failed": best.failed}
-        echo_json(outcome | price | {"folder": folder})
+        outcome = {"setting": setting, "score": best.score, "accuracy": right}
+        echo_json(outcome | {"failed": best.failed} | price | {"folder": folder})
         return
     if right is None:
         echo("best          none: every candidate failed, or their number was 0")

@@ -18,10 +18,9 @@ import numpy.typing as npt
 import torch
 
 from prudent._files import replacing
-from prudent.certify.codes import Codes, whole
 from prudent.certify.features import images
 from prudent.certify.features.resnet import FINE, Real, ResNet18Embedding, Whitened, roots
-from prudent.certify.landmarks import Crowding
+from prudent.certify.landmarks import Codes, Crowding, whole
 from prudent.lab.feature_files.glyphs import Hand, digits, glyphs
 from prudent.lab.feature_files.letters import turned
 from prudent.lab.recipes.random_images import draw

@@ -17,7 +17,7 @@ import attrs
 
 from prudent import _formats, _validate
 from prudent._files import settle
-from prudent.lab.paper.corruptions import written
+from prudent.lab.corruption import written
 
 SMALL = ".small.csv"
 ACCOUNTANTS = ("rdp", "pld")
@@ -92,15 +92,13 @@ class Results:
     readings: tuple[Reading, ...]  # the rows
     # Whether the runs were shortened, so that they are comparable only with each other.
     small: bool = False
-    _cells: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
-    _successes: dict[CellKey, Estimate] = attrs.field(init=False, repr=False, eq=False)
 
-    @_cells.default
-    def _(self) -> dict[CellKey, Estimate]:
+    @functools.cached_property
+    def _cells(self) -> dict[CellKey, Estimate]:
         return _estimates((reading, reading.accuracy) for reading in self.readings)
 
-    @_successes.default
-    def _(self) -> dict[CellKey, Estimate]:
+    @functools.cached_property
+    def _successes(self) -> dict[CellKey, Estimate]:
         return _estimates((reading, reading.success) for reading in self.readings)
 
     def cell(
@@ -117,10 +115,10 @@ class Results:
         """The columns that fill cells of a data set, in alphabetical order."""
         return sorted({key[2] for key in self._cells if key[0] == dataset})
 
-    def has_run(self, dataset: str, corrupt: str, column: str) -> bool:
-        """Whether there is any row of a method on a data set under a corruption."""
+    def of(self, dataset: str, corrupt: str, column: str) -> list[Reading]:
+        """The rows of a method on a data set under a corruption."""
         wanted = (dataset, corrupt, column)
-        return any((r.dataset, r.corrupt, r.column) == wanted for r in self.readings)
+        return [r for r in self.readings if (r.dataset, r.corrupt, r.column) == wanted]
 
     def runs(self) -> int:
         """The number of distinct runs among the rows."""
@@ -159,17 +157,15 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
             f"{path}: no such results. Without --results those that come with the package are "
             "shown; prudent paper table 1 --run makes new ones"
         )
-    with _formats.reading(path, "a results file"):
-        text = path.read_text("utf-8")
+    with _formats.reading(path, "a results file"), path.open(newline="", encoding="utf-8") as file:
+        text = file.read()
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        missing = set(COLUMNS) - set(reader.fieldnames or ())
+        rows = [(reader.line_num, row) for row in reader]
     if text and not text.endswith("\n"):
         raise ValueError(
             f"{path}: the last line is incomplete. Complete it, or delete it and run it again."
         )
-    with _formats.reading(path, "a results file"), path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        columns = set(reader.fieldnames or ())
-        rows = [(reader.line_num, row) for row in reader]
-    missing = set(COLUMNS) - {"success"} - columns
     if missing:
         raise ValueError(
             f"{path}: expected a results file with the columns {', '.join(COLUMNS)}; "
@@ -191,19 +187,17 @@ def read(path: Path, *, seeds: int | None = None) -> Results:
 
 def append(path: Path, readings: Iterable[Reading]) -> None:
     """Append rows to a results file; creates it if needed."""
-    before = path.read_text("utf-8") if path.exists() else ""
     path.parent.mkdir(parents=True, exist_ok=True)
-    columns = before.split("\n", 1)[0].split(",") if before else COLUMNS
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
-    if not before:
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    if not path.exists() or not path.stat().st_size:
         writer.writeheader()
     writer.writerows(attrs.asdict(reading) for reading in readings)
+    content = text.getvalue().encode()
     with path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         try:
-            written = file.write(text.getvalue().encode())
-            if written != len(text.getvalue().encode()):
+            if file.write(content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             settle(file)
         except OSError:
@@ -214,8 +208,7 @@ def append(path: Path, readings: Iterable[Reading]) -> None:
 def _reading(row: dict[str, str | None], place: str) -> Reading:
     values: dict[str, Any] = {}
     for name in COLUMNS:
-        text = row.get(name, "") if name == "success" else row[name]
-        if text is None:
+        if (text := row[name]) is None:
             raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
         if not text.isprintable() or "[" in text:
             raise ValueError(f"{place}: expected {name} in plain characters, got {text!r}.")

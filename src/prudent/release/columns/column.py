@@ -27,7 +27,7 @@ from prudent.release.lattice import (
     ends_in_steps,
     half_octaves,
     sum_of,
-    sum_of_squares,
+    sum_of_products,
 )
 
 PerUnit: TypeAlias = Literal["mean", "median", "min", "max", "sum", "count"] | int
@@ -279,6 +279,7 @@ class ArrayColumn:
         column = _array(values)
         if column is None:
             raise ArgumentError("values", "one-dimensional", shown="no array")
+        column = conversions.real(column)
         if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale
@@ -398,7 +399,7 @@ class ArrayColumn:
             origin - first,
             count=len(distances),
             total=sum_of(distances),
-            squares=sum_of_squares(distances),
+            squares=sum_of_products(distances, distances),
         )
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:

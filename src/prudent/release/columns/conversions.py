@@ -166,6 +166,17 @@ _FARTHEST = 10**9  # years or months that numpy converts to days without overflo
 _DAY = 86_400 * 10**6
 
 
+def real(values: Any) -> Any:
+    """Complex numbers of an array or a series as doubles, NaN where there is an imaginary part.
+
+    One complex record makes all of them complex, and must not change the others.
+    """
+    if values.dtype.kind != "c":
+        return values
+    numbers = np.asarray(values)
+    return np.where(numbers.imag == 0, numbers.real, np.nan)
+
+
 def scale_of_array(dtype: np.dtype[Any]) -> Scale:
     """The scale of an array: that of numbers for all types but integers, truth values and times."""
     if dtype.kind == "m":

@@ -17,7 +17,7 @@ No stored value makes a conversion to a number fail:
 import functools
 import math
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeAlias
 
 import ibis
@@ -223,6 +223,22 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
         whole = dtype.is_integer()
         found[name] = [value if value is None or not whole else int(value) for value in values]
     return found
+
+
+BATCH = 2**14
+"""Rows that are handed over at a time: with what is made of them they fit a processor's cache."""
+
+
+def handed_over(rows: ir.Table, size: int = BATCH) -> Iterable[Any]:
+    """The rows of a query in Arrow batches, as the engine hands them over: few are in memory."""
+    backend = rows.get_backend()
+    if rows.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
+        return rows.to_pyarrow().to_batches(max_chunksize=size)  # type: ignore[no-any-return]
+    if backend.name != "duckdb":
+        return rows.to_pyarrow_batches(chunk_size=size)  # type: ignore[no-any-return]
+    answer = backend.raw_sql(ibis.to_sql(rows))  # ibis calls this by a name that DuckDB deprecates
+    read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
+    return read(size)  # type: ignore[no-any-return]
 
 
 def plan(expression: ir.Expr) -> str:

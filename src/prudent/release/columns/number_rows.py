@@ -6,7 +6,7 @@ engine, as doubles, a batch at a time. A row that has no value in one of the col
 """
 
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ibis
@@ -18,24 +18,23 @@ from prudent.release.columns.dialects import (
     backend_name,
     double,
     exact,
+    handed_over,
     number_of,
     number_of_text,
     present,
     stored_literal,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
-from prudent.release.columns.queries import TableColumn
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.table_rows import group_key
 from prudent.release.lattice import FloatArray
 
 Term = Callable[[ir.Table], ir.Value]
 """What makes a column of doubles from a table: a function of one row."""
-
-_BATCH = 2**15
 
 
 class NumberRows:
@@ -70,7 +69,7 @@ class NumberRows:
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
-        for batch in _arrow_batches(rows):
+        for batch in handed_over(rows):
             columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
             yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
 
@@ -84,16 +83,6 @@ def _without_gaps(rows: ir.Table, names: Sequence[str]) -> ir.Table:
     if not names:
         return rows
     return rows.filter(*(present(rows[name]) for name in names))
-
-
-def _arrow_batches(rows: ir.Table) -> Iterable[Any]:
-    """The rows of a query, as the engine hands them over: few are in memory at a time."""
-    backend = rows.get_backend()
-    if backend.name != "duckdb" or rows.op().find(ibis.expr.operations.InMemoryTable):
-        return rows.to_pyarrow_batches(chunk_size=_BATCH)  # type: ignore[no-any-return]
-    answer = backend.raw_sql(ibis.to_sql(rows))  # ibis calls this by a name that DuckDB deprecates
-    read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
-    return read(_BATCH)  # type: ignore[no-any-return]
 
 
 class NumberTable:

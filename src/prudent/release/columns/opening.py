@@ -211,7 +211,7 @@ def open_private_groups(
     Args:
         source: See `open_column`; not an array.
         column: See `open_column`; None if only records are counted: each row then has the value 1.
-        by: The column with the group of each row: texts, integers, dates or truth values. A text
+        by: The column with the group of each row: texts, numbers, dates or truth values. A text
             that is not valid in the encoding of its engine, or holds a zero byte, is in no group,
             nor is an integer beyond 64 bits with a sign, nor a date that Python cannot hold.
         unit: See `open_column`; a unit is in the group that holds most of its rows (the first in
@@ -226,15 +226,7 @@ def open_private_groups(
     if column is None:
         options["kind"] = "rows"
     asked = Asked(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
-    opened = open_rows(asked)
-    for name, key in zip(asked.keys, opened.keys, strict=True):
-        if key.dtype.is_floating():
-            raise ArgumentError(
-                "by",
-                "a column of texts, integers, dates or truth values",
-                shown=f"{name!r} of type {key.dtype}",
-            )
-    return PrivateGroups(opened)
+    return PrivateGroups(open_rows(asked))
 
 
 Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]

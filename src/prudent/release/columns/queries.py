@@ -1,81 +1,27 @@
-"""A column inside a query engine: the queries it runs, and how it finds a window of ranks.
+"""Questions to a query engine about a column: each makes a query of a table and a few numbers."""
 
-The engine is asked for counts, sums and the few values near a rank. A window of ranks is found by
-narrowing. The engine draws and sorts a random sample, whose quantiles suggest a bracket of values
-around the ranks. A count over all rows gives the ranks that the bracket holds, and then the engine
-groups the rows inside by value. The sample affects only the amount of work: the answer is exact
-whatever sample is drawn. The sample is drawn once per column, and the last windows are cached:
-
-| statistic of more than `FEW` records | queries, each a pass over the column |
-| --- | --- |
-| quantile | count, sample, count below, window: 4 |
-| interquartile range | count, sample, and twice count below, window: 6 |
-| trimmed mean, a small trim | count, sample, window, count below, window, sum: 6 |
-| mode of numbers, or of a public list of up to 200 categories | 1 |
-| mode of any categories | 1, and 1 more after the test has passed |
-| sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | the same, of both columns at once: 3 |
-| all of them with bounds, proportion | 1 |
-| any of these but a mode, of up to 200 groups | as many, of all groups at once (`asking`) |
-
-With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
-point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
-all points if hardly any value does. All other answers have at most the rows of a window, or
-`QUANTILES` rows.
-"""
-
-import itertools
 import math
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
-import numpy as np
-import numpy.typing as npt
 
-from prudent._validate import ArgumentError
-from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import (
-    PublicValue,
     backend_name,
     call,
     double,
-    encoding,
-    image,
     legible,
     limb_bits,
     stored_literal,
-    typed,
 )
-from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.together.asking import (
-    Asked,
-    Given,
-    Share,
-    answer,
-    joint,
-    keys_of,
-    number,
-    whole,
-)
-from prudent.release.columns.together.turns import ask
+from prudent.release.columns.together.asking import Given, joint, keys_of, number, whole
 from prudent.release.columns.units import members_of
-from prudent.release.failures import withheld
-from prudent.release.lattice import (
-    HALVES_PER_LOG,
-    RAISED_SHIFT,
-    TINY,
-    FloatArray,
-    IntArray,
-    Lattice,
-    about,
-    ends_in_steps,
-    limbs,
-    lowered,
-)
+from prudent.release.lattice import HALVES_PER_LOG, RAISED_SHIFT, TINY, Lattice, limbs
+
+QUANTILES = 2**9
+"""Quantiles of the sample that are fetched; they widen a bracket by at most 0.4 %."""
 
 
 def how_many(rows: ir.Table) -> ir.Expr:
@@ -315,276 +261,13 @@ def numbers_of(lattice: Lattice) -> dict[str, float]:
     """The numbers of a lattice that a question takes."""
     ends = {"first": float(lattice.low), "last": float(lattice.high)}
     values = {"least": lattice.value(lattice.low), "largest": lattice.value(lattice.high)}
-    return ends | values | _scaling(lattice)
+    return ends | values | scaling(lattice)
 
 
-def _scaling(lattice: Lattice) -> dict[str, float]:
+def scaling(lattice: Lattice) -> dict[str, float]:
     """What a value is multiplied with, and the size below which that might underflow."""
     tiny = math.ldexp(1.0, max(lattice.exponent - 60, -1070)) if lattice.exponent > 0 else 0.0
     return {"factor": math.ldexp(1.0, -lattice.exponent), "tiny": tiny}
-
-
-SAMPLE = 2**18
-"""Rows sampled to suggest a bracket: their quantiles err by at most 0.5 % of the ranks."""
-
-QUANTILES = 2**9
-"""Quantiles of the sample that are fetched; they widen a bracket by at most 0.4 %."""
-
-FEW = 2**18
-"""The number of rows up to which the engine groups and sorts without narrowing."""
-
-_SLACK = 5 * 0.5 / math.sqrt(SAMPLE)  # five standard deviations of a sample quantile's rank
-_AT_ONCE = 200  # counts per query
-
-
-class TableColumn:
-    """A column of an ibis table, one row per value; see `Column`."""
-
-    def __init__(
-        self,
-        rows: ir.Table,
-        dtype: dt.DataType | None = None,
-        *,
-        scale: Scale = NUMBER,
-        contribution: Contribution | None = None,
-        share: Share | None = None,
-        size: Callable[[], int] | None = None,
-        owner: object = None,
-    ) -> None:
-        """Wrap a table whose column `value` has a value in every row.
-
-        Args:
-            rows: The table. Strings are stored as bytes; see
-                `prudent.release.columns.dialects.exact`.
-            dtype: The type in which values are displayed; None means their type in `rows`.
-            scale: The unit of the numbers, if they are numbers.
-            contribution: What one unit contributes; None means that every row is a unit.
-            share: Which rows of a table that has other columns as well, or that the engine keeps;
-                None if it is this table.
-            size: Returns the number of values, where one query counts those of all groups; None
-                if it is asked for.
-            owner: An object to keep alive as long as this column, such as the open source.
-        """
-        self._rows = rows
-        self._type = rows.value.type() if dtype is None else dtype
-        self._scale = scale
-        self._contribution = Contribution() if contribution is None else contribution
-        self._share = Share(rows) if share is None else share
-        self._size = size
-        self._owner = owner
-        self._count: int | None = None
-        self._quantiles: FloatArray | None = None  # of the sample
-        # Two, because a trimmed mean reads the ends of both its windows again.
-        self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
-        self._below: dict[float, int] = {}
-        self._last_clipped: tuple[Any, Callable[..., ir.Expr], tuple[int, int, int]] | None = None
-
-    @property
-    def rows(self) -> ir.Table:
-        """The table, with a column `value` that has a value in every row."""
-        return self._rows
-
-    @property
-    def share(self) -> Share:
-        """Which rows of a table that others may share."""
-        return self._share
-
-    @property
-    def dtype(self) -> dt.DataType:
-        """The type in which values are displayed."""
-        return self._type
-
-    @property
-    def scale(self) -> Scale:
-        """See `Column`."""
-        return self._scale
-
-    @property
-    def contribution(self) -> Contribution:
-        """See `Column`."""
-        return self._contribution
-
-    def count(self) -> int:
-        """See `Column`."""
-        # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
-        if self._count is None:
-            self._count = int(self._ask(how_many)) if self._size is None else self._size()
-        return self._count
-
-    def order_statistics(self, first: int, last: int) -> FloatArray:
-        """See `Column`. Ranks that no record has are asked for as well, in as many queries."""
-        asked, first, last = (first, last), max(first, 1), min(last, self.count())
-        for known, start, values in self._windows:
-            # Not a whole window again: of few records, those of two quantiles are the same.
-            if asked[0] == asked[1] and known[0] <= asked[0] <= known[1]:
-                return values[first - start : last - start + 1].copy()
-        low, high = self._suggested(first, last)
-        below = int(self.counts_below(np.array([low]))[0]) if low > -math.inf else 0
-        if below >= first:  # the bracket from the sample starts too high
-            low, below = -math.inf, 0
-        window = self._window(low, high, first - below, last - below)
-        if len(window) < last - first + 1:  # the bracket ends too low
-            window = self._window(low, math.inf, first - below, last - below)
-        self._windows.append((asked, first, window))
-        return window.copy()
-
-    def counts_below(self, edges: FloatArray) -> IntArray:
-        """See `Column`. Edges at which values were clipped just before are not asked for again."""
-        if all(edge in self._below for edge in edges.tolist()):
-            return np.array([self._below[edge] for edge in edges.tolist()], np.int64)
-        found: list[int] = []
-        for start in range(0, len(edges), _AT_ONCE):
-            some = edges[start : start + _AT_ONCE].tolist()
-            given = {f"edge_{place}": edge for place, edge in enumerate(some)}
-            counts = self._ask(how_many_below, **given)
-            records = dict(zip(counts["edge"], counts["records"], strict=True))
-            found.extend(itertools.accumulate(records.get(place, 0) for place in range(len(some))))
-        return np.array(found, np.int64)
-
-    def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
-        """See `Column`."""
-        first, last = max(first, 1), min(last, self.count())
-        low, high = 0.0, 0.0  # without a rank between them the same query is asked all the same
-        if first <= last:
-            low = self.order_statistics(first, first)[0]
-            high = self.order_statistics(last, last)[0]
-        low_step, high_step = (int(step) for step in lattice.steps([low, high]))
-        farthest = max(-lattice.low, lattice.high)
-        ends = {"low": float(low), "high": float(high)}
-        row = self._ask(sums_between, **ends, farthest=farthest, **numbers_of(lattice))
-        found = only(row)
-        if first > last:
-            return 0
-        at_low = found["at_most_low"] - first + 1
-        at_high = last - first + 1 - at_low - found["inside"]
-        total = joined(found, "part", limb_bits(self._rows))
-        return int(total + at_low * low_step + at_high * high_step)
-
-    def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
-        """See `Column`."""
-        return self._clipped(clipped_sums, low, high, lattice)[1]
-
-    def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
-        """See `Column`."""
-        count, total, squares = self._clipped(clipped_squares, low, high, lattice)
-        return about(origin, count=count, total=total, squares=squares)
-
-    def _clipped(
-        self, question: Callable[..., ir.Expr], low: float, high: float, lattice: Lattice
-    ) -> tuple[int, int, int]:
-        """Count, sum and perhaps sum of squares of clipped steps.
-
-        The last answer is kept, with the counts that came along.
-        """
-        known, asked = self._last_clipped, (low, high, lattice)
-        if known is not None and known[0] == asked and question in (clipped_sums, known[1]):
-            return known[2]
-        first, last = ends_in_steps(lattice, low, high)
-        # Values beyond the lattice are at its ends; in steps they may be too large for an integer.
-        least, largest = lattice.value(lattice.low), lattice.value(lattice.high)
-        half = math.ldexp(0.5, lattice.exponent)  # within it they are rounded to an end
-        low = least if low < least - half else low
-        high = largest if high >= largest + half else high
-        squared = question is clipped_squares
-        middle = (first + last) // 2 if squared else 0
-        given = {"middle": float(middle)} if squared else {}
-        farthest = max(middle - first, last - middle, 1)
-        given |= {"low": float(low), "high": float(high)} | _scaling(lattice)
-        found = only(self._ask(question, farthest=farthest, **given))
-        count, below = found["records"], found["below"]
-        beyond = (first, below), (last, count - below - found["inside"])  # at the ends
-        self._count = count
-        self._below = {low: below, math.nextafter(high, math.inf): below + found["inside"]}
-        bits = limb_bits(self._rows, factors=2 if squared else 1)
-        total, squares = joined(found, "part", bits), joined(found, "product", bits, squares=True)
-        total += sum(records * (step - middle) for step, records in beyond)
-        squares += sum(records * (step - middle) ** 2 for step, records in beyond)
-        # of distances from the middle, moved to steps
-        squares = about(-middle, count=count, total=total, squares=squares)
-        sums = count, total + count * middle, squares
-        self._last_clipped = asked, question, sums
-        return sums
-
-    def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
-        """See `Column`."""
-        points = self._ask(fullest_points, within=within, **numbers_of(lattice))
-        found = _arrays(points, by="step")
-        return found["step"].astype(np.int64), found["records"].astype(np.int64)
-
-    def half_octaves(self) -> tuple[IntArray, IntArray]:
-        """See `Column`."""
-        found = self._ask(sizes_of_half_octaves)
-        raised = np.array(found["raised"], np.float64)
-        records = np.array(found["records"], np.int64)
-        self._count = int(records.sum())
-        places, where = np.unique(lowered(raised), return_inverse=True)
-        counts = np.zeros(len(places), np.int64)
-        np.add.at(counts, where, records)
-        return places, counts
-
-    def leaders(self) -> Leaders:
-        """See `Column`."""
-        found = _arrays(self._ask(two_largest_groups), by="place")
-        (most, fewer), (first, second) = (
-            [*found[name].tolist(), 0, 0][:2] for name in ("records", "position")
-        )
-        return Leaders(most, fewer, fewer > 0 and second < first)
-
-    def most_frequent(self) -> Any:
-        """See `Column`."""
-        found = self._ask(largest_group)["value"]
-        return withheld(self._image, found[0]) if found else None
-
-    def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
-        """See `Column`."""
-        if self.typed(categories) != list(categories):
-            # Ties are broken by order, and the order of strings is not that of other types.
-            raise ArgumentError("categories", f"of type {self._type}", got=categories)
-        found: list[int] = []
-        for start in range(0, len(categories), _AT_ONCE):
-            row = self._ask(how_many_of_each, categories=categories[start : start + _AT_ONCE])
-            found.extend(value for (value,) in row.values())
-        return np.array(found, np.int64)
-
-    def distinct(self) -> int:
-        """See `Column`."""
-        return int(self._ask(how_many_different))
-
-    def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
-        """Convert public values, perhaps given as strings, to the type of this column."""
-        return [typed(value, self._type, "categories") for value in values]
-
-    def _image(self, found: Any) -> Any:
-        return image(found, self._type, encoding(self._rows))
-
-    def _ask(self, question: Callable[..., ir.Expr], **given: Any) -> Any:
-        """Run a query, perhaps together with other columns, and return the engine's answer."""
-        return ask([Asked(self, question, given)], answer)[0]
-
-    def _suggested(self, first: int, last: int) -> tuple[float, float]:
-        """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
-        if (count := self.count()) <= FEW:
-            return -math.inf, math.inf
-        if self._quantiles is None:
-            found = self._ask(sample_quantiles, share=SAMPLE / count)
-            self._quantiles = _arrays(found, by="value")["value"].astype(np.float64)
-        quantiles = self._quantiles
-        # A fraction k / len(quantiles) of the sample is at or below the k-th quantile, k >= 1.
-        low = math.floor((first / count - _SLACK) * len(quantiles))
-        high = math.ceil((last / count + _SLACK) * len(quantiles))
-        return (
-            float(quantiles[low - 1]) if low > 0 else -math.inf,
-            float(quantiles[high - 1]) if high < len(quantiles) else math.inf,
-        )
-
-    def _window(self, low: float, high: float, first: int, last: int) -> FloatArray:
-        """The values of ranks first..last among those in [low, high], as far as they exist."""
-        ranks = {"first": float(first), "last": float(last)}
-        values = self._ask(near_ranks, low=float(low), high=float(high), **ranks)
-        found = _arrays(values, by="upto")  # in the query Spark would compute it twice
-        ends, records = found["upto"].astype(np.int64), found["records"].astype(np.int64)
-        repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
-        return np.repeat(found["value"].astype(np.float64), repeats)
 
 
 @joint
@@ -595,33 +278,3 @@ def sample_quantiles(rows: ir.Table, *, share: Given) -> ir.Expr:
     part = ibis.ntile(QUANTILES).over(ibis.window(group_by=keys, order_by=sample.value))
     parts = sample.mutate(part=part).group_by([*keys, "part"])
     return parts.aggregate(value=lambda t: t.value.max()).select(*keys, "value")
-
-
-def only(found: dict[str, list[Any]]) -> dict[str, int]:
-    """The one row of an answer, with 0 for NULL; a column without records may have no row."""
-    return {name: (values or [0])[0] or 0 for name, values in found.items()}
-
-
-def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[Any]]:
-    """The columns of an answer, its rows in the order of one of them."""
-    columns = {name: np.array(values) for name, values in found.items()}
-    order = np.argsort(columns[by], kind="stable")
-    return {name: column[order] for name, column in columns.items()}
-
-
-def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False) -> int:
-    """The number of which an answer has the limbs, or the products of limbs, of one kind.
-
-    Args:
-        found: Sums by names: a kind, and the places of the limbs that were multiplied.
-        kind: The kind of the limbs.
-        bits: The number of bits of a limb.
-        squares: Whether limbs of one number were multiplied, each pair of different ones once.
-    """
-    total = 0
-    for name, value in found.items():
-        own, *places = name.split("_")
-        if own == kind:
-            twice = squares and len(set(places)) > 1
-            total += int(value) << (sum(map(int, places)) * bits + twice)
-    return total

@@ -278,7 +278,7 @@ def _untyped(frame: Any, names: list[Any]) -> list[Any]:
 
     def is_typed(dtype: Any) -> bool:
         own = type(dtype).__name__
-        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufMm")
+        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufcMm")
 
     return [name for name in names if not is_typed(frame[name].dtype)]
 
@@ -293,7 +293,7 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
             {
                 str(name): pyarrow.array(map(conversions.text, frame[name]), "large_string")
                 if name in untyped
-                else pyarrow.Array.from_pandas(frame[name])
+                else pyarrow.Array.from_pandas(conversions.real(frame[name]))
                 for name in kept
             }
         )
@@ -465,9 +465,10 @@ def _header(path: str, delimiter: str) -> tuple[str, ...]:
     names = [] if line.count('"') % 2 else next(csv.reader([line], delimiter=delimiter), [])
     if not names or len(set(names)) < len(names):
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
-    if len(names) == 1 and (other := next((sign for sign in ";,\t|" if sign in names[0]), None)):
+    if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):
         raise SourceError(
-            f"Expected columns separated by {delimiter!r} in {path!r}, got {other!r} in its first "
-            "line. A .csv file has commas, a .tsv file tabs."
+            f"Expected names separated by {delimiter!r} in the first line of {path!r}, got "
+            f"{other[0]!r} between them. Save it with commas, or give a frame in its place: "
+            f"pandas.read_csv(path, sep={other[0]!r}), with decimal=',' where numbers have commas."
         )
     return tuple(names)

@@ -27,7 +27,7 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.kinds.sets import SetColumn
-from prudent.release.columns.queries import TableColumn, sizes_of_groups
+from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
@@ -38,6 +38,7 @@ from prudent.release.columns.row_values.expressions import (
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.together.asking import Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
@@ -54,7 +55,6 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Binary,
 )
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
-_NUMBERS = ("value", "other")
 _NAME = re.compile(r"[\w ]+")  # of a column; other texts may be expressions
 _IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
@@ -279,7 +279,7 @@ def open_rows(asked: Asked) -> Opened:
     keys = tuple(group_key(rows, name, opened) for name in asked.keys)
     chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
     rows = rows.select(**chosen)
-    rows = rows.filter(*(present(rows[name], numbers=name in _NUMBERS) for name in chosen))
+    rows = rows.filter(*(present(rows[name], numbers=name != "unit") for name in chosen))
     single = isinstance(asked.by, str)
     return Opened(rows, value.type(), scales, contribution, keys, single, opened)
 
@@ -327,6 +327,13 @@ def _named(rows: ir.Table, text: str, argument: str) -> Any:
     return total_value(parse_value(text, argument)(rows), rows, argument)
 
 
+def _one_zero(column: Any) -> Any:
+    """A column of categories in which -0.0 and 0.0 are one, displayed as 0.0."""
+    if not column.type().is_floating():
+        return column
+    return ibis.ifelse(column == 0, ibis.literal(0.0).cast(column.type()), column)
+
+
 def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     """Return how a column of groups is stored; dates as numbers, the infinite ones in no group.
 
@@ -345,11 +352,9 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
                 shown=f"{text!r} of type {dtype}",
                 hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
             )
-        return (
-            GroupKey(number_of(column, DATE), dtype, DATE)
-            if dtype.is_date()
-            else GroupKey(column, dtype)
-        )
+        if dtype.is_date():
+            return GroupKey(number_of(column, DATE), dtype, DATE)
+        return GroupKey(_one_zero(column), dtype)
     name, unit = period
     _validate.one_of(rows.columns, by=name)
     column, dtype = rows[name], rows[name].type()
@@ -396,9 +401,7 @@ def _value(
                 shown=f"{name!r} of type {dtype}",
                 hint="Make one of these of it, in an ibis table.",
             )
-        if dtype.is_floating():  # makes -0.0 and 0.0 one category, displayed as 0.0
-            return ibis.ifelse(column == 0, ibis.literal(0.0).cast(dtype), column), None
-        return column, None
+        return _one_zero(column), None
     if name in opened.text or (dtype.is_string() and opened.text and name not in rows.columns):
         usual = TRUTH if asked.kind == "truth" else NUMBER
         scale = usual if asked.read_as is None else Scale.named(asked.read_as)

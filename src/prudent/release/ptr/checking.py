@@ -1,5 +1,6 @@
 """Check a margin of your own on small data sets, and put a statistic on the lattice."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -84,16 +85,11 @@ def check_margin(
             "size", f"small: {_MOST_RECORDS:,} records in all data sets together", got=size
         )
     checked = 0
-    layer: list[tuple[int, ...]] = [()]
-    for _ in range(size):
-        following = [(*places, new) for places in layer for new in range(len(domain))]
-        for places in layer:
-            data = [domain[place] for place in places]
+    for count in range(size):
+        for data in itertools.combinations_with_replacement(domain, count):
             for added in domain:
-                _check_pair(statistic, margin, propose, data, [*data, added])
+                _check_pair(statistic, margin, propose, list(data), [*data, added])
                 checked += 1
-        # Data sets are kept sorted, so each is visited once.
-        layer = [places for places in following if list(places) == sorted(places)]
     return checked
 
 

@@ -117,13 +117,13 @@ def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
     try:
         exact = Fraction(str(p)) if isinstance(p, float) else Fraction(p)
     except Exception:  # whatever an object raises that is no number
-        exact = Fraction(0)
+        exact = Fraction(-1)
     if not 0 < exact <= 1 or exact.denominator > _LARGEST_DENOMINATOR:
+        hint = "The least value is minus the largest of the negated column." if exact == 0 else ""
+        if 1 < exact <= 100:
+            hint = f"For {nearest(float(exact), 6)} % give {nearest(float(exact) / 100, 6)}."
         raise ArgumentError(
-            name,
-            "in (0, 1], a fraction with at most six decimals",
-            got=p,
-            hint="The minimum is minus the maximum of the negated column.",
+            name, "in (0, 1], a fraction with at most six decimals", got=p, hint=hint
         )
     return exact
 

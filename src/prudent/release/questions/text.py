@@ -60,7 +60,7 @@ def refused(text: str, why: str, hint: str = "") -> ArgumentError:
     """The error of a question that has no private answer, with the nearest one that has."""
     return ArgumentError(
         "query",
-        "SELECT of aggregates FROM a table, or two that are joined",
+        "to select aggregates from a table, or from two that are joined",
         got=text,
         why=why,
         hint=hint or f"Aggregates that can be asked: {_ALLOWED}.",

@@ -140,13 +140,8 @@ def _check_categories(categories: Sequence[Hashable], records: Column) -> None:
         raise _validate.ArgumentError(
             "categories", "a list of one or more texts, numbers or dates", got=categories
         )
-    if hasattr(records, "typed") and records.typed(categories) != list(categories):
-        raise _validate.ArgumentError(
-            "categories",
-            "of the type of the column",
-            got=categories,
-            why="an order of texts is not that of numbers",
-        )
+    if hasattr(records, "listed"):
+        records.listed(categories)
 
 
 _MOST_TRIMMED = 2**48  # records; larger than any table, and small enough that ranks fit 64 bits

@@ -18,15 +18,13 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.budget.charging import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.opacus_names import answering_opacus
-from prudent.training.adapters.private import Preparation, make_ready, prepare
+from prudent.training.adapters.private import Preparation, Wanted, answering_opacus, prepare
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
-from prudent.training.plan import Plan
+from prudent.training.plan import RELEASED, HeldOut, Plan, Watch
 from prudent.training.sampling import PoissonLoader
-from prudent.training.watch import RELEASED, HeldOut, Watch
 
 Module = TypeVar("Module", bound=LightningModule)
 
@@ -111,18 +109,20 @@ def make_private(
             first step, if a callback or a scheduler monitors what training has logged.
     """
     model = module if model is None else model
-    make_ready(model, fix=fix)
     preparation = prepare(
+        model,
         loader,
-        epsilon=epsilon,
-        delta=delta if plan is None else None,
-        epochs=epochs,
-        clip=clip,
-        aggregation=aggregation,
-        bands=bands,
+        Wanted(
+            epsilon=epsilon,
+            delta=delta if plan is None else None,
+            epochs=epochs,
+            clip=clip,
+            aggregation=aggregation,
+            bands=bands,
+            watch=watch,
+            held_out=held_out,
+        ),
         plan=plan,
-        watch=watch,
-        held_out=held_out,
         held_out_set=held_out_set,
         held_out_loss=held_out_loss,
         held_out_unit=held_out_unit,
@@ -130,10 +130,11 @@ def make_private(
         max_physical_batch=max_physical_batch,
         example=example,
         unit=Unit.given(unit, records_per_person, per_unit),
+        fix=fix,
         key=key,
         ledger=ledger,
     )
-    run = _Run(preparation, model, delta)
+    run = _Run(preparation, delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
     specialise(
         module,
@@ -146,19 +147,12 @@ def make_private(
 
 @attrs.define
 class _Run:
-    """A private run of a module.
+    """A private run of a module."""
 
-    Attributes:
-        preparation: What the run will be.
-        model: The model whose forward passes are captured.
-        delta: The δ at which ε is logged.
-        optimizer: The private optimizer, once the trainer has asked for one. Another `fit` gets the
-            same, so that no step is forgotten and no noise repeated.
-    """
-
-    preparation: Preparation
-    model: nn.Module
-    delta: float | None
+    preparation: Preparation  # what the run will be
+    delta: float | None  # the δ at which ε is logged
+    # The private optimizer, once the trainer has asked for one. Another `fit` gets the same, so
+    # that no step is forgotten and no noise repeated.
     optimizer: PrivateOptimizer | None = None
 
     def watch(self, losses: torch.Tensor) -> None:
@@ -175,7 +169,7 @@ class _Run:
                 "configure_optimizers", "to return one optimizer", shown=str(len(optimizers))
             )
         if self.optimizer is None:
-            self.optimizer = self.preparation.optimizer(self.model, optimizers[0])
+            self.optimizer = self.preparation.optimizer(optimizers[0])
         else:
             self.optimizer.wrap(optimizers[0])
         return _mapped(configuration, lambda _: self.optimizer, self.optimizer)

@@ -1,8 +1,9 @@
 """Private training in a loop of your own: the model, optimizer and loader of `make_private`."""
 
+import functools
 import sys
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import attrs
 import torch
@@ -14,20 +15,68 @@ from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.charging import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.opacus_names import answering_opacus
 from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
 from prudent.training.aggregation import Aggregation, Sum
-from prudent.training.checking.mending import mend, refuse_untrainable
-from prudent.training.evaluation.held_out import HeldOutRecords
+from prudent.training.checking.check import mend, refuse_untrainable
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, Plan, Watch
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
-from prudent.training.watch import HeldOut, Watch
 
 Model = TypeVar("Model", bound=nn.Module)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_OPACUS = {
+    "module": "model",
+    "data_loader": "loader",
+    "target_epsilon": "epsilon",
+    "target_delta": "delta",
+    "max_grad_norm": "clip=…, or aggregation=prudent.Sum(clip=…, noise_multiplier=1.0)",
+    "noise_multiplier": "plan=prudent.Plan(sampling_rate=…, steps=…, "
+    "aggregation=prudent.Sum(clip=…, noise_multiplier=…)); without a plan, epsilon, delta and "
+    "epochs determine the noise",
+    "poisson_sampling": "nothing: batches are always Poisson samples, which the price assumes",
+    "sample_rate": "sampling_rate of a plan; without one, the batch size divided by the records",
+    "expected_batch_size": "expected_batch of a plan; without one, the loader's batch_size",
+    "clipping": "aggregation; gradients are clipped as a whole (flat)",
+    "max_physical_batch_size": "max_physical_batch",
+    "batch_first": "nothing: records are on the first axis",
+    "criterion": "nothing: the loss stays in your loop",
+    "grad_sample_mode": "nothing: norms come from book-keeping, without stored gradients",
+    "noise_generator": "key; the default comes from the operating system",
+    "secure_mode": "nothing: noise always comes from a ChaCha20 keystream",
+    "accountant": "nothing: optimizer.plan.epsilon(delta, accountant=…) prices by any accountant",
+}
+
+
+def answering_opacus(**own: str | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A decorator of functions that answer the names of Opacus with their own.
+
+    Args:
+        own: The answers of this function where they are not the usual ones; None for an argument
+            that it has in common with Opacus.
+    """
+    table = {name: ours for name, ours in (_OPACUS | own).items() if ours is not None}
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def answering(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            foreign = [name for name in kwargs if name in table]
+            if foreign:
+                answers = "".join(f"\n  instead of {name}: {table[name]}" for name in foreign)
+                raise TypeError(
+                    f"{function.__qualname__.removesuffix('.__init__')} has other names for what "
+                    f"Opacus calls {', '.join(foreign)}:{answers}"
+                )
+            return function(*args, **kwargs)
+
+        return answering
+
+    return decorate
 
 
 @answering_opacus()
@@ -107,7 +156,7 @@ def make_private(
         records_per_person: As for `fit`.
         per_unit: As for `fit`.
         fix: Replace layers that mix records, such as batch normalisation, by others where that is
-            possible (`prudent.training.checking.mending`), and print each replacement. Parameters
+            possible (`prudent.training.checking.check`), and print each replacement. Parameters
             stay the same objects.
         key: The key of the noise and the draws; a new one from the operating system unless given.
             Never use a key twice.
@@ -145,18 +194,20 @@ def make_private(
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
-    make_ready(model, fix=fix)
     preparation = prepare(
+        model,
         loader,
-        epsilon=epsilon,
-        delta=delta,
-        epochs=epochs,
-        clip=clip,
-        aggregation=aggregation,
-        bands=bands,
+        Wanted(
+            epsilon=epsilon,
+            delta=delta,
+            epochs=epochs,
+            clip=clip,
+            aggregation=aggregation,
+            bands=bands,
+            watch=watch,
+            held_out=held_out,
+        ),
         plan=plan,
-        watch=watch,
-        held_out=held_out,
         held_out_set=held_out_set,
         held_out_loss=held_out_loss,
         held_out_unit=held_out_unit,
@@ -164,38 +215,84 @@ def make_private(
         max_physical_batch=max_physical_batch,
         example=example,
         unit=Unit.given(unit, records_per_person, per_unit),
+        fix=fix,
         key=key,
         ledger=ledger,
     )
-    return model, preparation.optimizer(model, optimizer), preparation.loader
+    return model, preparation.optimizer(optimizer), preparation.loader
+
+
+@attrs.frozen(kw_only=True)
+class Wanted:
+    """What a plan is to be, where none is given; None: nothing is said of it."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+    epochs: int | None = None
+    clip: float | None = None
+    aggregation: Aggregation | None = None
+    bands: int | None = None
+    watch: Watch | None = None
+    held_out: HeldOut | None = None
+
+    def refuse_beside_plan(self) -> None:
+        """Raise an error for what a plan prescribes itself."""
+        for name, value in attrs.asdict(self, recurse=False).items():
+            if value is not None:
+                raise ArgumentError(name, "None with a plan, which prescribes it", got=value)
+
+    def in_epochs(self, batch: int, count: int, batches: int) -> Plan:
+        """The plan for epochs of so many batches, of an expected size, of `count` records."""
+        for name in ("epsilon", "delta", "epochs"):
+            if getattr(self, name) is None:
+                raise ArgumentError(
+                    name,
+                    "to be given",
+                    got=None,
+                    why="epsilon, delta and epochs are all needed, unless there is a plan",
+                )
+        if self.aggregation is not None and self.clip is not None:
+            raise ArgumentError(
+                "clip", "None with an aggregation, which has its own", got=self.clip
+            )
+        steps = _validate.count(1, epochs=self.epochs) * batches
+        clip = 1.0 if self.clip is None else self.clip
+        public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
+        return self.plan(min(1.0, batch / count), steps, clip, **public)
+
+    def plan(self, rate: float, steps: int, clip: float, **more: Any) -> Plan:
+        """The plan with the least noise for (ε, δ); the clip is that of a sum."""
+        assert self.epsilon is not None
+        assert self.delta is not None
+        return Plan(
+            sampling_rate=rate,
+            steps=steps,
+            aggregation=self.aggregation or Sum(clip=clip, noise_multiplier=1.0),
+            bands=1 if self.bands is None else self.bands,
+            watch=self.watch,
+            held_out=self.held_out,
+            **more,
+        ).calibrate(epsilon=_validate.positive(epsilon=self.epsilon), delta=self.delta)
 
 
 @attrs.frozen
 class Preparation:
-    """What `make_private` knows before there is an optimizer.
+    """What `make_private` knows before there is an optimizer."""
 
-    Attributes:
-        charge: What the run is charged to, with its plan, calibrated.
-        loader: The private loader.
-        reduction: How the loss combines the records of a batch.
-        physical_batch: Largest number of records whose activations are in memory.
-        key: The key of the noise and the draws.
-        held_out: The held-out records, if the plan releases something of them.
-    """
+    model: nn.Module
+    charge: RunCharge  # what the run is charged to, with its plan, calibrated
+    loader: PoissonLoader  # the private loader
+    reduction: Reduction  # how the loss combines the records of a batch
+    physical_batch: int | None  # largest number of records whose activations are in memory
+    key: Key  # the key of the noise and the draws
+    held_out: HeldOutRecords | None  # if the plan releases something of them
 
-    charge: RunCharge
-    loader: PoissonLoader
-    reduction: Reduction
-    physical_batch: int | None
-    key: Key
-    held_out: HeldOutRecords | None
-
-    def optimizer(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
+    def optimizer(self, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
         """The private optimizer; call it once, because a second one would repeat its noise."""
         return PrivateOptimizer(
             optimizer,
             self.charge,
-            model,
+            self.model,
             self.loader,
             reduction=self.reduction,
             physical_batch=self.physical_batch,
@@ -204,26 +301,12 @@ class Preparation:
         )
 
 
-def make_ready(model: nn.Module, *, fix: bool) -> None:
-    """Refuse a model that cannot be trained, after mending what can be mended if asked to."""
-    check_capturable(model)
-    for done in mend(model) if _validate.flag(fix=fix) else ():
-        print(done, file=sys.stderr)
-    refuse_untrainable(model)
-
-
 def prepare(
+    model: nn.Module,
     loader: DataLoader[Any],
+    wanted: Wanted,
     *,
-    epsilon: float | None,
-    delta: float | None,
-    epochs: int | None,
-    clip: float | None,
-    aggregation: Aggregation | None,
-    bands: int | None,
     plan: Plan | None,
-    watch: Watch | None,
-    held_out: HeldOut | None,
     held_out_set: Any,
     held_out_loss: Loss | None,
     held_out_unit: Any,
@@ -231,53 +314,46 @@ def prepare(
     max_physical_batch: int | None,
     example: Any,
     unit: Unit | None,
+    fix: bool,
     key: Key | None,
     ledger: LedgerLike | None,
 ) -> Preparation:
-    """Check the arguments of `make_private`, find the noise and replace the loader."""
+    """Check the arguments of `make_private`, mend the model, find the noise, make the loader."""
+    check_capturable(model)
+    for done in mend(model) if _validate.flag(fix=fix) else ():
+        print(done, file=sys.stderr)
+    refuse_untrainable(model)
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)
     records = len(loader.dataset)  # type: ignore[arg-type]
     people = None if unit is None else unit.people(loader.dataset, records)
     count = records if people is None else len(people)
-    given: Any = {
-        "epsilon": epsilon,
-        "delta": delta,
-        "epochs": epochs,
-        "clip": clip,
-        "aggregation": aggregation,
-        "bands": bands,
-        "watch": watch,
-        "held_out": held_out,
-    }
     if plan is None:
-        batches = len(loader)
-        if people is not None:
-            assert loader.batch_size is not None
-            batches = -(-count // loader.batch_size)
-        plan = _calibrated(loader.batch_size, count, batches, **given)
+        assert loader.batch_size is not None
+        batches = len(loader) if people is None else -(-count // loader.batch_size)
+        plan = wanted.in_epochs(loader.batch_size, count, batches)
     else:
-        _refuse_with_plan(**given)
+        wanted.refuse_beside_plan()
         batches = max(1, round(1 / plan.sampling_rate))
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
     protected = "record" if unit is None else unit.protected
-    charge = RunCharge(ledger, plan, delta, protected=protected)
+    charge = RunCharge(ledger, plan, wanted.delta, protected=protected)
     key = given_or_random(key)
-    sampler = PoissonSampler(count, plan.turn_rate, key=key, bands=plan.bands)
     return Preparation(
+        model,
         charge,
         PoissonLoader(
             loader,
-            sampler,
+            PoissonSampler(count, plan.turn_rate, key=key, bands=plan.bands),
             batches,
             example,
             charge.pay,
             charge.priced,
             unit,
             people,
-            partial(getattr, charge, "taken"),
+            functools.partial(getattr, charge, "taken"),
         ),
         Reduction(loss_reduction),
         max_physical_batch,
@@ -293,49 +369,3 @@ def prepare(
             batch=max_physical_batch,
         ),
     )
-
-
-def _calibrated(
-    batch: int | None,
-    count: int,
-    batches: int,
-    epsilon: float | None,
-    delta: float | None,
-    epochs: int | None,
-    clip: float | None,
-    aggregation: Aggregation | None,
-    bands: int | None,
-    watch: Watch | None,
-    held_out: HeldOut | None,
-) -> Plan:
-    """The plan with the least noise for (ε, δ) over this many epochs of so many batches."""
-    if epsilon is None or delta is None or epochs is None:
-        given = {"epsilon": epsilon, "delta": delta, "epochs": epochs}
-        missing = [name for name, value in given.items() if value is None]
-        raise ArgumentError(
-            missing[0],
-            "to be given",
-            got=None,
-            why="epsilon, delta and epochs are all needed, unless there is a plan",
-        )
-    if aggregation is None:
-        aggregation = Sum(clip=1.0 if clip is None else clip, noise_multiplier=1.0)
-    elif clip is not None:
-        raise ArgumentError("clip", "None with an aggregation, which has its own", got=clip)
-    assert batch is not None
-    return Plan(
-        sampling_rate=min(1.0, batch / count),
-        steps=_validate.count(1, epochs=epochs) * batches,
-        aggregation=aggregation,
-        expected_batch=min(batch, count),
-        relation=ZERO_OUT,
-        bands=1 if bands is None else bands,
-        watch=watch,
-        held_out=held_out,
-    ).calibrate(epsilon=epsilon, delta=delta)
-
-
-def _refuse_with_plan(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ArgumentError(name, "None with a plan, which prescribes it", got=value)

@@ -12,7 +12,6 @@ from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
-from prudent.training.evaluation.held_out import HeldOutRecords
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
@@ -20,12 +19,16 @@ from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader
 from prudent.training.step import Step, StepOutcome
 
 _RELEASED: dict[str, dict[str, int]] = {}
 """Steps of each run that this process knows of, by the random name of the optimizer that took
 them."""
+
+_TESTED: dict[str, set[int]] = {}
+"""Numbers of steps of each run after which its held-out records were used."""
 
 
 class PrivateOptimizer(torch.optim.Optimizer):
@@ -180,7 +183,11 @@ class PrivateOptimizer(torch.optim.Optimizer):
         if watch is not None and outcome is not None and (self.steps - 1) % watch.loss_every == 0:
             noise = watch.deviation(self._release.expected_batch)
             shown |= {"train_loss": float(outcome.watched), "train_loss_noise": noise}
-        if held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps):
+        due = held_out is not None and held_out.settings.is_due(self.steps, self.plan.steps)
+        # Two optimizers of a run with bands may arrive at one step, which is paid for once.
+        tested = _TESTED.setdefault(self._charge.name, set())
+        if held_out is not None and due and self.steps not in tested:
+            tested.add(self.steps)
             shown |= held_out.release(self._release, self._key)
         return shown
 
@@ -203,6 +210,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             "plan": repr(self.plan),
             "run": self._charge.name,
             "steps": dict(self._released),
+            "tested": sorted(_TESTED.get(self._charge.name, ())),
             "trim": self._release.trim.clone(),
             "optimizer": self.original_optimizer.state_dict(),
         }
@@ -229,6 +237,8 @@ class PrivateOptimizer(torch.optim.Optimizer):
         known = _RELEASED.setdefault(run, {})
         for name, taken in (*own.items(), *state_dict["steps"].items()):
             known[name] = max(known.get(name, 0), int(taken))
+        own_tests = _TESTED.get(self._charge.name, set())
+        _TESTED.setdefault(run, set()).update(own_tests, state_dict["tested"])
         self._charge.resume(run)
         self._release.state.load_state_dict({"trim": state_dict["trim"], "taken": self.steps})
         self._count()

@@ -53,19 +53,12 @@ class LossKind(Choice):
 
 @attrs.frozen
 class Finding:
-    """One finding of a check.
+    """One finding of a check."""
 
-    Attributes:
-        severity: What it means for private training.
-        where: The layer, parameter or function concerned.
-        problem: What was found.
-        fix: What to do about it.
-    """
-
-    severity: Severity
-    where: str
-    problem: str
-    fix: str
+    severity: Severity  # what it means for private training
+    where: str  # the layer, parameter or function concerned
+    problem: str  # what was found
+    fix: str  # what to do about it
 
     def __str__(self) -> str:
         return f"[{self.severity.value}] {self.where}: {self.problem}\n    Fix: {self.fix}"
@@ -73,23 +66,14 @@ class Finding:
 
 @attrs.define
 class Subject:
-    """A model, a loss and public records.
+    """A model, a loss and public records."""
 
-    Attributes:
-        model: The model, which is never run: only copies of it are.
-        loss: The loss.
-        inputs: Inputs of the records.
-        targets: Targets of the records.
-        records: Number of records.
-        kind: What the loss returns, as far as it is known.
-    """
-
-    model: nn.Module
+    model: nn.Module  # the model, which is never run: only copies of it are
     loss: BatchLoss
-    inputs: Any
-    targets: Any
-    records: int
-    kind: LossKind | None = None
+    inputs: Any  # inputs of the records
+    targets: Any  # targets of the records
+    records: int  # number of records
+    kind: LossKind | None = None  # what the loss returns, as far as it is known
 
     def outputs(self) -> Any:
         """The outputs of the model for all records at once."""

@@ -6,12 +6,17 @@ sequence of torch's operations on plain tensors. This sequence is recorded while
 lines of a Python function, and run in its place when batches of the same shape come again. The
 numbers are the same, also those of dropout on a GPU: torch's default generator draws them in order.
 
+Most recorded operations only say how memory is looked at, and the host would take longer for them
+than the device for all others. So a program keeps none of them: whatever reads a tensor gets it by
+one `as_strided` of the memory it lies in. Nor does it keep what nobody reads, what was computed
+before, or what depends on no argument.
+
 A program contains no branch, so a function that reads values is not recorded.
 """
 
 import functools
-from collections.abc import Callable, Hashable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,12 +36,14 @@ _MOST = 8
 _NEAR = 0.05  # of the length of a tensor; some kernels add in any order, of short numbers
 _MASKS = torch.bool, torch.uint8
 _READS = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
+_SHAPED = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full")
+_CONSTANT, _REPEATED = 1 << 20, 1 << 24  # bytes of a result that is kept instead of computed again
 
 
 def kept_whole(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """A function that launches kernels of its own, which recorded programs call as one operation.
 
-    All tensors are positional arguments, or results.
+    All tensors are positional arguments, or results, and it changes none that it is given.
     """
 
     @functools.wraps(function)
@@ -50,6 +57,79 @@ def kept_whole(function: Callable[Arguments, Answer]) -> Callable[Arguments, Ans
         return result
 
     return call
+
+
+def operation(
+    name: str, schema: str | None = None, *, like: Callable[Arguments, Answer]
+) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """As `kept_whole`, for a function that traced programs keep as one operation of torch as well.
+
+    torch's way to such an operation takes the host longer than most kernels take, so only a traced
+    program goes it.
+
+    Args:
+        name: The name of the operation.
+        schema: Its schema, for versions of torch that cannot derive it.
+        like: Returns empty tensors like the results.
+    """
+
+    def made(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        registered = torch.library.custom_op(name, function, mutates_args=(), schema=schema)
+        registered.register_fake(like)
+        whole = kept_whole(function)
+
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+            mode = current_dispatch_mode()
+            direct = mode is None or isinstance(mode, Recording)
+            answer: Answer = (whole if direct else registered)(*args, **kwargs)
+            return answer
+
+        return call
+
+    return made
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies: the name of the tensor whose memory it is, and how it looks at it."""
+
+    base: str
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+class _Call(NamedTuple):
+    """A recorded call, with places for tensors."""
+
+    function: Any
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    results: list[str]
+    is_one: bool  # a tensor, not a sequence of results
+    is_pure: bool  # the same whenever it is called, and changes nothing
+    bytes: int  # of its results
+
+    def reads(self) -> list[str]:
+        """The tensors whose memory it reads."""
+        return [place.base for place in _places([self.args, self.kwargs])]
+
+
+def _places(tree: Any) -> Iterator[_Place]:
+    if isinstance(tree, _Place):
+        yield tree
+    elif isinstance(tree, (list, dict)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from _places(item)
+
+
+def _renamed(tree: Any, names: dict[str, str]) -> Any:
+    if isinstance(tree, _Place):
+        return tree._replace(base=names.get(tree.base, tree.base))
+    if isinstance(tree, dict):
+        return {key: _renamed(item, names) for key, item in tree.items()}
+    return [_renamed(item, names) for item in tree] if type(tree) is list else tree
 
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -68,14 +148,19 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, leaves: list[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.is_straight = True
-        self._names: Any = WeakIdKeyDictionary()
-        self._known: dict[str, Any] = {}
-        self._lines: list[tuple[list[str], str, list[str]]] = []  # results, call, what it reads
+        self._where: Any = WeakIdKeyDictionary()  # the places of tensors
+        self._own: dict[str, _Place] = {}  # those of tensors that are no views of others
+        self._root: dict[str, str] = {}  # whose memory a view of another type is
+        self._known: dict[str, Any] = {}  # constants
+        self._numbers: list[tuple[Tensor, int]] = []  # those on the host, which could be changed
+        self._fixed: dict[str, Any] = {}  # results that depend on no argument
+        self._written: set[str] = set()
+        self._calls: list[_Call] = []
         self._count = 0
-        self._arguments = [f"a{place}" for place in range(len(leaves))]
-        for name, leaf in zip(self._arguments, leaves, strict=True):
+        self._leaves = {f"a{place}": leaf for place, leaf in enumerate(leaves)}
+        for name, leaf in self._leaves.items():
             if isinstance(leaf, Tensor):
-                self._names[leaf] = name
+                self._put(leaf, name)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -97,73 +182,211 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if reads or leaves or not plain:  # on the host, code that is not recorded may go on
             self.is_straight = False
-        self.add(func, args, kwargs, result)
+        self.add(func, args, kwargs, result, writes=func._schema.is_mutable)
         return result
 
-    def add(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Record a call."""
-        reads: list[str] = []
-        written = [self._text(arg, reads) for arg in args]
-        written += [f"{name}={self._text(arg, reads)}" for name, arg in kwargs.items()]
-        call = f"{self._constant(getattr(function, '_op', function))}({', '.join(written)})"
-        if isinstance(result, (tuple, list)):
-            names = [self._bound(each) for each in result]
-            self._lines.append((names, call, reads))
-        elif isinstance(result, Tensor) and result not in self._names:
-            self._lines.append(([self._bound(result)], f"({call},)", reads))
-        else:
-            self._lines.append(([], call, reads))
+    def add(
+        self, function: Any, args: Any, kwargs: Any, result: Any, *, writes: bool = False
+    ) -> None:
+        """Record a call; `writes` if it may change the tensors that it is given."""
+        made = list(result) if isinstance(result, (tuple, list)) else [result]
+        tensors = [each for each in made if isinstance(each, Tensor)]
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        call = _Call(
+            getattr(function, "_op", function),
+            function.__name__.split(".")[0],
+            self._placed(list(args)),
+            {name: self._placed(arg) for name, arg in kwargs.items()},
+            [f"v{self._count + place}" for place in range(len(made))],
+            isinstance(result, Tensor),
+            not (writes or torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())),
+            sum(each.nbytes for each in tensors),
+        )
+        if writes:
+            self._written.update(self._root.get(name, name) for name in call.reads())
+            if any(self._where[one] != _place(one, self._where[one].base) for one in given):
+                self.is_straight = False  # a tensor was resized
+        elif tensors and all(self._looks_at(each, given) for each in tensors):
+            return
+        self._count += len(made)
+        for name, each in zip(call.results, made, strict=True):
+            if isinstance(each, Tensor) and each not in self._where:
+                self._put(each, name)
+                for other in given:
+                    if _share(each, other):
+                        below = self._where[other].base
+                        self._root[name] = self._root.get(below, below)
+        self._calls.append(call)
+        if call.is_pure and call.bytes <= _CONSTANT and self._is_fixed(call):
+            self._fixed.update(zip(call.results, made, strict=True))
 
     def program(self, result: Any) -> Program:
         """The function of the leaves that repeats all calls and returns the same tree."""
         leaves, structure = pytree.tree_flatten(result)
-        kept: list[str] = []
-        answer = f"return [{', '.join(self._text(leaf, kept) for leaf in leaves)}]"
-        last = {
-            name: number
-            for number, (names, _, reads) in enumerate(self._lines)
-            for name in (*names, *reads)
-        }
-        lines = [f"def program({', '.join(self._arguments)}):"]
-        for number, (names, call, reads) in enumerate(self._lines):
-            lines.append(f" {', '.join(names)}{', = ' if names else ''}{call}")
-            over = {name for name in (*names, *reads) if last[name] == number and name[0] == "v"}
-            if over := over.difference(kept):
-                lines.append(f" del {', '.join(sorted(over))}")
-        space = dict(self._known)
-        exec("\n".join([*lines, f" {answer}"]), space)
-        run = space["program"]
+        answer = [self._placed(leaf) for leaf in leaves]
+        text = _Text(self._own, self._known)
+        for call in self._useful({place.base for place in _places(answer)}):
+            text.add(call)
+        for place, leaf in zip(answer, leaves, strict=True):
+            given = isinstance(place, _Place) and place.base in self._leaves
+            text.answer(place, alias=given and leaf is not self._leaves[place.base])
+        exec(text.function(list(self._leaves)), self._known)
+        run, numbers = self._known["program"], self._numbers
 
         def repeat(leaves: list[Any]) -> Any:
+            if any(number._version != version for number, version in numbers):
+                return NotImplemented
             device = next(leaf.device.type for leaf in leaves if isinstance(leaf, Tensor))
             with torch.no_grad(), torch.autocast(device, enabled=False):
                 return pytree.tree_unflatten(run(*leaves), structure)
 
         return repeat
 
-    def _bound(self, result: Any) -> str:
-        """A name for a result of an operation."""
-        self._count += 1
-        name = f"v{self._count}"
-        if isinstance(result, Tensor) and result not in self._names:
-            self._names[result] = name
-        return name
+    def _useful(self, kept: set[str]) -> list[_Call]:
+        """The calls without those that give a constant, the same again, or what nobody reads."""
+        calls: list[_Call] = []
+        same: dict[str, str] = {}
+        seen: dict[Any, _Call] = {}
+        for call in self._calls:
+            call = call._replace(args=_renamed(call.args, same), kwargs=_renamed(call.kwargs, same))
+            reads = call.reads()
+            calm = call.is_pure and self._written.isdisjoint(
+                self._root.get(name, name) for name in (*reads, *call.results)
+            )
+            if calm and kept.isdisjoint(call.results) and "empty" not in call.name:
+                known = call.name in _SHAPED or all(name in self._known for name in reads)
+                if known and all(name in self._fixed for name in call.results):
+                    self._known |= {name: self._fixed[name] for name in call.results}
+                    continue
+                near = call.bytes <= _REPEATED or all(name in self._leaves for name in reads)
+                key = id(call.function), repr((call.args, call.kwargs))
+                if near and key in seen:
+                    same |= dict(zip(call.results, seen[key].results, strict=True))
+                    continue
+                seen[key] = call
+            calls.append(call)
+        useful, needed = [], set(kept)
+        for call in reversed(calls):
+            if not (call.is_pure and needed.isdisjoint(call.results)):
+                useful.append(call)
+                needed.update(call.reads())
+        return useful[::-1]
 
-    def _text(self, value: Any, reads: list[str]) -> str:
-        """How a program writes a value: the name of a tensor, or the value itself."""
+    def _is_fixed(self, call: _Call) -> bool:
+        """Whether a result depends on no argument: on shapes alone, or numbers on the host."""
+        if call.name in _SHAPED:
+            return True
+        reads = [name for name in call.reads() if name not in self._fixed]
+        numbers = [self._known[name] for name in reads if name in self._known]
+        if len(numbers) < len(reads) or any(each.ndim or each.is_cuda for each in numbers):
+            return False
+        self._numbers += [(number, number._version) for number in numbers]
+        return True
+
+    def _placed(self, value: Any) -> Any:
+        """A tree with places for its tensors."""
         if isinstance(value, Tensor):
-            name = self._names.get(value)
-            if name is None:
-                return self._constant(value)  # made before, or by no operation: the same again
-            if name[0] == "v":
-                reads.append(name)
-            return str(name)
+            if value not in self._where:  # made before, or by no operation: the same again
+                name = f"k{id(value)}"
+                self._put(value, name)
+                self._known[name] = value
+            return self._where[value]
         if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-            items = [self._text(item, reads) for item in value]
-            return f"[{', '.join(items)}]"
+            return [self._placed(item) for item in value]
+        return value
+
+    def _put(self, tensor: Tensor, name: str) -> None:
+        self._own[name] = self._where[tensor] = _place(tensor, name)
+
+    def _looks_at(self, result: Tensor, given: list[Tensor]) -> bool:
+        """Whether a result is only another view of something given, whose place it then gets."""
+        for other in given:
+            if _share(result, other) and result.dtype == other.dtype and not _is_odd(result, other):
+                self._where[result] = _place(result, self._where[other].base)
+                return True
+        return False
+
+
+def _place(tensor: Tensor, base: str) -> _Place:
+    return _Place(base, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+
+
+def _is_odd(*tensors: Tensor) -> bool:
+    """Whether numbers are read with another sign than they have in memory."""
+    return any(tensor.is_conj() or tensor.is_neg() for tensor in tensors)
+
+
+class _Text:
+    """Writes calls as the lines of a function.
+
+    Args:
+        own: The places of tensors that are no views of others.
+        known: The constants, by their names; more are added.
+    """
+
+    def __init__(self, own: dict[str, _Place], known: dict[str, Any]) -> None:
+        self._own, self._known = own, known
+        self._known["view"] = torch.as_strided
+        self._lines: list[tuple[list[str], str, list[str]]] = []  # results, call, what it reads
+        self._answer: list[str] = []
+        self._views: dict[_Place, str] = {}
+
+    def add(self, call: _Call) -> None:
+        """Write a call."""
+        reads: list[str] = []
+        written = [self._of(arg, reads) for arg in call.args]
+        written += [f"{name}={self._of(arg, reads)}" for name, arg in call.kwargs.items()]
+        text = f"{self._constant(call.function)}({', '.join(written)})"
+        self._lines.append((call.results, f"({text},)" if call.is_one else text, reads))
+
+    def answer(self, value: Any, *, alias: bool) -> None:
+        """Write what the function returns next; as a tensor of its own, if it is an alias."""
+        self._answer.append(self._view(value) if alias else self._of(value, []))
+
+    def function(self, arguments: list[str]) -> str:
+        """The source of the function, which forgets what is not needed any more."""
+        last = {
+            name: number
+            for number, (names, _, reads) in enumerate(self._lines)
+            for name in (*names, *reads)
+            if name[0] in "vw" and name not in self._answer and name not in self._known
+        }
+        lines = [f"def program({', '.join(arguments)}):"]
+        for number, (names, call, reads) in enumerate(self._lines):
+            lines.append(f" {', '.join(names)}{', = ' if names else ''}{call}")
+            if over := sorted({n for n in (*names, *reads) if last.get(n) == number}):
+                lines.append(f" del {', '.join(over)}")
+        return "\n".join([*lines, f" return [{', '.join(self._answer)}]"])
+
+    def _of(self, value: Any, reads: list[str]) -> str:
+        """How a program writes a value: the name of a tensor, or the value itself."""
+        if isinstance(value, _Place):
+            name = value.base if value == self._own[value.base] else self._view(value)
+            reads.append(name)
+            return name
+        if type(value) is list:
+            return f"[{', '.join(self._of(item, reads) for item in value)}]"
         if value is None or type(value) in (bool, int):
             return repr(value)
         return self._constant(value)
+
+    def _view(self, place: _Place) -> str:
+        if place not in self._views:
+            self._views[place] = name = f"w{len(self._views)}"
+            base, size, stride, offset = place
+            if base in self._known:
+                self._known[name] = self._known[base].as_strided(size, stride, offset)
+            else:
+                # What is given may begin elsewhere in its memory the next time.
+                begin = f"{offset}"
+                if base[0] == "a":
+                    begin = f"{base}.storage_offset() + {offset - self._own[base].offset}"
+                self._lines.append(([name], f"(view({base}, {size}, {stride}, {begin}),)", [base]))
+        return self._views[place]
 
     def _constant(self, value: Any) -> str:
         name = f"k{id(value)}"
@@ -206,12 +429,14 @@ class Recorded:
             self._programs[key], result = self._recorded(leaves, arguments)
             return result
         program = self._programs.get(key)
-        if program is None:
-            return self._function(*arguments)
-        if calls == 3 and not self._is_right(program, leaves, arguments):
+        if program is not None and calls == 3 and not self._is_right(program, leaves, arguments):
+            program = None
+        result = NotImplemented if program is None else program(leaves)
+        if result is not NotImplemented:
+            return result
+        if key in self._programs:
             self._programs[key] = None
-            return self._function(*arguments)
-        return program(leaves)
+        return self._function(*arguments)
 
     def _recorded(
         self, leaves: list[Any], arguments: tuple[Any, ...]

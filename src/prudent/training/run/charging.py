@@ -12,7 +12,7 @@ from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import receipt_of
-from prudent.receipts.model_card import ModelCard
+from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
 from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.plan import Plan
@@ -27,24 +27,16 @@ class RunCharge:
     depend on the data, and a ledger that admits the first steps but not the last would leave an
     unfinished model. The run is recognised in the ledger by its random name, so a resumed run is
     charged once, wherever it was killed.
-
-    Attributes:
-        ledger: The ledger; None: nothing is charged.
-        plan: The plan, shortened to what its own budget covers.
-        delta: The δ at which the run is priced; None: that of the ledger.
-        name: A random public name of the run, which its checkpoints hold.
-        resumed: Whether the run may have been charged before.
-        taken: Number of steps taken so far, for people to read.
-        protected: What neighbours differ in: a record, or a person.
     """
 
-    ledger: LedgerLike | None
-    plan: Plan
-    delta: float | None = None
+    ledger: LedgerLike | None  # the ledger; None: nothing is charged
+    plan: Plan  # the plan, shortened to what its own budget covers
+    delta: float | None = None  # the δ at which the run is priced; None: that of the ledger
+    # A random public name of the run, which its checkpoints hold.
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
-    resumed: bool = False
-    taken: int = 0
-    protected: str = "record"
+    resumed: bool = False  # whether the run may have been charged before
+    taken: int = 0  # number of steps taken so far, for people to read
+    protected: str = "record"  # what neighbours differ in: a record, or a person
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
     _noted: list[Any] = attrs.field(factory=list, init=False)
 

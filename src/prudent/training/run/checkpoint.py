@@ -139,19 +139,12 @@ def _paid(folder: Path, run: str) -> Path:
 
 
 class Paid(NamedTuple):
-    """What `paid.json` records of a run.
+    """What `paid.json` records of a run."""
 
-    Attributes:
-        steps: The number of charged steps.
-        event: Their privacy event.
-        relation: The neighbouring relation of the plan.
-        renewals: How often the run has drawn a new key, which ends what older checkpoints prove.
-    """
-
-    steps: int
-    event: dp.DpEvent
-    relation: Relation
-    renewals: int
+    steps: int  # the number of charged steps
+    event: dp.DpEvent  # their privacy event
+    relation: Relation  # the neighbouring relation of the plan
+    renewals: int  # how often the run has drawn a new key, which ends what older checkpoints prove
 
 
 def charged(folder: Path, run: str = "") -> Paid | None:

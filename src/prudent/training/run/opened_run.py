@@ -1,5 +1,6 @@
 """A run in its folder: locked, restored, paid for before every portion of steps, and saved."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -7,39 +8,46 @@ from typing import Self
 
 import attrs
 import torch
+from scipy import stats
 
 from prudent._files import held
+from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
-from prudent.training.evaluation.best_model import BestModel
+from prudent._warning import warn
+from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
+from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import load_checkpoint, save_checkpoint
-from prudent.training.run.metrics import Metrics, Recorder
-from prudent.training.run.pass_watch import EARLY_LOOKS, PassWatch
+from prudent.training.run.metrics import BestModel, Metrics, Recorder
 from prudent.training.run.reporting import Reporting
 from prudent.training.run.resuming import PaidSteps
 from prudent.training.run.training_run import TrainingRun
 
+_FAIR = 0.2
+"""A test that passes this often would be worth its price."""
+
+_RARE = 0.05
+_SURPRISE = 1e-3
+_EARLY_LOOKS = frozenset({50, 200, 1000})
+"""Steps after which to look even if no evaluation is due."""
+
+_ADVICE = (
+    'The section "Choosing clip, propose and trim" of the training guide says how to choose them '
+    "from public data."
+)
+
 
 @attrs.define
 class OpenedRun:
-    """A run whose folder is locked until it is closed. To iterate over its metrics is to train.
-
-    Attributes:
-        run: The run.
-        charge: What is paid for it.
-        reporting: What it evaluates, shows and writes.
-        paid: The record of the steps that are paid for, in the folder.
-        watch: Warns of a test that hardly ever passes, in the first process.
-        step: Number of steps taken.
-        best: Follows what decides when the run stops and which model it returns.
-    """
+    """A run whose folder is locked until it is closed. To iterate over its metrics is to train."""
 
     run: TrainingRun
-    charge: RunCharge
-    reporting: Reporting
-    paid: PaidSteps
-    watch: PassWatch
-    step: int = 0
+    charge: RunCharge  # what is paid for it
+    reporting: Reporting  # what it evaluates, shows and writes
+    paid: PaidSteps  # the record of the steps that are paid for, in the folder
+    watch: "PassWatch"  # warns of a test that hardly ever passes, in the first process
+    step: int = 0  # number of steps taken
+    # Follows what decides when the run stops and which model it returns.
     best: BestModel | None = None
 
     @classmethod
@@ -99,7 +107,7 @@ class OpenedRun:
                     return
                 for step in self._take(stop):
                     recorder.advance()
-                    if step in EARLY_LOOKS or step == stop:
+                    if step in _EARLY_LOOKS or step == stop:
                         self.watch.after(step, run.passes)
                 shown, private = self._evaluated(), reporting.private_diagnostics
                 shown |= run.tested_on_held_out()
@@ -121,8 +129,7 @@ class OpenedRun:
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
-        if (form := self.run.records.form()) is not None:
-            self.run.step.rehearse(form)
+        self.run.step.rehearse(self.run.records.form())
         device = self.run.execution.device
         rehearse = getattr(self.reporting.evaluate, "rehearse", None)
         if self.run.held_out is not None:
@@ -211,3 +218,62 @@ def _between(start: int, end: int, every: int, marks: Collection[int] = ()) -> l
         return [start]
     multiples = range(start + every - start % every, end, every)
     return sorted({start, end, *multiples, *(mark for mark in marks if start < mark < end)})
+
+
+@attrs.define
+class PassWatch:
+    """Says once, early, that the test of a plan hardly ever passes, and what to change.
+
+    A run whose test fails pays for the test and gets what DP-SGD gives for less. Branches are
+    released, so the messages reveal nothing else.
+    """
+
+    plan: Plan
+    expected_batch: float  # the public batch size
+    said: bool = False  # whether it was said already
+
+    def before(self) -> None:
+        """Warn if no data could pass the test often. Nothing is charged yet."""
+        rule = self.plan.aggregation
+        if self.said or not isinstance(rule, ProposeTestRelease):
+            return
+        most = self._most(rule)
+        chance = rule.test.tail(rule.threshold - most)
+        if chance < _RARE:
+            self._say(
+                f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
+                f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
+                f"largest number of trimmed gradients in batches of {exact(self.expected_batch)}. "
+                f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
+                "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
+                "test that fails. "
+            )
+
+    def after(self, steps: int, passes: float) -> None:
+        """Warn if the test passed in too few of the steps so far."""
+        rule = self.plan.aggregation
+        if self.said or not isinstance(rule, ProposeTestRelease) or passes > _RARE * steps:
+            return
+        if stats.binom.cdf(passes, steps, _FAIR) < _SURPRISE:
+            allowed = max(0, self._most(rule) - math.ceil(rule.threshold))
+            self._say(
+                f"The test passed in {passes:.0f} of the first {steps} steps; all others were "
+                f"released with the full noise, which prudent.Sum does for less. A test passes "
+                f"when fewer than about {allowed} of {self.expected_batch:g} gradients are longer "
+                f"than propose * clip = {rule.proposal:g}. Raise clip or propose, allow a larger "
+                "trim, or use a test of a smaller scale. "
+            )
+
+    def _most(self, rule: ProposeTestRelease) -> int:
+        """The largest number of gradients that the plan ever trims."""
+        trim = rule.trim
+        share = 1.0
+        if isinstance(trim, AdaptiveTrim):
+            share = trim.most
+        elif isinstance(trim, FixedTrim):
+            share = trim.share
+        return math.floor(share * self.expected_batch)
+
+    def _say(self, sentence: str) -> None:
+        self.said = True
+        warn(sentence + _ADVICE)

@@ -23,7 +23,7 @@ from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import People, PeopleReader, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader, checked
-from prudent.records.seeds import Seeds
+from prudent.records.seeds import PUBLIC, Seeds
 from prudent.training.chunk import Chunk
 from prudent.training.parallel.processes import Processes
 from prudent.training.run.execution import Execution
@@ -31,42 +31,26 @@ from prudent.training.sampling import Batch, PoissonSampler
 
 
 class ReadRequest(NamedTuple):
-    """What to read for one physical batch.
+    """What to read for one physical batch."""
 
-    Attributes:
-        ids: Ids of records, one per row; or of people.
-        valid: False for padding, which is not read.
-        seeds: Seeds of the random numbers that are drawn while a record is read.
-    """
-
-    ids: list[int]
-    valid: list[bool]
-    seeds: Seeds
+    ids: list[int]  # ids of records, one per row; or of people
+    valid: list[bool]  # False for padding, which is not read
+    seeds: Seeds  # seeds of the random numbers that are drawn while a record is read
 
 
 class ReadBatch(NamedTuple):
-    """A physical batch as it was read, on the host.
+    """A physical batch as it was read, on the host."""
 
-    Attributes:
-        inputs: The inputs, a tree of tensors.
-        targets: The targets, likewise; of people a pair of them and of the shares of all slots.
-        readable: False for padding and for records, or people, that count as absent.
-    """
-
-    inputs: Any
-    targets: Any
-    readable: Tensor
+    inputs: Any  # the inputs, a tree of tensors
+    targets: Any  # the targets, likewise; of people a pair of them and of the shares of all slots
+    readable: Tensor  # False for padding and for records, or people, that count as absent
 
 
 @attrs.frozen
 class _ReadBatches:
-    """Physical batches by request; in the form of a data set of batches.
+    """Physical batches by request; in the form of a data set of batches."""
 
-    Attributes:
-        reader: Reads the records.
-    """
-
-    reader: RecordReader | PeopleReader
+    reader: RecordReader | PeopleReader  # reads the records
 
     def __getitem__(self, request: ReadRequest) -> ReadBatch | None:
         """The batch that was asked for; None if none of many records has the form."""
@@ -81,19 +65,12 @@ class _ReadBatches:
 
 @attrs.frozen(kw_only=True)
 class ItemLoader:
-    """Reads the batches of a run ahead of time and places them on the device.
+    """Reads the batches of a run ahead of time and places them on the device."""
 
-    Attributes:
-        reader: Reads the records, or people.
-        device: Where batches are needed; those for a GPU are copied from pinned memory.
-        workers: Processes that read; 0: this one reads when a batch is needed.
-        prefetch: Physical batches that each worker reads ahead.
-    """
-
-    reader: RecordReader | PeopleReader
-    device: torch.device
-    workers: int = 0
-    prefetch: int = 2
+    reader: RecordReader | PeopleReader  # reads the records, or people
+    device: torch.device  # where batches are needed; those for a GPU are copied from pinned memory
+    workers: int = 0  # processes that read; 0: this one reads when a batch is needed
+    prefetch: int = 2  # physical batches that each worker reads ahead
 
     def batches(
         self, sampler: PoissonSampler, steps: range, *, recompute: bool
@@ -164,23 +141,15 @@ Gather = Callable[[Tensor], tuple[Any, Any]]
 
 @attrs.frozen(kw_only=True)
 class RunRecords:
-    """The records of a run: tensors on the device, or items that are read on the host.
+    """The records of a run: tensors on the device, or items that are read on the host."""
 
-    Attributes:
-        count: Number of records in all processes, or of people.
-        device: Where batches are needed.
-        fingerprint: Returns the fingerprint of the records, which it computes once.
-        gather: Reads a batch of this process from tensors on the device; None for items.
-        loader: Reads batches of items on the host; None for tensors.
-        people: The people, if there is a unit.
-    """
-
-    count: int
-    device: torch.device
-    fingerprint: Callable[[], str]
+    count: int  # number of records in all processes, or of people
+    device: torch.device  # where batches are needed
+    fingerprint: Callable[[], str]  # returns the fingerprint of the records, which it computes once
+    # reads a batch of this process from tensors on the device; None for items.
     gather: Gather | None = None
-    loader: ItemLoader | None = None
-    people: People | None = None
+    loader: ItemLoader | None = None  # reads batches of items on the host; None for tensors
+    people: People | None = None  # the people, if there is a unit
 
     @classmethod
     def of(
@@ -241,17 +210,13 @@ class RunRecords:
         )
         return cls(count=count, device=device, fingerprint=known, loader=loader, people=people)
 
-    def form(self) -> tuple[Any, Any] | None:
-        """Inputs and targets as those of a batch are, without a record; None for people."""
-        if self.gather is not None:
+    def form(self) -> tuple[Any, Any]:
+        """Inputs and targets as those of a batch are, without a record."""
+        if self.loader is None:
+            assert self.gather is not None
             return self.gather(torch.empty(0, dtype=torch.int64, device=self.device))
-        if self.loader is None or not isinstance(self.loader.reader, RecordReader):
-            return None
-        batch = self.loader.reader.batch([None])
-        placed: tuple[Any, Any] = pytree.tree_map_only(
-            Tensor, lambda leaf: leaf.to(self.device), inputs_and_targets(batch)
-        )
-        return placed
+        padding = self.loader.part(ReadRequest([0], [False], PUBLIC))
+        return self.loader.chunk(padding, torch.zeros(1)).read()
 
 
 def check_same_records(

@@ -15,9 +15,9 @@ from prudent import _validate
 from prudent._torch_private import pytree
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.receipts.receipt import Receipt
-from prudent.training.evaluation.held_out import modes_kept
 from prudent.training.gradients.engine import run_on
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.held_out import modes_kept
 from prudent.training.run.metrics import Metrics
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]

@@ -49,24 +49,15 @@ class Identity:
     """Fingerprints of everything that decides what a step releases, except key and checkpoint.
 
     An empty one is unknown: it proves nothing, not even compared with itself.
-
-    Attributes:
-        records: Of the records, in their order.
-        loss: Of the loss, the collation and the corruption of gradients.
-        model: Of the structure and code of the model.
-        optimizer: Of the optimizer and its schedule, which lead from one step to the next.
-        execution: Of engine, precision, compilation and physical batch size.
-        processes: The number of processes.
-        machine: Of the device and the libraries, which round sums.
     """
 
-    records: str
-    loss: str
-    model: str
-    optimizer: str
-    execution: str
-    processes: str
-    machine: str
+    records: str  # of the records, in their order
+    loss: str  # of the loss, the collation and the corruption of gradients
+    model: str  # of the structure and code of the model
+    optimizer: str  # of the optimizer and its schedule, which lead from one step to the next
+    execution: str  # of engine, precision, compilation and physical batch size
+    processes: str  # the number of processes
+    machine: str  # of the device and the libraries, which round sums
 
     def plain(self) -> dict[str, str]:
         """As a dictionary, for a checkpoint."""
@@ -113,19 +104,13 @@ def _processor() -> str:
 
 @attrs.define
 class Continuity:
-    """What a run hands on to the one that resumes it, besides its model. Secret.
+    """What a run hands on to the one that resumes it, besides its model. Secret."""
 
-    Attributes:
-        key: The key of noise, tests and sampling.
-        name: A random public name, by which a ledger knows what it was charged for.
-        lost: Steps of the plan that were paid for but not repeated after a kill.
-        renewals: How often a new key was drawn instead.
-    """
-
-    key: Key
+    key: Key  # the key of noise, tests and sampling
+    # A random public name, by which a ledger knows what it was charged for.
     name: str = attrs.field(factory=lambda: secrets.token_hex(8))
-    lost: int = 0
-    renewals: int = 0
+    lost: int = 0  # steps of the plan that were paid for but not repeated after a kill
+    renewals: int = 0  # how often a new key was drawn instead
 
     def plain(self) -> dict[str, Any]:
         """As a dictionary, for a checkpoint."""
@@ -197,21 +182,13 @@ few more are lost than were taken."""
 
 @attrs.define
 class PaidSteps:
-    """Records beside the checkpoints of a run how many of its steps are paid for.
+    """Records beside the checkpoints of a run how many of its steps are paid for."""
 
-    Attributes:
-        plan: The plan of the run.
-        processes: Its processes, of which the first writes.
-        run: The name of the run, where a folder may hold several.
-        steps: The number of steps paid for.
-        folders: Where the record is kept.
-    """
-
-    plan: Plan
-    processes: Processes
-    run: str = ""
-    steps: int = 0
-    folders: set[Path] = attrs.field(factory=set, init=False)
+    plan: Plan  # the plan of the run
+    processes: Processes  # its processes, of which the first writes
+    run: str = ""  # the name of the run, where a folder may hold several
+    steps: int = 0  # the number of steps paid for
+    folders: set[Path] = attrs.field(factory=set, init=False)  # where the record is kept
 
     def resume(self, folder: Path) -> Paid | None:
         """Go on with the record in a folder; returns what it says."""

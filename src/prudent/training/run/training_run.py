@@ -17,7 +17,6 @@ from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
 from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
-from prudent.training.evaluation.held_out import HeldOutRecords, modes_kept
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, Purpose
 from prudent.training.parallel.processes import Processes, unwrapped
@@ -31,6 +30,7 @@ from prudent.training.parallel.sharding import (
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import Paid
 from prudent.training.run.execution import Execution
+from prudent.training.run.held_out import HeldOutRecords, modes_kept
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reading import RunRecords, check_same_records
 from prudent.training.run.resuming import Continuity, Identity, machine, shared_key
@@ -51,30 +51,19 @@ from prudent.training.step import Step, StepOutcome
 
 @attrs.define(kw_only=True)
 class TrainingRun:
-    """The state of a training run.
+    """The state of a training run."""
 
-    Attributes:
-        execution: Device, engine and similar settings of this process.
-        records: The records, read by id; or the people.
-        step: Releases a batch; it holds the plan, the model and the processes.
-        sampler: Draws the batches.
-        updates: Performs an update per batch; it holds the optimizer and the counters.
-        average: Running average of the trained parameters, if requested.
-        last: The outcome of the last step.
-        continuity: The key and the name of the run, and the steps that were lost.
-        identity: Returns what a resumed run must prove to be the same; computed once.
-        held_out: The held-out records, if the plan releases something of them.
-    """
-
-    execution: Execution
-    records: RunRecords
-    step: Step
-    sampler: PoissonSampler
-    updates: Updates
-    average: Average | None = None
-    last: StepOutcome | None = None
-    continuity: Continuity
+    execution: Execution  # device, engine and similar settings of this process
+    records: RunRecords  # the records, read by id; or the people
+    step: Step  # releases a batch; it holds the plan, the model and the processes
+    sampler: PoissonSampler  # draws the batches
+    updates: Updates  # performs an update per batch; it holds the optimizer and the counters
+    average: Average | None = None  # running average of the trained parameters, if requested
+    last: StepOutcome | None = None  # the outcome of the last step
+    continuity: Continuity  # the key and the name of the run, and the steps that were lost
+    # returns what a resumed run must prove to be the same; computed once.
     identity: Callable[[], Identity]
+    # The held-out records, if the plan releases something of them.
     held_out: HeldOutRecords | None = None
     _coming: "_Coming | None" = attrs.field(default=None, init=False)
 
@@ -409,15 +398,10 @@ class TrainingRun:
 
 @attrs.define
 class _Coming:
-    """Batches that are being read ahead.
+    """Batches that are being read ahead."""
 
-    Attributes:
-        batches: The batches.
-        step: The step of the next one.
-    """
-
-    batches: Generator[list[Chunk], None, None]
-    step: int
+    batches: Generator[list[Chunk], None, None]  # the batches
+    step: int  # the step of the next one
 
     def __iter__(self) -> Self:
         return self

@@ -86,44 +86,26 @@ def _put(values: list[Tensor], places: list[Tensor]) -> None:
 
 
 class Averages(NamedTuple):
-    """Means over the steps since the previous reading.
+    """Means over the steps since the previous reading."""
 
-    Attributes:
-        pass_rate: Fraction of passed tests.
-        drawn: Mean number of records drawn. Private.
-        loss: Mean loss. Private.
-        watched: Mean of the released losses; None if there are none.
-        looks: How many there are.
-    """
-
-    pass_rate: float
-    drawn: float
-    loss: float
-    watched: float | None
-    looks: int
+    pass_rate: float  # fraction of passed tests
+    drawn: float  # Mean number of records drawn. Private.
+    loss: float  # Mean loss. Private.
+    watched: float | None  # mean of the released losses; None if there are none
+    looks: int  # how many there are
 
 
 @attrs.define
 class Counters:
-    """Sums over steps, and the position of the last reading.
+    """Sums over steps, and the position of the last reading."""
 
-    Attributes:
-        passes: Passed tests since the start of the run.
-        drawn: Records drawn since the last reading. Private.
-        losses: Sum of mean losses since the last reading. Private.
-        watched: Sum of released losses since the last reading.
-        looks: Number of released losses since the last reading.
-        read_step: Step of the last reading.
-        read_passes: Passed tests at the last reading.
-    """
-
-    passes: Tensor
-    drawn: Tensor
-    losses: Tensor
-    watched: Tensor
-    looks: Tensor
-    read_step: int = 0
-    read_passes: float = 0.0
+    passes: Tensor  # passed tests since the start of the run
+    drawn: Tensor  # Records drawn since the last reading. Private.
+    losses: Tensor  # Sum of mean losses since the last reading. Private.
+    watched: Tensor  # sum of released losses since the last reading
+    looks: Tensor  # number of released losses since the last reading
+    read_step: int = 0  # step of the last reading
+    read_passes: float = 0.0  # passed tests at the last reading
 
     @classmethod
     def start(cls, device: torch.device) -> Self:
@@ -236,23 +218,16 @@ _CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
 
 @attrs.define(kw_only=True)
 class Updates:
-    """Performs one update per batch, as a CUDA graph where that is possible.
+    """Performs one update per batch, as a CUDA graph where that is possible."""
 
-    Attributes:
-        step: Releases the gradient of a batch.
-        optimizer: Updates the model from the released gradients.
-        counters: Count every update.
-        gather: Reads a batch of records from tensors on the device; None: chunks come read.
-        scheduler: Changes the optimizer after every update; None: it stays as it is.
-        captures: Whether the step is captured as a CUDA graph.
-    """
-
-    step: Step
-    optimizer: torch.optim.Optimizer
-    counters: Counters
+    step: Step  # releases the gradient of a batch
+    optimizer: torch.optim.Optimizer  # updates the model from the released gradients
+    counters: Counters  # count every update
+    # reads a batch of records from tensors on the device; None: chunks come read.
     gather: Gather | None = None
+    # Changes the optimizer after every update; None: it stays as it is.
     scheduler: LRScheduler | None = None
-    captures: bool = False
+    captures: bool = False  # whether the step is captured as a CUDA graph
     _captured: Captured | None = attrs.field(default=None, init=False)
     _taken: int = attrs.field(default=0, init=False)
 

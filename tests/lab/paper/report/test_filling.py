@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from prudent.lab.paper import grid
+from prudent.lab.paper.jobs import Job
 from prudent.lab.paper.report import filling
 from prudent.lab.paper.report.cells import CellChoice, datasets
 from prudent.lab.paper.report.page import as_html
 from prudent.lab.paper.results import read, shipped
-from prudent.lab.paper.runs import grid
-from prudent.lab.paper.runs.jobs import Job
 
 
 def test_where_results_are_read_from(tmp_path, monkeypatch):

@@ -2,11 +2,11 @@
 
 import pytest
 
+from prudent.lab.paper.jobs import published_for
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import groups
 from prudent.lab.paper.report.grids import network_grids
 from prudent.lab.paper.results import read, shipped
-from prudent.lab.paper.runs.jobs import published_for
 from tests.lab.paper.report.conftest import cells
 
 
@@ -59,7 +59,7 @@ def test_no_test_passes_with_momentum(found):
 def test_vgg16_has_five_seeds_and_ends_after_the_steps_that_are_told(found):
     assert "substitute for VGG11" in display_names.dataset("cifar10-vgg16")
     here = [g for g in groups(found, 2) if g.dataset == "cifar10-vgg16"]
-    assert {cell.seeds for g in here for line in g.lines for cell in line.ours} == {5}
+    assert {cell.seeds for g in here for line in g.lines for cell in line.ours.values()} == {5}
     steps = {
         r.column: r.steps
         for r in found.readings

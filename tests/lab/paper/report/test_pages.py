@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from prudent.lab.paper.jobs import published
 from prudent.lab.paper.report import page, tables
 from prudent.lab.paper.report.grids import passing_grid
 from prudent.lab.paper.report.page import as_html, as_markdown
 from prudent.lab.paper.report.tables import Grid, GridCell
 from prudent.lab.paper.results import read, shipped
-from prudent.lab.paper.runs.jobs import published
 from tests.lab.paper.report.conftest import cells, row
 from tests.lab.paper.report.test_summary import everywhere
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from prudent.lab.paper.jobs import published
 from prudent.lab.paper.report.cells import summarise
-from prudent.lab.paper.runs.jobs import published
 from tests.lab.paper.report.conftest import cells
 
 

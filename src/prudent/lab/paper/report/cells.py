@@ -7,9 +7,7 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent.lab.paper.report import display_names
-from prudent.lab.paper.results import Estimate, Results
-from prudent.lab.paper.runs.jobs import (
+from prudent.lab.paper.jobs import (
     OUR_COLUMNS,
     PAPER_COLUMNS,
     Job,
@@ -18,6 +16,8 @@ from prudent.lab.paper.runs.jobs import (
     published_for,
     settings,
 )
+from prudent.lab.paper.report import display_names
+from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Results
 
 METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
 DPSGD = "dpsgd"
@@ -58,16 +58,14 @@ class CellChoice:
         """Whether a column is chosen."""
         return self.methods is None or name in self.methods
 
-    def has(self, group: "Group") -> bool:
-        """Whether the corruption and the ε of a group are chosen."""
-        wanted = self.corruptions is None or group.corrupt in self.corruptions
-        return wanted and (self.epsilons is None or group.epsilon in self.epsilons)
+    def has(self, corrupt: str, epsilon: float | None) -> bool:
+        """Whether a corruption and an ε are chosen; None stands for several ε."""
+        wanted = self.corruptions is None or corrupt in self.corruptions
+        return wanted and (None in (epsilon, self.epsilons) or epsilon in (self.epsilons or ()))
 
     def needs(self, job: Job) -> bool:
         """Whether a run fills a chosen cell; a run of fixed noise fills those of several ε."""
-        wanted = self.corruptions is None or job.corrupt in self.corruptions
-        at = job.target is None or self.epsilons is None or job.target in self.epsilons
-        return wanted and at and self.has_method(job.column)
+        return self.has(job.corrupt, job.target) and self.has_method(job.column)
 
 
 EVERY = CellChoice()
@@ -78,17 +76,9 @@ class PaperLine:
     """One number of the paper beside ours."""
 
     paper: Published  # the number that the paper prints
-    rdp: Estimate | None  # our accuracy at the step where Rényi accounting reaches ε
-    pld: Estimate | None  # our accuracy at the later step where exact accounting reaches ε
-
-    def by(self, accountant: str) -> Estimate | None:
-        """Our accuracy by one of the two accountants."""
-        return self.rdp if accountant == "rdp" else self.pld
-
-    @property
-    def ours(self) -> tuple[Estimate | None, Estimate | None]:
-        """Our accuracies by both accountants."""
-        return self.rdp, self.pld
+    # Our accuracy at the step where Rényi accounting reaches ε (rdp), and at the later one where
+    # exact accounting does (pld); None if not run.
+    ours: dict[str, Estimate | None]
 
 
 @attrs.frozen
@@ -112,13 +102,13 @@ class Group:
     @property
     def is_run(self) -> bool:
         """Whether there is a result of any method."""
-        ours = [cell for line in self.lines for cell in line.ours]
-        return any(cell is not None for cell in (*ours, self.best, self.rival))
+        ours = (cell for line in self.lines for cell in line.ours.values())
+        return any((*ours, self.best, self.rival))
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        """The methods of the table."""
-        return tuple(line.paper.method for line in self.lines)
+    def methods(self) -> list[str]:
+        """The methods of the table, in our order."""
+        return [line.paper.method for line in self.lines]
 
 
 def datasets(table: int) -> list[str]:
@@ -159,14 +149,13 @@ def _group(results: Results, table: int, dataset: str, corrupt: str, epsilon: fl
         for cell in published_for(dataset)
         if (cell.table, cell.corrupt, cell.epsilon) == (table, corrupt, epsilon)
     }
-    lines = tuple(
-        PaperLine(
-            printed[method],
-            *(results.cell(dataset, corrupt, method, epsilon, name) for name in ("rdp", "pld")),
-        )
-        for method in METHOD_ORDER
-        if method in printed
-    )
+
+    def ours(method: str) -> dict[str, Estimate | None]:
+        place = dataset, corrupt, method, epsilon
+        return {name: results.cell(*place, name) for name in ACCOUNTANTS}
+
+    shown = [method for method in METHOD_ORDER if method in printed]
+    lines = tuple(PaperLine(printed[method], ours(method)) for method in shown)
     setting = best_setting(results, dataset)
     best = rival = None
     if setting is not None:
@@ -218,14 +207,13 @@ def plain_table(
             "epsilon": group.epsilon,
             "method": line.paper.method,
             "paper": line.paper.accuracy,
-            "rdp": plain(line.rdp),
-            "pld": plain(line.pld),
+            **{name: plain(cell) for name, cell in line.ours.items()},
             "best_setting": group.setting,
             "best": plain(group.best),
             "dpsgd_same_tuning": plain(group.rival),
         }
         for group in groups(results, table, names)
-        if choice.has(group)
+        if choice.has(group.corrupt, group.epsilon)
         for line in group.lines
         if choice.has_method(line.paper.method)
     ]
@@ -261,16 +249,12 @@ class Tally:
     @classmethod
     def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Tally":
         """Count comparisons; with `ties`, equal accuracies count as won."""
-        won, lost, missing = [], [], []
+        parts: dict[str, list[Comparison]] = {"won": [], "lost": [], "missing": []}
         for comparison in comparisons:
             difference = comparison.difference
-            if difference is None:
-                missing.append(comparison)
-            elif difference > 0 or (ties and difference == 0):
-                won.append(comparison)
-            else:
-                lost.append(comparison)
-        return cls(tuple(won), tuple(lost), tuple(missing))
+            won = difference is not None and (difference > 0 or (ties and difference == 0))
+            parts["missing" if difference is None else "won" if won else "lost"].append(comparison)
+        return cls(*map(tuple, parts.values()))
 
     @property
     def made(self) -> int:
@@ -302,7 +286,7 @@ def summarise(results: Results) -> ReportSummary:
         return Tally.of((Comparison(g, _mean(ours(g)), _mean(other(g))) for g in every), ties=ties)
 
     def ran(method: str, accountant: str) -> Callable[[Group], Any]:
-        return lambda group: group.line(method).by(accountant)
+        return lambda group: group.line(method).ours[accountant]
 
     def printed(group: Group) -> float:
         return group.line("ptr").paper.accuracy

@@ -1,9 +1,9 @@
 """Display names and number formats of the report."""
 
+from prudent.lab.corruption import written
 from prudent.lab.named_datasets import NAMED_DATASETS
-from prudent.lab.paper.corruptions import written
+from prudent.lab.paper.jobs import settings
 from prudent.lab.paper.results import Estimate
-from prudent.lab.paper.runs.jobs import settings
 
 NOT_RUN = "not run"
 NOT_MET = "–"

@@ -11,21 +11,14 @@ import attrs
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from prudent.lab.paper.figures import plots
-from prudent.lab.paper.figures.panels import Figure
+from prudent.lab.paper import plots
+from prudent.lab.paper.jobs import published
+from prudent.lab.paper.panels import Figure
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import best_setting, tuned_dpsgd
 from prudent.lab.paper.report.tables import inline
 from prudent.lab.paper.results import Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import published
 
-_COLOURS = {
-    "ptr": "#0072B2",
-    "trimmed": "#E69F00",
-    "dpsgd": "#8c8c8c",
-    "best": "#009E73",
-    "rival": "#CC79A7",
-}
 _KIND_COLOURS = {
     "none": "#000000",
     "label": "#E69F00",
@@ -77,14 +70,8 @@ def accuracy_over_epsilon(results: Results, dataset: str) -> str | None:
         keys |= {line.key.name: line.key for line in lines}
         if lines:
             crosses = _printed(dataset, corrupt)
-            panel = _panel(
-                display_names.corruption(corrupt),
-                lines,
-                "ε",
-                "accuracy, %",
-                crosses=crosses,
-                limits=_limits(lines, crosses),
-            )
+            title, limits = display_names.corruption(corrupt), _limits(lines, crosses)
+            panel = _panel(title, lines, "ε", "accuracy, %", crosses=crosses, limits=limits)
             drawings.append(plots.inline(panel, f"curve-{dataset}-{len(drawings)}"))
     if not drawings:
         return None
@@ -125,8 +112,7 @@ def passing_over_time(results: Results, dataset: str) -> str | None:
 
 def _group(title: str, drawings: Sequence[str], keys: Sequence[LegendKey]) -> str:
     """Drawings under one title and legend."""
-    legend = "".join(map(_key, keys))
-    shown = "\n".join(drawings)
+    legend, shown = "".join(map(_key, keys)), "\n".join(drawings)
     return (
         f'<h3>{inline(title)}</h3>\n<div class="legend">{legend}</div>\n'
         f'<div class="plots">\n{shown}\n</div>'
@@ -147,21 +133,16 @@ def _key(key: LegendKey) -> str:
 def _columns(results: Results, dataset: str) -> dict[str, tuple[LegendKey, str]]:
     """The columns to draw, with the legend entry and marker of each."""
     found = {
-        name: (LegendKey(display_names.method(name), _COLOURS[name], dashes), marker)
-        for name, dashes, marker in (
-            ("ptr", "", ""),
-            ("trimmed", "4 2", ""),
-            ("dpsgd", "1.5 1.5", ""),
-        )
+        "ptr": (LegendKey(display_names.method("ptr"), "#0072B2", ""), ""),
+        "trimmed": (LegendKey(display_names.method("trimmed"), "#E69F00", "4 2"), ""),
+        "dpsgd": (LegendKey(display_names.method("dpsgd"), "#8c8c8c", "1.5 1.5"), ""),
     }
     setting = best_setting(results, dataset)
     if setting is not None:
         rival = tuned_dpsgd(results, dataset, setting)
-        found[setting] = (
-            LegendKey(f"tuned: {display_names.method(setting)}", _COLOURS["best"], ""),
-            "o",
-        )
-        found[rival] = LegendKey("DP-SGD, same tuning", _COLOURS["rival"], "4 2"), "s"
+        title = f"tuned: {display_names.method(setting)}"
+        found[setting] = LegendKey(title, "#009E73", ""), "o"
+        found[rival] = LegendKey("DP-SGD, same tuning", "#CC79A7", "4 2"), "s"
     return found
 
 
@@ -170,13 +151,9 @@ def _corruptions(dataset: str) -> list[str]:
 
 
 def _printed(dataset: str, corrupt: str) -> list[tuple[float, float]]:
-    return sorted(
-        {
-            (cell.epsilon, cell.accuracy)
-            for cell in published()
-            if (cell.dataset, cell.corrupt, cell.method) == (dataset, corrupt, "ptr")
-        }
-    )
+    place = dataset, corrupt, "ptr"
+    cells = (c for c in published() if (c.dataset, c.corrupt, c.method) == place)
+    return sorted({(cell.epsilon, cell.accuracy) for cell in cells})
 
 
 def _limits(
@@ -204,28 +181,17 @@ def _limits(
 def _curve(
     results: Results, dataset: str, corrupt: str, column: str
 ) -> tuple[tuple[float, Estimate], ...]:
-    epsilons = {
-        reading.epsilon
-        for reading in results.readings
-        if (reading.dataset, reading.corrupt, reading.column) == (dataset, corrupt, column)
-    }
-    cells = ((e, results.cell(dataset, corrupt, column, e)) for e in sorted(epsilons))
+    epsilons = sorted({reading.epsilon for reading in results.of(dataset, corrupt, column)})
+    cells = ((e, results.cell(dataset, corrupt, column, e)) for e in epsilons)
     return tuple((epsilon, cell) for epsilon, cell in cells if cell is not None)
 
 
 def _longest(results: Results, dataset: str, corrupt: str, column: str) -> list[Reading]:
     """The rows of the runs with the largest ε, with each step of a run once."""
-    here = [
-        reading
-        for reading in results.readings
-        if (reading.dataset, reading.corrupt, reading.column) == (dataset, corrupt, column)
-    ]
+    here = results.of(dataset, corrupt, column)
     target = max((reading.target or 0.0 for reading in here), default=0.0)
-    longest = sorted(
-        (m for m in here if (m.target or 0.0) == target),
-        key=lambda reading: (reading.seed, reading.steps),
-    )
-    return list({(m.seed, m.steps): m for m in reversed(longest)}.values())
+    longest = [reading for reading in here if (reading.target or 0.0) == target]
+    return list({(each.seed, each.steps): each for each in reversed(longest)}.values())
 
 
 def _over_steps(readings: Iterable[Reading], name: str) -> tuple[tuple[float, Estimate], ...]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import attrs
 
 from prudent import _validate
+from prudent.lab.paper import jobs
+from prudent.lab.paper.grid import run_jobs
+from prudent.lab.paper.jobs import Job, Settings, published
 from prudent.lab.paper.report.cells import EVERY, CellChoice
 from prudent.lab.paper.results import SMALL, shipped
-from prudent.lab.paper.runs import jobs
-from prudent.lab.paper.runs.grid import run_jobs
-from prudent.lab.paper.runs.jobs import Job, Settings, published
 
 FOLDER = Path("runs/paper")
 SIZES = ("small", "full")
@@ -51,10 +51,9 @@ def results_path(size: str, given: Path | None, *, running: bool) -> Path:
 
 def own_results_path(grid: Path, size: str, given: Path | None) -> Path:
     """The path of the results of a user's own settings: by default named as their file."""
-    ending = SMALL if size == "small" else ".csv"
     if given is not None:
         return results_path(size, given, running=True)
-    return FOLDER / f"{grid.stem}{ending}"
+    return FOLDER / f"{grid.stem}{SMALL if size == 'small' else '.csv'}"
 
 
 def fill(todo: Iterable[Job], results: Path, *, size: str, device: str) -> None:
@@ -77,22 +76,17 @@ def table_jobs(
     corruptions = list(dict.fromkeys(c.corrupt for c in published() if c.table == table))
     if size == "small" and choice.corruptions is None:
         choice = attrs.evolve(choice, corruptions=corruptions[:_CORRUPTIONS])
-    yield from filter(
-        choice.needs, jobs.table_jobs([table], _count(size, seeds), datasets=datasets)
-    )
+    every = jobs.table_jobs([table], seeds or _SEEDS[size], datasets=datasets)
+    return filter(choice.needs, every)
 
 
 def own_jobs(mine: Settings, size: str, seeds: int | None = None) -> Iterator[Job]:
     """The runs of a user's own settings."""
-    yield from jobs.own_jobs(mine, _count(size, seeds))
-
-
-def _count(size: str, seeds: int | None) -> int:
-    return _SEEDS[size] if seeds is None else seeds
+    return jobs.own_jobs(mine, seeds or _SEEDS[size])
 
 
 def frontier_jobs(size: str, seeds: int | None = None) -> Iterator[Job]:
     """The runs of the frontier; at small size only clean training and three attacks."""
-    for job in jobs.frontier_jobs(_count(size, seeds)):
+    for job in jobs.frontier_jobs(seeds or _SEEDS[size]):
         if size == "full" or (job.corrupt in _SMALL_FRONTIER and not job.features):
             yield job

@@ -13,10 +13,9 @@ from typing import Any
 
 import attrs
 
-from prudent.lab.corruption import GradientCorruption, parse
-from prudent.lab.paper.corruptions import AIMED
+from prudent.lab.corruption import AIMED, GradientCorruption, parse
+from prudent.lab.paper.jobs import is_met, published, settings
 from prudent.lab.paper.results import Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import is_met, published, settings
 from prudent.lab.settings import Experiment
 
 
@@ -90,10 +89,8 @@ class Frontier:
 
     def best(self, ratio: float) -> float | None:
         """The highest worst-case accuracy at a ratio, among methods run under every attack."""
-        return max(
-            (row.least for row in self.at(ratio) if row.complete and row.least is not None),
-            default=None,
-        )
+        complete = (row.least for row in self.at(ratio) if row.complete)
+        return max((least for least in complete if least is not None), default=None)
 
     def plain(self) -> list[dict[str, Any]]:
         """The frontier as plain objects, one per method, ratio and attack that was run."""
@@ -105,9 +102,7 @@ class Frontier:
                 "method": row.column,
                 "ratio": row.ratio,
                 "attack": kind,
-                "mean": cell.mean,
-                "deviation": cell.deviation,
-                "seeds": cell.seeds,
+                **attrs.asdict(cell),
             }
             | ({"success": found.mean} if (found := row.success.get(kind)) else {})
             for row in self.rows
@@ -128,12 +123,7 @@ def frontiers(results: Results) -> list[Frontier]:
         if reading.accountant == "pld" and reading.corrupt != "none" and (solved or passing):
             places[reading.dataset, reading.epsilon].append(reading)
     found = (
-        _frontier(
-            results,
-            *place,
-            attacker,
-            [r for r in here if attacker_of(_kind(r.corrupt)) == attacker],
-        )
+        _frontier(results, *place, attacker, here)
         for place, here in sorted(places.items())
         for attacker in Attacker
     )
@@ -164,16 +154,15 @@ def _printed(dataset: str) -> set[float]:
 
 
 def _frontier(
-    results: Results, dataset: str, epsilon: float, attacker: Attacker, here: Sequence[Reading]
+    results: Results, dataset: str, epsilon: float, attacker: Attacker, readings: Sequence[Reading]
 ) -> Frontier:
+    here = [r for r in readings if attacker_of(_kind(r.corrupt)) == attacker]
     tabled = {_kind(cell.corrupt) for cell in published()}
     beyond = [reading for reading in here if _kind(reading.corrupt) not in tabled]
     ratios = sorted({_ratio(reading.corrupt) for reading in beyond})
     listed = settings()["frontier"]
     columns = [name for name in listed["columns"] if name in {r.column for r in beyond}]
-    attacks = {
-        (_kind(reading.corrupt), _ratio(reading.corrupt)): reading.corrupt for reading in here
-    }
+    attacks = {(_kind(r.corrupt), _ratio(r.corrupt)): r.corrupt for r in here}
     kinds = [kind for kind in listed["kinds"] if any((kind, ratio) in attacks for ratio in ratios)]
     triggered = {_kind(reading.corrupt) for reading in here if reading.success is not None}
 
@@ -181,17 +170,14 @@ def _frontier(
         certified = column in settings()["certified"]
         run = {kind: attacks[kind, ratio] for kind in kinds if (kind, ratio) in attacks}
         met = {kind: name for kind, name in run.items() if is_met(name, certified=certified)}
-        return Row(
-            column,
-            ratio,
-            results.cell(dataset, "none", column, epsilon),
-            {kind: results.cell(dataset, name, column, epsilon) for kind, name in met.items()},
-            {
-                kind: results.success(dataset, name, column, epsilon)
-                for kind, name in met.items()
-                if kind in triggered
-            },
-        )
+        place = column, epsilon
+        cells = {kind: results.cell(dataset, name, *place) for kind, name in met.items()}
+        success = {
+            kind: results.success(dataset, name, *place)
+            for kind, name in met.items()
+            if kind in triggered
+        }
+        return Row(column, ratio, results.cell(dataset, "none", *place), cells, success)
 
     rows = tuple(row(column, ratio) for ratio in ratios for column in columns)
     return Frontier(dataset, epsilon, attacker, tuple(kinds), rows)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
 from typing import Any
 
+from prudent.lab.paper.jobs import Settings, published, settings
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.report.cells import (
     EVERY,
     METHOD_ORDER,
     CellChoice,
-    Group,
     PaperLine,
     groups,
     plain,
@@ -20,7 +20,6 @@ from prudent.lab.paper.report.cells import (
 from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
 from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Reading, Results
-from prudent.lab.paper.runs.jobs import Settings, published, settings
 
 UNCOVERED = "†"
 _NETWORK_TABLE = 1
@@ -44,10 +43,12 @@ def table_grid(
     A `standalone` one describes a substitute for the paper's data in its note; the report does
     so once for all tables.
     """
-    chosen = [group for group in groups(results, table, [dataset]) if choice.has(group)]
+    every = groups(results, table, [dataset])
+    chosen = [group for group in every if choice.has(group.corrupt, group.epsilon)]
     here = [group for group in chosen if group.is_run] or chosen
-    shown = [m for m in METHOD_ORDER if choice.has_method(m) and m in here[0].methods]
-    usual = _usual_seeds([cell for group in here for m in shown for cell in group.line(m).ours])
+    shown = list(filter(choice.has_method, here[0].methods))
+    lines = [group.line(method) for group in here for method in shown]
+    usual = _usual_seeds([cell for line in lines for cell in line.ours.values()])
     tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
     columns: dict[str, list[GridCell]] = {}
     for method in shown:
@@ -56,21 +57,34 @@ def table_grid(
         columns[f"{name}, paper"] = [
             GridCell(display_names.accuracy(line.paper.accuracy)) for line in lines
         ]
-        for accountant in ("rdp", "pld"):
+        for accountant in ACCOUNTANTS:
             columns[f"{name}, {accountant.upper()}"] = [
-                _against(line, accountant, usual, compared=not results.small) for line in lines
+                _estimate(
+                    line.ours[accountant],
+                    usual_seeds=usual,
+                    paper=None if results.small else line.paper.accuracy,
+                    # A run has a row for each accountant unless even its first step exceeds ε.
+                    run=any(line.ours.values()),
+                )
+                for line in lines
             ]
     if choice.has_method("ours"):
         columns["tuned"] = [_estimate(group.best, usual_seeds=tuned) for group in here]
     if choice.has_method("ours-dpsgd"):
         columns["DP-SGD, tuned"] = [_estimate(group.rival, usual_seeds=tuned) for group in here]
-    run = {name: cells for name, cells in columns.items() if any(map(_is_run, cells))}
+    run = {
+        name: cells
+        for name, cells in columns.items()
+        if any(cell.text != display_names.NOT_RUN for cell in cells)
+    }
+    known = {group.corrupt for group in here}
+    left_out = dict.fromkeys(group.corrupt for group in chosen if group.corrupt not in known)
     notes = [
         _seeds_note(usual, tuned if "tuned" in run else None),
         _not_run_note([name for name in columns if name not in run])
         if len(run) > len(shown)
         else f"{display_names.NOT_RUN.capitalize()}.",
-        _not_run_note(_corruptions(chosen, without=here)),
+        _not_run_note(list(map(display_names.corruption, left_out))),
         display_names.substitute_note(dataset) if standalone else None,
         display_names.SMALL_NOTE if results.small else None,
         f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
@@ -108,47 +122,32 @@ def _seeds_note(usual: int | None, tuned: int | None) -> str | None:
     return f"Seeds: {', '.join(parts)}, unless a cell says otherwise."
 
 
-def _corruptions(chosen: Sequence[Group], *, without: Sequence[Group]) -> list[str]:
-    """The corruptions of some groups that others do not have."""
-    known = {group.corrupt for group in without}
-    names = dict.fromkeys(group.corrupt for group in chosen if group.corrupt not in known)
-    return [display_names.corruption(name) for name in names]
-
-
 def _not_run_note(names: list[str]) -> str | None:
     return f"{display_names.NOT_RUN.capitalize()}: {'; '.join(names)}." if names else None
 
 
-def _is_run(cell: GridCell) -> bool:
-    return cell.text != display_names.NOT_RUN
-
-
-def _against(
-    line: PaperLine, accountant: str, usual_seeds: int | None, *, compared: bool
-) -> GridCell:
-    """Our accuracy, if `compared` with its difference from the paper's."""
-    ours = line.by(accountant)
-    if ours is None:
-        # A run has a row for each accountant unless even its first step exceeds ε.
-        run = line.rdp is not None or line.pld is not None
-        return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
-    if not compared:
-        return _estimate(ours, usual_seeds=usual_seeds)
-    difference = ours.mean - line.paper.accuracy
-    detail = [display_names.difference(difference)]
-    if ours.seeds != usual_seeds:
-        detail.append(display_names.seeds(ours))
-    return GridCell(display_names.estimate(ours), _tone(difference), ", ".join(detail))
-
-
 def _estimate(
-    cell: Estimate | None, *, tone: Tone = Tone.PLAIN, usual_seeds: int | None = None
+    cell: Estimate | None,
+    *,
+    tone: Tone = Tone.PLAIN,
+    usual_seeds: int | None = None,
+    paper: float | None = None,
+    run: bool = False,
 ) -> GridCell:
-    """The cell of an estimate; shows the number of seeds unless it is the usual one."""
+    """The cell of an estimate, with its number of seeds unless that is the usual one.
+
+    Beside a number of the paper it shows the difference. A `run` without an estimate had no step
+    within ε.
+    """
     if cell is None:
-        return GridCell(display_names.NOT_RUN, Tone.MISSING)
-    detail = "" if cell.seeds == usual_seeds else display_names.seeds(cell)
-    return GridCell(display_names.estimate(cell), tone, detail)
+        return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+    detail = []
+    if paper is not None:
+        tone = _tone(cell.mean - paper)
+        detail.append(display_names.difference(cell.mean - paper))
+    if cell.seeds != usual_seeds:
+        detail.append(display_names.seeds(cell))
+    return GridCell(display_names.estimate(cell), tone, ", ".join(detail))
 
 
 def _tone(difference: float) -> Tone:
@@ -160,20 +159,17 @@ def passing_grid(results: Results) -> Grid:
 
     Rows are corruptions, columns data sets.
     """
-    runs: dict[tuple[str, str], list[list[Reading]]] = defaultdict(list)
-    by_run: dict[tuple[str, str, int], list[Reading]] = defaultdict(list)
-    for reading in results.readings:
+    runs: dict[tuple[str, str], dict[int, list[Reading]]] = defaultdict(lambda: defaultdict(list))
+    for reading in sorted(results.readings, key=lambda reading: reading.steps):
         if reading.column == "ptr":
-            by_run[reading.dataset, reading.corrupt, reading.seed].append(reading)
-    for (dataset, corrupt, _), readings in by_run.items():
-        runs[dataset, corrupt].append(sorted(readings, key=lambda reading: reading.steps))
+            runs[reading.dataset, reading.corrupt][reading.seed].append(reading)
     batches = {name: values["batch"] for name, values in settings()["datasets"].items()}
     shown = [name for name in batches if any(dataset == name for dataset, _ in runs)]
 
     def passed(dataset: str, corrupt: str) -> GridCell:
-        passing = runs.get((dataset, corrupt))
-        if not passing:
+        if (dataset, corrupt) not in runs:
             return GridCell("")
+        passing = runs[dataset, corrupt].values()
         trim = fmean(run[-1].trim or 0 for run in passing) / batches[dataset]
         return GridCell(f"{fmean(map(_share_passed, passing)):.0%}, {trim:.0%}")
 
@@ -229,21 +225,19 @@ def frontier_grid(frontier: Frontier) -> Grid:
 
 def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[GridCell, ...]]:
     usual, methods = frontier.usual_seeds, frontier.at(ratio)
+
+    def attacked(row: Row, kind: str) -> GridCell:
+        if kind not in row.cells:
+            return GridCell(display_names.NOT_MET)
+        tone = Tone.WORST if kind == row.worst else Tone.PLAIN
+        return _estimate(row.cells[kind], tone=tone, usual_seeds=usual)
+
     yield GridCell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
     for kind in dict.fromkeys(kind for row in methods for kind in row.cells):
         mark = "" if is_covered(f"{kind}:0.1") else UNCOVERED
         yield (
             GridCell(display_names.kind(kind) + mark),
-            *(
-                _estimate(
-                    row.cells[kind],
-                    tone=Tone.WORST if kind == row.worst else Tone.PLAIN,
-                    usual_seeds=usual,
-                )
-                if kind in row.cells
-                else GridCell(display_names.NOT_MET)
-                for row in methods
-            ),
+            *(attacked(row, kind) for row in methods),
         )
         if kind in methods[0].success:
             yield (
@@ -302,63 +296,52 @@ def network_grids(results: Results) -> list[Grid]:
     The paper names a network for grey images and does not say how it reads colour, so its cells
     were run with the networks that its authors may have used. Empty if no other network was run.
     """
-    run = [name for name in variants(_NETWORK_TABLE) if _lines(results, name)]
+    lines = {
+        name: [line for group in groups(results, _NETWORK_TABLE, [name]) for line in group.lines]
+        for name in variants(_NETWORK_TABLE)
+    }
+    run = [name for name in lines if any(line.ours["pld"] for line in lines[name])]
     if not run:
         return []
     whole = [
         table_grid(results, _NETWORK_TABLE, name)
         for name in run
-        if all(_seeds(line) >= _LEAST_SEEDS for group in _groups(results, name) for line in group)
+        if all((pld := line.ours["pld"]) and pld.seeds >= _LEAST_SEEDS for line in lines[name])
     ]
     return [_network_grid(results, [_BASE, *run]), *whole]
-
-
-def _groups(results: Results, name: str) -> list[tuple[PaperLine, ...]]:
-    return [group.lines for group in groups(results, _NETWORK_TABLE, [name])]
-
-
-def _seeds(line: PaperLine) -> int:
-    return 0 if line.pld is None else line.pld.seeds
-
-
-def _lines(results: Results, name: str) -> list[PaperLine]:
-    """The lines of a data set that were run."""
-    return [line for lines in _groups(results, name) for line in lines if line.pld is not None]
 
 
 def _network_grid(results: Results, names: list[str]) -> Grid:
     """A row for each network and method; columns are the cells that most networks were run for."""
     by_network = {name: groups(results, _NETWORK_TABLE, [name]) for name in names}
-    shown = [
-        place
-        for place in range(len(by_network[_BASE]))
-        if 2 * sum(_any_run(cells[place]) for cells in by_network.values()) > len(by_network)
+    base = by_network[_BASE]
+    run = [
+        sum(any(line.ours["pld"] for line in cells[place].lines) for cells in by_network.values())
+        for place in range(len(base))
     ]
-    methods = [m for m in METHOD_ORDER if m in by_network[_BASE][0].methods]
-    rows: list[tuple[GridCell, ...]] = [
-        (
-            GridCell(display_names.method(method)),
-            *(_printed(by_network[_BASE][place].line(method)) for place in shown),
-            *[GridCell("")] * len(ACCOUNTANTS),
-        )
-        for method in methods
-    ]
+    shown = [place for place, count in enumerate(run) if 2 * count > len(by_network)]
+    methods = base[0].methods
+    rows: list[tuple[GridCell, ...]] = []
+    for method in methods:
+        printed = (base[place].line(method).paper.accuracy for place in shown)
+        cells = (GridCell(display_names.accuracy(number)) for number in printed)
+        gaps = [GridCell("")] * len(ACCOUNTANTS)
+        rows.append((GridCell(display_names.method(method)), *cells, *gaps))
     titles = ["the paper"] * len(methods)
     for name in names:
+        own = display_names.dataset(name).removeprefix("CIFAR10, ")
+        titles += ["tutorial network" if name == _BASE else own] * len(methods)
         for method in methods:
             lines = [by_network[name][place].line(method) for place in shown]
             cells = (_network_cell(line) for line in lines)
-            gaps = (GridCell(_gap(lines, accountant)) for accountant in ACCOUNTANTS)
+            gaps = [GridCell(_gap(lines, accountant)) for accountant in ACCOUNTANTS]
             rows.append((GridCell(display_names.method(method)), *cells, *gaps))
-            titles.append(_network_title(name))
-    header = (
-        "network",
-        "method",
-        *(_network_header(by_network[_BASE][place]) for place in shown),
-        *(f"off by, {accountant.upper()}" for accountant in ACCOUNTANTS),
+    places = (
+        f"{display_names.corruption(base[place].corrupt)}, ε = {base[place].epsilon:g}"
+        for place in shown
     )
     return Grid(
-        header,
+        ("network", "method", *places, *(f"off by, {name.upper()}" for name in ACCOUNTANTS)),
         tuple((title, *row) for title, row in zip(spans(titles), rows, strict=True)),
         words=2,
         title="Table 1, CIFAR10: batch, rate, clip and noise as printed, by PLD",
@@ -367,36 +350,17 @@ def _network_grid(results: Results, names: list[str]) -> Grid:
     )
 
 
-def _any_run(group: Group) -> bool:
-    return any(line.pld is not None for line in group.lines)
-
-
-def _network_header(group: Group) -> str:
-    return f"{display_names.corruption(group.corrupt)}, ε = {group.epsilon:g}"
-
-
-def _network_title(name: str) -> str:
-    own = display_names.dataset(name).removeprefix("CIFAR10, ")
-    return "tutorial network" if name == _BASE else own
-
-
-def _printed(line: PaperLine) -> GridCell:
-    return GridCell(display_names.accuracy(line.paper.accuracy))
-
-
 def _network_cell(line: PaperLine) -> GridCell:
-    if line.pld is None:
-        return GridCell(display_names.NOT_RUN, Tone.MISSING)
-    tone = Tone.GOOD if line.pld.mean >= line.paper.accuracy else Tone.BAD
-    detail = "" if line.pld.seeds == 1 else display_names.seeds(line.pld)
-    return GridCell(display_names.estimate(line.pld), tone, detail)
+    pld = line.ours["pld"]
+    tone = Tone.PLAIN if pld is None else _tone(pld.mean - line.paper.accuracy)
+    return _estimate(pld, tone=tone, usual_seeds=1)
 
 
 def _gap(lines: list[PaperLine], accountant: str) -> str:
     gaps = [
         abs(cell.mean - line.paper.accuracy)
         for line in lines
-        if (cell := line.by(accountant)) is not None
+        if (cell := line.ours[accountant]) is not None
     ]
     return display_names.accuracy(fmean(gaps)) if gaps else display_names.NOT_MET
 
@@ -406,11 +370,13 @@ def own_grid(results: Results, mine: Settings, dataset: str) -> Grid:
     one = mine["datasets"][dataset]
     keys = [(corrupt, epsilon) for corrupt in one["corruptions"] for epsilon in one["epsilons"]]
     columns = [(m, a) for m in METHOD_ORDER if m in one["methods"] for a in ACCOUNTANTS]
+
+    def cell(corrupt: str, epsilon: float, method: str, accountant: str) -> GridCell:
+        found = results.cell(dataset, corrupt, method, epsilon, accountant)
+        return _estimate(found, run=bool(results.of(dataset, corrupt, method)))
+
     rows = (
-        (
-            GridCell(f"{epsilon:g}"),
-            *(_own_cell(results, dataset, corrupt, epsilon, c) for c in columns),
-        )
+        (GridCell(f"{epsilon:g}"), *(cell(corrupt, epsilon, *column) for column in columns))
         for corrupt, epsilon in keys
     )
     names = spans([display_names.corruption(corrupt) for corrupt, _ in keys])
@@ -438,14 +404,3 @@ def plain_own(results: Results, mine: Settings) -> list[dict[str, Any]]:
         for epsilon in one["epsilons"]
         for method in one["methods"]
     ]
-
-
-def _own_cell(
-    results: Results, dataset: str, corrupt: str, epsilon: float, column: tuple[str, str]
-) -> GridCell:
-    method, accountant = column
-    estimate = results.cell(dataset, corrupt, method, epsilon, accountant)
-    if estimate is None:
-        run = results.has_run(dataset, corrupt, method)
-        return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
-    return GridCell(display_names.estimate(estimate), detail=display_names.seeds(estimate))

@@ -19,7 +19,8 @@ import jinja2
 import markdown
 
 import prudent
-from prudent.lab.paper.figures.panels import Figure
+from prudent.lab.paper.jobs import Job, published, settings
+from prudent.lab.paper.panels import Figure
 from prudent.lab.paper.report import display_names, drawings, tables
 from prudent.lab.paper.report.cells import (
     EVERY,
@@ -43,7 +44,6 @@ from prudent.lab.paper.report.grids import (
 )
 from prudent.lab.paper.report.tables import Grid, GridCell, Tone
 from prudent.lab.paper.results import Reading, Results
-from prudent.lab.paper.runs.jobs import Job, published, settings
 from prudent.lab.settings import RuleSettings
 
 TABLES = {
@@ -52,7 +52,6 @@ TABLES = {
     3: "severe faults",
     4: "with DP-SGD",
 }
-_NAMES = {"rdp": "RDP", "pld": "PLD"}
 _MOST_NAMED = 4  # exceptions on a data set that are named one by one
 
 
@@ -83,10 +82,9 @@ def as_html(
         blocks.append(block)
         return f"@@{len(blocks) - 1}@@"
 
-    drawn = _curves(results) if curves else None
     text = _rendered(
         results,
-        drawn,
+        _curves(results) if curves else None,
         figures,
         whole=True,
         grid=lambda each: keep(tables.as_html(each)),
@@ -165,7 +163,11 @@ def _rendered(
         counts=[_tile(count.tally, count.tile) for count in counts],
         counts_by_dataset=_by_dataset(counts),
         substitutes=filter(None, map(display_names.substitute_note, _datasets())),
-        exceptions=[] if results.small else list(_exceptions(counts)),
+        exceptions=[
+            f"{count.lost} ({len(count.tally.lost)}): {_lost(count.tally)}."
+            for count in counts
+            if count.tally.lost and not results.small
+        ],
         held_out=_held_out(),
         tables=[_table(results, number) for number in TABLES],
         networks=network_grids(results),
@@ -179,12 +181,12 @@ def _rendered(
         },
         uncovered=UNCOVERED,
         travels=_travels(results),
-        ideas=list(_ideas()),
+        ideas=_ideas(),
         figures=list(map(drawings.paper_figure, figures)),
         runs=_runs(results),
         delta=f"{settings()['delta']:g}",
         trim={name: f"{default[field].default:.0%}" for name, field in shares.items()},
-        settings=list(_settings()),
+        settings=_settings(),
     )
     # Code keeps its empty lines; between all else there is one.
     single = re.sub(r"(```.*?```)|\n{3,}", lambda match: match[1] or "\n\n", text, flags=re.DOTALL)
@@ -216,27 +218,19 @@ class _Count(NamedTuple):
 
 
 def _counts(found: ReportSummary) -> Iterator[_Count]:
+    ours, tuned = "TSGD+PTR", "tuned setting"
     for name, tally in found.paper.items():
-        ours, by = "TSGD+PTR", _NAMES[name]
+        by = name.upper()
         told = f"{ours} ≥ the paper's, by {by}", f"PTR ≥ paper, {by}"
         yield _Count(tally, *told, f"{ours} below the paper's, by {by}")
     for name, tally in found.gain.items():
-        ours, by = "TSGD+PTR", _NAMES[name]
+        by = name.upper()
         told = f"{ours} > TSGD+Gaussian, by {by}", f"PTR > Gaussian, {by}"
         yield _Count(tally, *told, f"{ours} not above TSGD+Gaussian, by {by}")
-    tuned = "tuned setting"
-    yield _Count(
-        found.best,
-        f"the {tuned} ≥ the paper's TSGD+PTR",
-        "best ≥ paper",
-        f"The {tuned} below the paper's TSGD+PTR",
-    )
-    yield _Count(
-        found.rival,
-        f"the {tuned} > DP-SGD with the same tuning",
-        "best > DP-SGD",
-        f"The {tuned} not above DP-SGD with the same tuning",
-    )
+    told = f"the {tuned} ≥ the paper's {ours}", "best ≥ paper"
+    yield _Count(found.best, *told, f"The {tuned} below the paper's {ours}")
+    told = f"the {tuned} > DP-SGD with the same tuning", "best > DP-SGD"
+    yield _Count(found.rival, *told, f"The {tuned} not above DP-SGD with the same tuning")
 
 
 def _tile(count: Tally, label: str) -> GridCell:
@@ -248,32 +242,20 @@ def _tile(count: Tally, label: str) -> GridCell:
 
 
 def _by_dataset(counts: Sequence[_Count]) -> Grid:
-    return Grid(
-        ("data set", *(count.column for count in counts)),
-        tuple(
-            (
-                GridCell(display_names.dataset(name)),
-                *(_counted(count.tally.on(name)) for count in counts),
-            )
-            for name in _datasets()
-        ),
-        title="By data set",
+    def counted(count: Tally) -> GridCell:
+        tile = _tile(count, "")
+        return attrs.evolve(tile, detail=tile.detail.removeprefix("; "))
+
+    rows = (
+        (GridCell(display_names.dataset(name)), *(counted(each.tally.on(name)) for each in counts))
+        for name in _datasets()
     )
-
-
-def _counted(count: Tally) -> GridCell:
-    tile = _tile(count, "")
-    return attrs.evolve(tile, detail=tile.detail.removeprefix("; "))
-
-
-def _exceptions(counts: Sequence[_Count]) -> Iterator[str]:
-    """The cells in which our result is lower, by data set, with their differences."""
-    for count in counts:
-        if lost := count.tally.lost:
-            yield f"{count.lost} ({len(lost)}): {_lost(count.tally)}."
+    header = ("data set", *(count.column for count in counts))
+    return Grid(header, tuple(rows), title="By data set")
 
 
 def _lost(count: Tally) -> str:
+    """The cells in which our result is lower, by data set, with their differences."""
     parts = []
     for dataset in dict.fromkeys(comparison.group.dataset for comparison in count.lost):
         here = count.on(dataset)
@@ -323,29 +305,26 @@ def _travels(results: Results) -> str:
     """How far a constant vector moves the model, by method."""
     frontier = settings()["frontier"]
     epsilon, dataset = frontier["epsilon"], frontier["dataset"]
+    steps = {
+        reading.column: reading.steps
+        for reading in reversed(results.readings)
+        if (reading.dataset, reading.epsilon, reading.accountant) == (dataset, epsilon, "pld")
+        and reading.target in (None, epsilon)
+    }
     travels = []
     for column in frontier["columns"]:
-        if column in settings()["certified"]:
-            continue
-        cell = [
-            reading
-            for reading in results.readings
-            if (reading.dataset, reading.column) == (dataset, column)
-            and (reading.epsilon, reading.accountant) == (epsilon, "pld")
-            and reading.target in (None, epsilon)
-        ]
-        if cell:
+        if column in steps and column not in settings()["certified"]:
             rate = Job(dataset, "none", column, (epsilon,), 0).experiment.optimizer.lr
-            travels.append(f"{display_names.method(column)} {rate * cell[0].steps:,.0f}")
+            travels.append(f"{display_names.method(column)} {rate * steps[column]:,.0f}")
     return f" Here: {', '.join(travels)}." if travels else ""
 
 
-def _ideas() -> Iterator[Grid]:
+def _ideas() -> list[Grid]:
     """Ideas that were tried to improve the frontier, a table for each study."""
-    studies: dict[str, list[dict[str, str]]] = {}
+    studies: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in _rows("ideas.csv"):
-        studies.setdefault(row["study"], []).append(row)
-    yield from map(_study, studies.values())
+        studies[row["study"]].append(row)
+    return list(map(_study, studies.values()))
 
 
 @functools.cache
@@ -377,18 +356,17 @@ def _study(rows: list[dict[str, str]]) -> Grid:
             return GridCell(display_names.NOT_RUN, Tone.MISSING)
         return GridCell(display_names.accuracy(value), tone)
 
-    return Grid(
-        ("idea", *map(display_names.corruption, attacks), "worst"),
-        tuple(
-            (
-                GridCell(name),
-                *(shown(found.get((name, attack))) for attack in attacks),
-                shown(least.get(name), Tone.BEST if least.get(name) == best else Tone.PLAIN),
-            )
-            for name in names
-        ),
-        title=f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}",
+    cells = (
+        (
+            GridCell(name),
+            *(shown(found.get((name, attack))) for attack in attacks),
+            shown(least.get(name), Tone.BEST if least.get(name) == best else Tone.PLAIN),
+        )
+        for name in names
     )
+    title = f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}"
+    header = ("idea", *map(display_names.corruption, attacks), "worst")
+    return Grid(header, tuple(cells), title=title)
 
 
 def _runs(results: Results) -> Grid:
@@ -415,32 +393,28 @@ def _range(values: Sequence[float], form: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _settings() -> Iterator[Grid]:
+def _settings() -> list[Grid]:
     """The settings read from their file, so that the page cannot differ from the runs."""
-    every = settings()
-    yield _settings_grid(
-        {name: every["datasets"][name] for name in _datasets()}, "The paper's settings, completed"
-    )
-    yield _settings_grid(
-        {
-            f"{column}: {name}": values
-            for column, here in every["ours"].items()
-            for name, values in here.items()
-        },
-        "Ours: noise solved for ε by the exact accounting",
-    )
 
-
-def _settings_grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
-    flat = {name: dict(_flat(values)) for name, values in parts.items()}
-    names = dict.fromkeys(name for values in flat.values() for name in values)
-    return Grid(
-        ("setting", *flat),
-        tuple(
+    def grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
+        flat = {name: dict(_flat(values)) for name, values in parts.items()}
+        names = dict.fromkeys(name for values in flat.values() for name in values)
+        rows = (
             (GridCell(name), *(GridCell(v.get(name, "–")) for v in flat.values())) for name in names
-        ),
-        title=title,
-    )
+        )
+        return Grid(("setting", *flat), tuple(rows), title=title)
+
+    every = settings()
+    papers = {name: every["datasets"][name] for name in _datasets()}
+    ours = {
+        f"{column}: {name}": values
+        for column, here in every["ours"].items()
+        for name, values in here.items()
+    }
+    return [
+        grid(papers, "The paper's settings, completed"),
+        grid(ours, "Ours: noise solved for ε by the exact accounting"),
+    ]
 
 
 def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -448,8 +422,6 @@ def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, st
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         else:
-            shown = value if isinstance(value, list) else [value]
-            yield (
-                prefix + name,
-                ", ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in shown),
-            )
+            several = value if isinstance(value, list) else [value]
+            shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in several)
+            yield prefix + name, ", ".join(shown)

@@ -99,13 +99,9 @@ def tiles_as_html(tiles: Sequence[GridCell]) -> str:
 
 def as_html(grid: Grid) -> str:
     """A table as HTML, with its title and its note."""
+    rows = ((_html_cell(grid, place, cell) for place, cell in enumerate(row)) for row in grid.rows)
     head = "\n".join(f"<tr>{cells}</tr>" for cells in _header(grid))
-    body = "\n".join(
-        "<tr>"
-        + "".join(_html_cell(grid, column, cell) for column, cell in enumerate(row))
-        + "</tr>"
-        for row in grid.rows
-    )
+    body = "\n".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
     title = f"<h3>{inline(grid.title)}</h3>\n" if grid.title else ""
     note = f'\n<p class="note">{inline(grid.note)}</p>' if grid.note else ""
     return (
@@ -148,12 +144,10 @@ def _html_cell(grid: Grid, column: int, cell: GridCell | None) -> str:
 
 
 def _classes(grid: Grid, column: int, tone: Tone = Tone.PLAIN) -> str:
-    names = [
-        *(["first"] if column == 0 else []),
-        *(["word"] if column < grid.words else []),
-        *([tone.value] if tone is not Tone.PLAIN else []),
-    ]
-    return f' class="{" ".join(names)}"' if names else ""
+    plain = tone is Tone.PLAIN
+    wanted = {"first": column == 0, "word": column < grid.words, tone.value: not plain}
+    names = " ".join(name for name, is_wanted in wanted.items() if is_wanted)
+    return f' class="{names}"' if names else ""
 
 
 def inline(text: str) -> str:

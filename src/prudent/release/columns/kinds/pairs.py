@@ -4,20 +4,14 @@ from typing import Any
 
 import attrs
 import ibis.expr.types as ir
+import numpy.typing as npt
 
 from prudent.release.columns.dialects import limb_bits
-from prudent.release.columns.queries import (
-    TableColumn,
-    aggregated,
-    joined,
-    limbs_of,
-    numbers_of,
-    only,
-    steps_of,
-)
+from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
 from prudent.release.columns.scales import Scale
+from prudent.release.columns.table_columns import TableColumn, joined, one_row, only
 from prudent.release.columns.together.asking import Given, joint, keys_of, whole
-from prudent.release.lattice import Lattice
+from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 
 
 @attrs.frozen
@@ -62,11 +56,22 @@ class PairColumn(TableColumn):
 
     def sums(self, first: Lattice, second: Lattice) -> ProductSums:
         """The exact sums of the pairs, clipped to the ends of two lattices and rounded to them."""
-        given = {f"{name}_one": value for name, value in numbers_of(first).items()}
+        given: dict[str, Any] = {f"{name}_one": value for name, value in numbers_of(first).items()}
         given |= {f"{name}_two": value for name, value in numbers_of(second).items()}
-        row = self._ask(product_sums, wide=first.diameter, high=second.diameter, **given)
-        found = only(row)
 
+        def read(values: FloatArray, others: FloatArray) -> dict[str, npt.NDArray[Any]]:
+            one, two = first.steps(values) - first.low, second.steps(others) - second.low
+            return one_row(
+                records=len(one),
+                first_0=sum_of(one),
+                second_0=sum_of(two),
+                product_0_0=sum_of_products(one, two),
+                ones_0_0=sum_of_products(one, one),
+                twos_0_0=sum_of_products(two, two),
+            )
+
+        given |= {"wide": first.diameter, "high": second.diameter}
+        found = only(self._ask(product_sums, read, **given))
         bits = limb_bits(self.rows, factors=2)
         return ProductSums(
             count=found["records"],

@@ -32,19 +32,12 @@ Row = dict[str, Tensor]
 
 @attrs.frozen(eq=False)
 class LogicalDraw:
-    """What is drawn for one step. Secret.
+    """What is drawn for one step. Secret."""
 
-    Attributes:
-        number: The step, counted from 0.
-        ids: Ids of records, or of people, shape (chunks, physical batch).
-        valid: False for padding; same shape.
-        seeds: Seeds of the random numbers that are drawn while a record is read.
-    """
-
-    number: int
-    ids: Tensor
-    valid: Tensor
-    seeds: Seeds
+    number: int  # the step, counted from 0
+    ids: Tensor  # ids of records, or of people, shape (chunks, physical batch)
+    valid: Tensor  # False for padding; same shape
+    seeds: Seeds  # seeds of the random numbers that are drawn while a record is read
 
 
 class LogicalDraws(Sampler[Any]):

@@ -23,17 +23,11 @@ _SHOWN = 5
 
 @attrs.frozen
 class Reach:
-    """Which parameters the loss of a record reaches.
+    """Which parameters the loss of a record reaches."""
 
-    Attributes:
-        reached: Trained parameters with a gradient.
-        unreached: Trained parameters that only noise would move.
-        frozen: Parameters that are not trained.
-    """
-
-    reached: tuple[str, ...]
-    unreached: tuple[str, ...]
-    frozen: tuple[str, ...]
+    reached: tuple[str, ...]  # trained parameters with a gradient
+    unreached: tuple[str, ...]  # trained parameters that only noise would move
+    frozen: tuple[str, ...]  # parameters that are not trained
 
 
 def reach(engine: Engine, inputs: Any, targets: Any = ()) -> Reach:

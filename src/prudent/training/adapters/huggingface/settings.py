@@ -1,38 +1,39 @@
-"""From the settings of a `Trainer` to a plan; settings that would break it are refused."""
+"""From the settings of a `Trainer` to a plan, and what its checkpoints must be for a run to go on.
+
+Settings that would break the plan are refused.
+"""
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
+import torch
+from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import IntervalStrategy
 
 from prudent import _validate
+from prudent._files import sha256
+from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
-from prudent.training.aggregation import Aggregation, Sum
+from prudent.training.adapters.private import Wanted
 from prudent.training.plan import Plan
-from prudent.training.watch import HeldOut, Watch
+from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
+from prudent.training.run.resuming import Identity, machine
 
 
 @attrs.frozen
 class Refusal:
-    """A setting that cannot be used.
+    """A setting that cannot be used."""
 
-    Attributes:
-        argument: Its name in `TrainingArguments`.
-        wrong: Whether a value is refused.
-        allowed: What is allowed instead.
-        why: What it would break.
-        hint: What to do instead.
-    """
-
-    argument: str
-    wrong: Callable[[Any], bool]
-    allowed: str
-    why: str
-    hint: str = ""
+    argument: str  # its name in `TrainingArguments`
+    wrong: Callable[[Any], bool]  # whether a value is refused
+    allowed: str  # what is allowed instead
+    why: str  # what it would break
+    hint: str = ""  # what to do instead
 
 
 def _among(*names: str) -> Callable[[Any], bool]:
@@ -188,42 +189,19 @@ def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -
     return _validate.between(0, 1, ends="()", delta=delta)
 
 
-def planned(
-    args: Any,
-    records: int,
-    *,
-    plan: Plan | None,
-    epsilon: float | None,
-    delta: float,
-    aggregation: Aggregation | None,
-    bands: int | None,
-    watch: Watch | None,
-    held_out: HeldOut | None,
-) -> Plan:
-    """The given plan, or one made of the settings with the noise that `epsilon` needs."""
+def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
+    """The given plan, or one made of the settings with the noise that ε needs."""
     if plan is not None:
-        given = {"aggregation": aggregation, "bands": bands, "watch": watch, "held_out": held_out}
-        for name, value in given.items():
-            if value is not None:
-                raise ArgumentError(name, "in the plan", shown="both")
+        attrs.evolve(wanted, delta=None).refuse_beside_plan()
         if args.max_steps > 0 and args.max_steps != plan.steps:
             raise ArgumentError(
                 "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
             )
         return plan
-    assert epsilon is not None
     rate = min(1.0, logical_batch(args) / records)
     epochs = math.ceil(round(args.num_train_epochs / rate, 9))
-    aggregation = aggregation or Sum(clip=_clip(args), noise_multiplier=1.0)
-    plan = Plan(
-        sampling_rate=rate,
-        steps=args.max_steps if args.max_steps > 0 else epochs,
-        aggregation=aggregation,
-        bands=1 if bands is None else bands,
-        watch=watch,
-        held_out=held_out,
-    )
-    return plan.calibrate(epsilon=_validate.positive(epsilon=epsilon), delta=delta)
+    clip = _clip(args) if wanted.aggregation is None else math.inf
+    return wanted.plan(rate, args.max_steps if args.max_steps > 0 else epochs, clip)
 
 
 def _clip(args: Any) -> float:
@@ -257,3 +235,90 @@ def adapted(args: Any, plan: Plan) -> Any:
 def steps_per_epoch(plan: Plan) -> int:
     """Steps in which each record is expected once."""
     return max(1, math.ceil(round(1 / plan.sampling_rate, 9)))
+
+
+def restorable(folder: Any, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The secret state in a checkpoint, which must be intact and of this run."""
+    state = None
+    if folder is not None:
+        state = load_checkpoint(Path(folder), torch.device("cpu"))
+    if state is None:
+        raise ArgumentError(
+            "resume_from_checkpoint",
+            "a complete checkpoint of a PrivateTrainer",
+            got=folder,
+            why="without its key the steps since then would be repeated with other noise",
+        )
+    if damaged := state.get("files", {}).items() - digests(Path(folder)).items():
+        raise ArgumentError(
+            "resume_from_checkpoint",
+            "an intact checkpoint",
+            shown=f"{str(folder)!r}, whose {min(damaged)[0]} is damaged or missing",
+            why="the same noise on other sums could be subtracted",
+            hint="Restore the file from a copy, or resume from an earlier checkpoint.",
+        )
+    for name, value in run.items():
+        if state[name] != value:
+            raise ArgumentError(
+                "resume_from_checkpoint",
+                f"a checkpoint with the same {name}",
+                shown="another",
+                why="the same noise on other sums could be subtracted",
+                hint="Resume with the plan and the data with which the run was started, or "
+                "start again in another output_dir.",
+            )
+    return state
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that Trainer wrote to a checkpoint, by name; ours has its own."""
+    return {
+        path.relative_to(folder).as_posix(): sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / CHECKPOINT
+    }
+
+
+_FREE = (
+    "output_dir",
+    "overwrite_output_dir",
+    "run_name",
+    "project",
+    "disable_tqdm",
+    "report_to",
+    "resume_from_checkpoint",
+    "push_to_hub",
+    "metric_for_best_model",
+    "greater_is_better",
+    "load_best_model_at_end",
+)
+"""Settings of `TrainingArguments` that no step depends on, besides those of `_FREE_FAMILIES`."""
+
+_FREE_FAMILIES = ("save_", "logging_", "log_", "eval_", "hub_", "dataloader_", "trackio_")
+
+
+def identity_of(
+    model: nn.Module,
+    args: Any,
+    *,
+    records: str,
+    loss: Any,
+    reading: Any,
+    optimizer: Any,
+    execution: tuple[Any, ...],
+) -> Identity:
+    """The identity of a run; see `Identity` for the arguments."""
+    settings = {
+        name: value
+        for name, value in args.to_dict().items()
+        if name not in _FREE and not name.startswith(_FREE_FAMILIES)
+    }
+    return Identity(
+        records=records,
+        loss=fingerprint(loss, reading, restored=model),
+        model=fingerprint(model, restored=model),
+        optimizer=fingerprint(optimizer, settings),
+        execution=repr((execution, args.bf16, args.per_device_train_batch_size)),
+        processes="1",
+        machine=machine(args.device),
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -24,7 +25,6 @@ from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
 from prudent.training.adapters.huggingface import settings
-from prudent.training.adapters.huggingface.checkpoints import digests, identity_of, restorable
 from prudent.training.adapters.huggingface.records import (
     LogicalBatch,
     LogicalDraws,
@@ -41,21 +41,21 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
-from prudent.training.adapters.opacus_names import answering_opacus
+from prudent.training.adapters.huggingface.settings import digests, identity_of, restorable
+from prudent.training.adapters.private import Wanted, answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
-from prudent.training.evaluation.held_out import HeldOutRecords, check_held_out
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
 from prudent.training.parallel.processes import Alone
-from prudent.training.plan import Plan
+from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import save_checkpoint
+from prudent.training.run.held_out import HeldOutRecords, check_held_out
 from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step
-from prudent.training.watch import HeldOut, HeldOutMetric, Watch
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
@@ -174,17 +174,9 @@ class PrivateTrainer(Uncopied, Trainer):
         self._unit = Unit.given(unit, records_per_person, per_unit)
         self._people = None if self._unit is None else self._unit.people(data, len(data))
         self._count = len(data) if self._people is None else len(self._people)
-        self.plan = settings.planned(
-            args,
-            self._count,
-            plan=plan,
-            epsilon=epsilon,
-            delta=self.delta,
-            aggregation=aggregation,
-            bands=bands,
-            watch=watch,
-            held_out=held_out,
-        )
+        wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
+        wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
+        self.plan = settings.planned(args, self._count, plan, wanted)
         check_held_out(self.plan, held_out_set)
         self._held_out: HeldOutRecords | None = None
         self._held_out_set, self._held_out_unit = held_out_set, held_out_unit

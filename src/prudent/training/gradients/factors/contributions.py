@@ -46,6 +46,7 @@ from prudent.training.gradients.factors.products import (
     whole_product,
     whole_products,
 )
+from prudent.training.gradients.recording import operation
 
 PIECE = 1 << 26
 """Numbers of a factor that are copied at a time; bounds the extra memory of a product."""
@@ -63,11 +64,21 @@ def taken(rows: Tensor, columns: Tensor) -> bool:
     )
 
 
-@torch.library.custom_op(
+def _is_large(rows: Tensor, columns: Tensor) -> bool:
+    return max(rows.shape[3], columns.shape[3]) > _LARGE
+
+
+def _like_factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
+    large = _is_large(rows, columns)
+    count = kernels.PARTIAL_SUMS if large else kernels.tile_pairs(rows.shape[2])
+    return rows.new_empty(*rows.shape[:2], count, 4, dtype=torch.float32)
+
+
+# Older versions of torch derive schemas from annotations of `typing` alone.
+@operation(
     "prudent::factor_sums",
-    mutates_args=(),
-    # Older versions of torch derive it from annotations of `typing` alone.
-    schema="(Tensor rows, Tensor columns, float[] scales) -> Tensor",
+    "(Tensor rows, Tensor columns, float[] scales) -> Tensor",
+    like=_like_factor_sums,
 )
 def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
     """The sums of `norms.gram_terms`.
@@ -88,26 +99,15 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     return sums.view(*rows.shape[:2], *sums.shape[1:])
 
 
-@torch.library.custom_op("prudent::weighted_product", mutates_args=())
+@operation(
+    "prudent::weighted_product",
+    like=lambda rows, columns, weights: weights.new_empty(
+        rows.shape[0], rows.shape[3], columns.shape[3]
+    ),
+)
 def weighted_product(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records; see `kernels.record_sums`."""
     return kernels.record_sums(rows, columns, weights)
-
-
-@factor_sums.register_fake
-def _(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
-    large = _is_large(rows, columns)
-    count = kernels.PARTIAL_SUMS if large else kernels.tile_pairs(rows.shape[2])
-    return rows.new_empty(*rows.shape[:2], count, 4, dtype=torch.float32)
-
-
-@weighted_product.register_fake
-def _(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
-    return weights.new_empty(rows.shape[0], rows.shape[3], columns.shape[3])
-
-
-def _is_large(rows: Tensor, columns: Tensor) -> bool:
-    return max(rows.shape[3], columns.shape[3]) > _LARGE
 
 
 def _inner_products(factor: Tensor) -> Tensor:

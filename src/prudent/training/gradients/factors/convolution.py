@@ -47,6 +47,7 @@ from prudent.training.gradients.factors.products import (
     shortened,
     whole_products,
 )
+from prudent.training.gradients.recording import operation
 
 _LARGE = 1 << 26
 _MANY = 1 << 20
@@ -382,10 +383,12 @@ def _cuts_factors(*factors: Tensor) -> bool:
     return single and bool(torch.backends.cudnn.allow_tf32)
 
 
-@torch.library.custom_op(
+@operation(
     "prudent::strip_products",
-    mutates_args=(),
-    schema="(Tensor rows, Tensor strips, int[] begins, bool short) -> Tensor",
+    "(Tensor rows, Tensor strips, int[] begins, bool short) -> Tensor",
+    like=lambda rows, strips, begins, short: rows.new_empty(
+        rows.shape[0], rows.shape[1], len(begins), strips.shape[1]
+    ),
 )
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
     """For each offset in `begins`, the rows times that slice of the strips, transposed."""
@@ -395,8 +398,3 @@ def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: 
             columns = strips[:, :, begin : begin + rows.shape[2]]
             torch.bmm(rows, columns.mT, out=result[:, :, index])
     return result
-
-
-@_strip_products.register_fake
-def _(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
-    return rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from prudent._torch_private import is_intercepted, is_recorded, is_traced
-from prudent.training.gradients.recording import kept_whole
+from prudent.training.gradients.recording import kept_whole, operation
 
 
 class Geometry:
@@ -469,7 +469,9 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
     return result
 
 
-@torch.library.custom_op("prudent::weighted_rows", mutates_args=())
+@operation(
+    "prudent::weighted_rows", like=lambda values, weights: weights.new_empty(values.shape[1])
+)
 def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ valuesᵢ of (records, size) in double precision; what is not finite counts as zero."""
     from prudent.training.gradients.factors import triton_kernels as triton
@@ -481,8 +483,3 @@ def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
             values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS
         )
     return sums.sum(0)
-
-
-@weighted_rows.register_fake
-def _(values: Tensor, weights: Tensor) -> Tensor:
-    return weights.new_empty(values.shape[1])

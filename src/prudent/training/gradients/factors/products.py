@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from prudent._torch_private import is_traced
+from prudent.training.gradients.recording import operation
 
 _DEVICE: Any = torch.backends.cuda.matmul
 _HOST: Any = getattr(torch.backends.mkldnn, "matmul", None)
@@ -167,20 +168,18 @@ def at_least_single(values: Tensor) -> Tensor:
     return values.float() if values.dtype in HALF else values
 
 
+def _like_product(left: Tensor, right: Tensor) -> Tensor:
+    return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+
+
 # The settings of a product are set inside: a traced step keeps no settings of its own.
-@torch.library.custom_op("prudent::short_product", mutates_args=())
+@operation("prudent::short_product", like=_like_product)
 def _short_product(left: Tensor, right: Tensor) -> Tensor:
     with short_products():
         return torch.bmm(left, right)
 
 
-@torch.library.custom_op("prudent::whole_product", mutates_args=())
+@operation("prudent::whole_product", like=_like_product)
 def _whole_product(left: Tensor, right: Tensor) -> Tensor:
     with whole_products():
         return torch.bmm(left, right)
-
-
-@_short_product.register_fake
-@_whole_product.register_fake
-def _(left: Tensor, right: Tensor) -> Tensor:
-    return left.new_empty(left.shape[0], left.shape[1], right.shape[2])

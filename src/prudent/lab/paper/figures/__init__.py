@@ -1,1 +1,0 @@
-"""The paper's figures: their data and their plots."""

@@ -1,1 +1,0 @@
-"""The runs that fill the paper's tables."""

@@ -1,0 +1,258 @@
+"""Private held-out records, and the noisy accuracy or loss that a plan releases of them."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from prudent._torch_private import pytree
+from prudent._validate import ArgumentError
+from prudent.records.containers import count_of, digest, fingerprint, tensors_of
+from prudent.records.form import inputs_and_targets
+from prudent.records.people import People, TensorReader, Unit
+from prudent.records.reader import Collate, RecordReader
+from prudent.records.seeds import PUBLIC, generators_kept
+from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.engine import Loss
+from prudent.training.gradients.results import Values
+from prudent.training.gradients.unsupported import made_up
+from prudent.training.keystream import Key, Purpose
+from prudent.training.noise import noise_on
+from prudent.training.parallel.sharding import has_shards, rest, without_gathering
+from prudent.training.plan import HeldOut, HeldOutMetric, Plan
+from prudent.training.step import SUM_ROUNDING, Step
+
+BATCH = 128
+"""Number of held-out records that run forward at once, unless said otherwise."""
+
+_IGNORED = -100  # the label that torch's losses and Hugging Face leave out
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class HeldOutRecords:
+    """The held-out records of a run, each read and evaluated alone.
+
+    | case | what happens |
+    |---|---|
+    | record that cannot be read or has another form | absent: it adds nothing |
+    | record that the model or the loss rejects | wrong, or of the largest loss |
+    | sequence of labels | the fraction that is right among those that count |
+    | person who is among the training records as well | absent here: she is in one of the two |
+    | person with several records | the mean of all of hers |
+
+    A value is a function of its record up to the rounding of matrix products, as norms are in
+    training: records run under `vmap`, in batches of one shape.
+    """
+
+    settings: HeldOut  # what is released
+    reader: RecordReader | TensorReader  # reads the records
+    # The records of each person; without a unit every record is alone.
+    members: Sequence[Sequence[int]]
+    score: Loss  # maps outputs and targets of a batch to one value per record
+    split: Callable[[Any], tuple[Any, Any]]  # makes inputs and targets of a batch of the reader
+    batch: int  # number of records that run forward at once
+    autocast: torch.dtype | None  # the type in which the model runs, as in training
+    data: Callable[[], str]  # The fingerprint of all this, computed when it is needed. Secret.
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        data: Any,
+        loss: Loss | None,
+        *,
+        unit: Unit | None = None,
+        trained: People | None = None,
+        collate_fn: Collate | None = None,
+        example: Any = None,
+        batch: int | None = None,
+        autocast: torch.dtype | None = None,
+        reader: Callable[[Any, Iterable[int]], RecordReader] | None = None,
+        split: Callable[[Any], tuple[Any, Any]] = inputs_and_targets,
+    ) -> Self | None:
+        """The held-out records of a plan; None if it releases nothing of any.
+
+        Args:
+            plan: The plan.
+            data: The records, as `fit` takes those for training.
+            loss: Maps outputs and targets to one loss per record; needed for the metric "loss".
+            unit: Who they belong to.
+            trained: The people whose records are trained on.
+            collate_fn: As for `fit`.
+            example: As for `fit`.
+            batch: See the attribute.
+            autocast: See the attribute.
+            reader: Makes the reader of items, given some that show their form.
+            split: See the attribute.
+        """
+        settings = check_held_out(plan, data)
+        if settings is None:
+            return None
+        score = right_labels if settings.metric is HeldOutMetric.ACCURACY else loss
+        if score is None:
+            raise ArgumentError("held_out_loss", "a loss for each record", got=None)
+        own = reader is not None or (isinstance(data, Dataset) and collate_fn is not None)
+        tensors = None if own else tensors_of(data)
+        count = count_of(data, tensors)
+        people = None if unit is None else unit.people(data, count)
+        found: RecordReader | TensorReader
+        if tensors is not None:
+            found = TensorReader(tensors)
+        else:
+            items = data if unit is None else unit.items(data)
+            first = range(count) if people is None else people.first()
+            found = (
+                RecordReader(items, collate_fn, first, example=example, check=inputs_and_targets)
+                if reader is None
+                else reader(items, first)
+            )
+        members: list[Sequence[int]] = [[record] for record in range(count)]
+        if people is not None:
+            members = people.apart_from(trained)
+        return cls(
+            settings=settings,
+            reader=found,
+            members=members,
+            score=score,
+            split=split,
+            batch=BATCH if batch is None else batch,
+            autocast=autocast,
+            data=lambda: fingerprint(data) + ("" if people is None else digest(members).hex()),
+        )
+
+    @property
+    def size(self) -> float:
+        """The public number by which the sum is divided."""
+        expected = self.settings.expected_records
+        return max(1, len(self.members)) if expected is None else expected
+
+    def rehearse(self, step: Step) -> None:
+        """Raise the errors of the model or the score on a made-up record; nothing is released."""
+
+        def run(values: Values) -> None:
+            batch = self._placed([None], step)
+            self._engine(step).losses(values, *made_up(batch, 1, varied=True))
+
+        _in_evaluation(step, run)
+
+    def release(self, step: Step, key: Key) -> dict[str, float]:
+        """The noisy value for the model as it is, and the standard deviation of its noise, by name.
+
+        Call it at most once after a step: the noise is that of the step's number.
+        """
+        settings, processes = self.settings, step.processes
+        half = settings.largest / 2
+        total = torch.tensor([_in_evaluation(step, lambda values: self._sum(values, step))])
+        device = next(step.model.parameters()).device
+        total = processes.summed(total.to(device, torch.float64))
+        if processes.rank == 0:
+            # The sum is rounded by less than the last factor pays for.
+            deviation = settings.noise_multiplier * half * (1 + SUM_ROUNDING)
+            noise = noise_on(device, key, Purpose.HELD_OUT)
+            noise.add_(total, torch.full_like(total, deviation)[0], step.state)
+        value = float(processes.sent(total)[0]) / self.size + half
+        noise_shown = settings.deviation(self.size)
+        return {settings.name: value, f"{settings.name}_noise": noise_shown}
+
+    def _sum(self, values: Values, step: Step) -> float:
+        """What the people of this process add up to, each less half of the largest value. Secret.
+
+        Sums are rounded once, so that the order of records has no effect.
+        """
+        largest, worst = self.settings.largest, 0.0
+        if self.settings.metric is HeldOutMetric.LOSS:
+            worst = largest
+        own = self.members[step.processes.rank :: step.processes.count]
+        asked = [(person, record) for person, records in enumerate(own) for record in records]
+        found: list[list[float]] = [[] for _ in own]
+        engine = self._engine(step)
+        for start in range(0, len(asked), self.batch):
+            part = asked[start : start + self.batch]
+            with generators_kept():
+                rows: list[Any] = [self.reader.row(record, PUBLIC.of(0)) for _, record in part]
+            # As many rows in every batch: another shape could round differently.
+            padded = rows + [None] * (self.batch - len(rows))
+            scores = engine.losses(values, *self._placed(padded, step)).double()
+            scores = scores.nan_to_num(nan=worst, posinf=largest, neginf=0.0).clamp(0.0, largest)
+            for (person, _), row, score in zip(part, rows, scores.tolist(), strict=False):
+                if row is not None:
+                    found[person].append(score)
+        return math.fsum(math.fsum(each) / len(each) - largest / 2 for each in found if each)
+
+    def _placed(self, rows: list[Any], step: Step) -> tuple[Any, Any]:
+        """Inputs and targets of rows on the device of the model."""
+        device = next(step.model.parameters()).device
+        batch: tuple[Any, Any] = pytree.tree_map_only(
+            Tensor, lambda leaf: leaf.to(device), self.split(self.reader.batch(rows))
+        )
+        return batch
+
+    def _engine(self, step: Step) -> BookKeeping:
+        return BookKeeping(step.model, self.score, autocast=self.autocast)
+
+
+def check_held_out(plan: Plan, data: Any) -> HeldOut | None:
+    """What the plan releases of held-out records, which there must be if and only if it does."""
+    if (plan.held_out is None) != (data is None):
+        raise ArgumentError(
+            "held_out_set",
+            "records for a plan that releases something of them, and None for any other",
+            shown="none" if data is None else "records",
+            hint="Such as Plan(..., held_out=prudent.HeldOut(every=100)), which prices it.",
+        )
+    return plan.held_out
+
+
+@contextmanager
+def modes_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the training or evaluation mode of every module on exit.
+
+    `model.train()` would also switch layers that are meant to stay in evaluation mode.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _in_evaluation(step: Step, run: Callable[[Values], Any]) -> Any:
+    """What `run` returns for the values of the model, gathered, in evaluation mode."""
+    model = step.model
+    rest(model)
+    gathered = without_gathering(model) if has_shards(model) else nullcontext()
+    device = next(model.parameters()).device
+    drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])  # training goes on
+    with modes_kept(model), gathered, drawn, torch.no_grad():
+        model.eval()
+        found = run(step.values())
+    rest(model)
+    return found
+
+
+def right_labels(outputs: Any, targets: Tensor) -> Tensor:
+    """The fraction of right labels of each record, without those that losses ignore."""
+    given = outputs.get("logits") if isinstance(outputs, Mapping) else outputs
+    scores = getattr(given, "logits", given)
+    if not isinstance(scores, Tensor) or scores.ndim < 2 or scores.shape[-1] < 2:
+        raise ArgumentError(
+            "held_out",
+            "metric='loss' for a model without scores of two or more classes",
+            shown="metric='accuracy'",
+        )
+    guesses = scores.argmax(-1)
+    if guesses.shape != targets.shape:
+        raise ArgumentError(
+            "held_out",
+            "metric='loss' for targets that are no class labels",
+            shown="metric='accuracy'",
+        )
+    counted = (targets != _IGNORED).reshape(len(targets), -1)
+    right = (guesses == targets).reshape(len(targets), -1) & counted
+    return right.double().sum(1) / counted.double().sum(1).clamp_min(1)

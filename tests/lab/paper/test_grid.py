@@ -1,0 +1,169 @@
+"""A small real grid, end to end."""
+
+from typing import ClassVar
+
+import attrs
+import pytest
+import torch
+
+from prudent.lab.datasets import Dataset
+from prudent.lab.paper import grid
+from prudent.lab.paper.grid import Mark, Plans, run_jobs
+from prudent.lab.paper.jobs import (
+    PAPER_COLUMNS,
+    Job,
+    frontier_jobs,
+    published,
+    settings,
+    table_jobs,
+)
+from prudent.lab.paper.results import read
+
+QUICK = (
+    Job("mnist", "label:0.1", "dpsgd", (1.0,), 0),
+    Job("mnist", "sign-flip:0.2", "dpsgd", (1.0,), 0),
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("grid") / "results.csv"
+    assert run_jobs(QUICK[:1], path, at_once=1, most_steps=6) == 0
+    return path
+
+
+@pytest.mark.slow
+def test_a_run_leaves_a_row_for_each_mark(results):
+    rows = read(results).readings
+    assert {row.run for row in rows} == {QUICK[0].run}
+    assert {(row.epsilon, row.accountant) for row in rows} >= {(1.0, "pld")}
+    assert {row.steps for row in rows} == {6}
+    assert {row.target for row in rows} == {None}
+    assert all(0 < row.accuracy < 100 for row in rows)
+
+
+@pytest.mark.slow
+def test_what_is_there_is_not_run_again(results, monkeypatch):
+    before = results.read_text()
+    monkeypatch.setattr(grid, "_work", None)
+    assert run_jobs(QUICK[:1], results, at_once=1, most_steps=6) == 0
+    assert results.read_text() == before
+
+
+@pytest.mark.slow
+def test_no_run_begins_after_the_time_is_up(results):
+    before = results.read_text()
+    assert run_jobs(QUICK, results, at_once=1, most_steps=6, seconds=0) == 1
+    assert results.read_text() == before
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_features_are_centred_where_the_settings_say_so(dataset, monkeypatch):
+    pixels, labels = torch.rand(4, 3), torch.zeros(4, dtype=torch.long)
+    data = Dataset(dataset, pixels, labels, pixels, labels, 1, "made here")
+    monkeypatch.setattr(grid, "_corrupted", lambda *_: data)
+    records = grid._records(Job(dataset, "none", "ptr", (1.0,), 0))
+    seen = grid._featured(records, torch.device("cpu"))
+    centred = settings()["datasets"][dataset].get("centred", False)
+    assert seen.train_features.equal(2 * pixels - 1 if centred else pixels)
+    assert centred == (dataset == "cifar10")
+
+
+class TestPlans:
+    RECORDS: ClassVar = {"mnist": 60_000}
+
+    @pytest.mark.unhurried
+    def test_marks_are_the_last_steps_within_their_price(self, tmp_path):
+        job = Job("mnist", "none", "dpsgd", (1.5,), 0)
+        plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)
+        assert {(mark.epsilon, mark.accountant) for mark in marks} >= {(1.5, "pld"), (1.0, "pld")}
+        assert marks == sorted(marks)
+        assert plan.steps == marks[-1].step
+        for mark in marks:
+            if mark.accountant == "pld":
+                assert plan.epsilon_after(mark.step, 1e-5) <= mark.epsilon
+                assert plan.epsilon_after(mark.step + 1, 1e-5) > mark.epsilon
+
+    def test_a_solved_plan_is_not_solved_again(self, tmp_path, monkeypatch):
+        job = Job("mnist", "none", "dpsgd", (1.0,), 0)
+        path = tmp_path / "plans.json"
+        first = Plans(path, self.RECORDS).of(job)
+        monkeypatch.setattr(Plans, "_solve", None)
+        other = attrs.evolve(job, corrupt="mimic:0.3", seed=7)
+        assert Plans(path, self.RECORDS).of(other) == first
+
+    def test_networks_share_a_plan_and_noise_does_not(self, tmp_path, monkeypatch):
+        """Neither the network nor the momentum changes the price of a run."""
+        path, records = tmp_path / "plans.json", {"cifar10": 50_000}
+        job = Job("cifar10", "none", "dpsgd", (2.0,), 0)
+        first = Plans(path, records).of(job)
+        monkeypatch.setattr(Plans, "_solve", None)
+        for name in ("cifar10-opacus", "cifar10-tanh-momentum"):
+            assert Plans(path, records).of(attrs.evolve(job, dataset=name)) == first
+        with pytest.raises(TypeError):  # is solved anew
+            Plans(path, records).of(attrs.evolve(job, column="ptr"))
+
+    def test_our_columns_end_at_their_target(self, tmp_path):
+        job = Job("mnist", "none", "ours-dpsgd", (3.0,), 0)
+        plan, marks = Plans(tmp_path / "plans.json", self.RECORDS).of(job)
+        assert marks[-1] == Mark(settings()["ours"]["ours-dpsgd"]["mnist"]["steps"], 3.0, "pld")
+        assert [mark.step for mark in marks] == sorted({mark.step for mark in marks})
+        assert 0.99 * 3 < plan.epsilon(1e-5) <= 3
+        for mark in marks:  # rounded, but never below what was spent
+            assert 0 <= mark.epsilon - plan.epsilon_after(mark.step, 1e-5) < 1e-2
+
+
+class TestJobs:
+    def test_every_cell_of_the_tables_is_filled(self):
+        wanted = set(table_jobs({1, 3, 4}, 1, ours=False))
+        for cell in published():
+            if cell.table != 2:
+                epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
+                assert cell.epsilon in epsilons
+                assert Job(cell.dataset, cell.corrupt, cell.method, epsilons, 0) in wanted
+
+    def test_each_is_there_once(self):
+        for every in (list(table_jobs({1, 2, 3, 4}, 2)), list(frontier_jobs(2))):
+            assert len(set(every)) == len(every)
+
+    def test_only_our_columns_have_a_target(self):
+        for job in table_jobs({1, 3, 4}, 1):
+            assert (job.target is None) == (job.column in PAPER_COLUMNS)
+
+    def test_the_settings_of_every_job_are_valid(self):
+        every = [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]
+        alike = {attrs.evolve(job, corrupt="none", seed=0) for job in every if not job.features}
+        for job in alike:
+            assert job.experiment.privacy.epsilon == max(job.epsilons)
+
+    def test_what_stands_in_for_a_network_fills_its_cells(self):
+        cells = [cell for cell in published() if cell.dataset == "cifar10-vgg16"]
+        assert len(cells) == 28
+        assert next(cell.accuracy for cell in cells if cell.method == "ptr") == 52.09
+        assert not any(cell.dataset == "cifar10-vgg11" for cell in published())
+        assert settings()["datasets"]["cifar10-vgg16"]["backbone"] == "vgg16"
+
+    def test_other_networks_are_run_only_when_named(self):
+        every = {job.dataset for job in table_jobs({1, 2, 3, 4}, 1)}
+        assert every == {"mnist", "cifar10", "emnist", "cifar10-vgg16", "cifar10-resnet18"}
+        named = list(table_jobs({1}, 1, datasets=["cifar10-tanh"]))
+        assert {job.dataset for job in named} == {"cifar10-tanh"}
+        assert {job.corrupt for job in named} == {
+            cell.corrupt for cell in published() if cell.dataset == "cifar10"
+        }
+
+
+def test_the_settings_choose_the_network_and_the_momentum():
+    images, labels = torch.zeros(2, 3, 32, 32), torch.zeros(2, dtype=torch.long)
+    data = Dataset("cifar10", images, labels, images, labels, 10, "made here")
+    found = {}
+    for name in ("cifar10", "cifar10-opacus", "cifar10-tanh", "cifar10-tanh-momentum"):
+        job = Job(name, "none", "ptr", (7.0,), 0)
+        parameters = sum(p.numel() for p in grid._model(job, data).parameters())
+        found[name] = parameters, job.experiment.optimizer.momentum
+    assert found == {
+        "cifar10": (37_274, 0.0),
+        "cifar10-opacus": (131_466, 0.0),
+        "cifar10-tanh": (605_226, 0.0),
+        "cifar10-tanh-momentum": (605_226, 0.9),
+    }
