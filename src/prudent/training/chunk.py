@@ -218,13 +218,8 @@ def within_memory(
 
     The original error states how many bytes were asked for, and so how many records were drawn or
     how long one of them is. The new one is raised outside the handler (and this is a function, not
-    a context), so that not even `__context__` refers to it.
-
-    Args:
-        act: The function to call.
-        argument: The argument that sets how many records are processed at once.
-        rows: Its value, or what it is by default; public.
-        hint: How to choose another value.
+    a context), so that not even `__context__` refers to it. It names the argument that sets how
+    many records are processed at once, and its value, which is public.
 
     Raises:
         ArgumentError: If memory ran out. The sum of the step was not released.

@@ -30,12 +30,11 @@ from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
+from prudent.records import PUBLIC
 from prudent.records.reader import checked
-from prudent.records.seeds import PUBLIC
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.adapters.huggingface import PrivateTrainer, reach
 from prudent.training.adapters.huggingface.records import (
-    LogicalDraw,
     LogicalRecords,
     PhysicalBatch,
     divided,
@@ -45,6 +44,7 @@ from prudent.training.adapters.huggingface.records import (
 from prudent.training.adapters.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.adapters.huggingface.settings import REFUSALS
 from prudent.training.gradients import BookKeeping
+from prudent.training.sampling import Draw
 
 RECORDS, LENGTH, WORDS = 24, 6, 20
 SILENT = 1e-6
@@ -501,7 +501,7 @@ class Tokens:
 
 def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
     ids = torch.arange(len(data))[None]
-    draw = LogicalDraw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
     (part,) = checked(LogicalRecords(data, collate, example).__getitems__(draw)).parts
     return part
 
@@ -531,7 +531,7 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
     assert drawn(fine * 6 + other * 9, example, Tokens()).valid.sum() == 6
     records = LogicalRecords(fine * 8 + other * 8, Tokens(), example)
     ids = torch.arange(8, 16)[None]
-    last = LogicalDraw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    last = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
     with pytest.raises(ArgumentError, match="a batch of records in which none can") as error:
         checked(records.__getitems__(last))
     assert "secret" not in str(error.value)
@@ -539,7 +539,7 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
 
 def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
     data = [{"input_ids": [1]}] * 32
-    draw = LogicalDraw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
+    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
     for whole, rows in ((False, 8), (True, 32)):
         records = LogicalRecords(
             data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole

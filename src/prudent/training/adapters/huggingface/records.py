@@ -7,19 +7,18 @@ shapes of an example, or the shortest of a few public lengths that holds its tok
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from prudent._validate import ArgumentError
 from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import Collate, RecordReader
-from prudent.records.seeds import Seeds
-from prudent.training.sampling import PoissonSampler
+from prudent.training.sampling import Draw
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
 _MASK = "attention_mask"
@@ -29,40 +28,6 @@ _EXAMPLES = 16
 
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
-
-
-@attrs.frozen(eq=False)
-class LogicalDraw:
-    """What is drawn for one step. Secret."""
-
-    number: int  # the step, counted from 0
-    ids: Tensor  # ids of records, or of people, shape (chunks, physical batch)
-    valid: Tensor  # False for padding; same shape
-    seeds: Seeds  # seeds of the random numbers that are drawn while a record is read
-
-
-class LogicalDraws(Sampler[Any]):
-    """The batch sampler of a loader: the draws of one epoch.
-
-    Args:
-        sampler: Draws the batches.
-        steps: Steps per epoch.
-        taken: Returns the number of steps taken so far. An epoch that is resumed starts from its
-            beginning; the loader skips what has been taken.
-    """
-
-    def __init__(self, sampler: PoissonSampler, steps: int, taken: Callable[[], int]) -> None:
-        self._sampler, self._steps, self._taken = sampler, steps, taken
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[LogicalDraw]:
-        first = self._taken() // self._steps * self._steps
-        for number in range(first, first + self._steps):
-            batch = self._sampler.batch(number)
-            seeds = self._sampler.reading_seeds(number)
-            yield LogicalDraw(number, batch.ids.cpu(), batch.valid.cpu(), seeds)
 
 
 @attrs.frozen(eq=False)
@@ -134,7 +99,7 @@ class LogicalRecords(Dataset[Any]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitems__(self, draw: LogicalDraw) -> LogicalBatch | None:
+    def __getitems__(self, draw: Draw) -> LogicalBatch | None:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
         ids, valid = draw.ids, draw.valid
         rows: Any
@@ -219,13 +184,7 @@ def public_records(example: Any, evaluated: Any) -> list[Any]:
 
 
 def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:
-    """The tensors of some public records, after checking that they agree in shape.
-
-    Args:
-        records: Public records.
-        collate: Maps a list of one record to its tensors.
-        length: The public number of tokens to which records are cut.
-    """
+    """The tensors of some public records, cut to a public length, after checking their shapes."""
     rows: list[Row] = []
     for record in records:
         row = collate([record])
