@@ -26,7 +26,7 @@ import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import BATCH, backend_name, double, fetched, handed_over
+from prudent.release.columns.dialects import backend_name, double, fetched, handed_over
 from prudent.release.columns.together.turns import AT_ONCE
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray
@@ -43,6 +43,10 @@ Question = Callable[..., ir.Table]
 Reader = Callable[..., dict[str, npt.NDArray[Any]]]
 """What is counted of rows: takes their values, those of `other` if there is such a column, and
 returns whole numbers, which are added up over all batches."""
+
+BATCH = 2**13
+"""Rows that are handed over at a time. Arrays of more are so large that the allocator returns them
+to the system and asks for them again, which takes longer than all that is computed of them."""
 
 _MOST_BATCHES = 32  # of so many the rows of groups are put in order at once
 
