@@ -413,7 +413,7 @@ def _mean_of_few(parts: _Parts, records: Column, noise: Noise) -> Released:
         0.0,
         parts.event,
         parts.sums.distribution.value,
-        UnknownSpread(),
+        found,
         about=f"the mean of the values from {about}",
         notes=(note,),
     )
