@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import exact, outward
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit

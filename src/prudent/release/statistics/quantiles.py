@@ -17,7 +17,7 @@ from prudent import _validate
 from prudent._rounding import exact, rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
