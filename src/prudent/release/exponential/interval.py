@@ -207,6 +207,8 @@ class PrivateInterval:
         points: The number of points that the interval is divided into.
         steepest: The largest s of the second step: the less, the fewer records lie outside.
         halvings: How often the interval may be halved in the second step.
+        farther: How many times as far an interval that begins at zero reaches in the second step:
+            the first one misses a few records of a heavy tail.
     """
 
     scale: Scale
@@ -216,6 +218,7 @@ class PrivateInterval:
     points: int = POINTS
     steepest: float = _MOST_STEEP
     halvings: int = _HALVINGS
+    farther: float = 1.0
 
     @classmethod
     def of(
@@ -249,6 +252,8 @@ class PrivateInterval:
     ) -> tuple[float, float]:
         """Release the interval, and the number of records unless it was released already."""
         ends = self.widest(column, noise)
+        if 0.0 in ends:
+            ends = ends[0] * self.farther, ends[1] * self.farther
         return self.within(self.read(column, ends), ends, noise, records)
 
     def released_count(self, column: Column | Points, noise: Noise) -> int:

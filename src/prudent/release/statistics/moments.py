@@ -59,11 +59,10 @@ from prudent.release.sums.octaves import OctaveSums
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-MEAN_SHARES = 0.07, 0.14
-"""The same for a mean, and the fraction of the second for the number of records: with few of them
-no bounds are looked for. See `prudent.release.sums.octaves`."""
+MEAN_SHARES = 0.05, 0.16
+"""The same for a mean. With few records no bounds are looked for: see `sums.octaves`."""
 
-_MEAN_SIZE = 0.21
+_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 4.0}
 _FEW = 160.0  # records times ε
 
 CLIPPED_SHARE = 0.03
@@ -355,9 +354,9 @@ class _Parts:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
         bounds = MEAN_SHARES if few else (WIDE_SHARE, NARROW_SHARE)
         wide, narrow, share, rest = shares_of(request.epsilon, *bounds, CLIPPED_SHARE)
-        size = {"size_share": _MEAN_SIZE} if few else {}
+        others = _MEAN_INTERVAL if few else {}
         return cls(
-            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **size)),
+            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **others)),
             share=AdditiveMechanism.calibrate(share),
             sums=additive(request, rest),
         )
