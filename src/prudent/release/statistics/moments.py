@@ -291,12 +291,15 @@ class OneMoment(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
-        known = None
-        if self.degree == 1 and parts.clipping.interval is not None:
-            known = parts.clipping.interval.released_count(records, noise)
+        interval = parts.clipping.interval
+        if self.degree == 1 and interval is not None:
+            sizes = records.half_octaves()
+            known = interval.released_count(sizes[1], noise)
             if priced.preview.epsilon * known < _FEW * records.contribution.records:
                 return _mean_of_few(parts, records, noise)
-        ends = parts.clipping.ends(records, noise, known)
+            ends = interval.release(records, noise, sizes, known)
+        else:
+            ends = parts.clipping.ends(records, noise)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)
         spread = MomentSpread(moments, self.which, records.scale)
         released = Released(
