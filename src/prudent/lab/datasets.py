@@ -202,11 +202,11 @@ def _load_npz(name: str) -> Dataset:
         got = ", ".join(found) or "none of them"
         raise ValueError(f"Expected {path} to hold {', '.join(spellings[0])}, got {got}.")
     features, labels, test_features, test_labels = (found[key] for key in keys)
-    for part in (labels, test_labels):
+    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
+    for _, part in (train, test):
         if not np.issubdtype(part.dtype, np.integer):
             raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
     classes = _class_count(path, found)
-    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
     for records, _ in (train, test):
         if records.dtype.kind not in "biuf":
             raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
@@ -217,7 +217,7 @@ def units(name: str, key: str) -> npt.NDArray[np.generic]:
     """The array of an archive npz:PATH that says who each training record belongs to."""
     if not name.startswith("npz:"):
         raise ArgumentError("unit", f"None with {name}, whose records have no owners", got=key)
-    path = _validate.path(name=name.removeprefix("npz:"))
+    path = _archive(name)
     found = read_npz(path, "an .npz archive", key)
     if key not in found:
         raise ArgumentError("unit", f"the name of an array in {path}", got=key)
@@ -275,17 +275,10 @@ def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) ->
     # training record whose label is no class counts as a zero gradient.
     if not 0 <= test[1].min(initial=0) <= test[1].max(initial=0) < classes:
         raise ValueError(f"Expected every label of {name} (test) in 0 to {classes - 1}.")
-    return Dataset(
-        name=name,
-        train_features=_features(train[0]),
-        train_labels=torch.from_numpy(train[1].astype(np.int64)),
-        test_features=_features(test[0]),
-        test_labels=torch.from_numpy(test[1].astype(np.int64)),
-        classes=classes,
-        note=note,
-    )
 
+    def tensors(records: npt.NDArray[np.generic], labels: npt.NDArray[np.generic]) -> list[Tensor]:
+        features = torch.from_numpy(records.astype(np.float32, order="C"))
+        scaled = features.div_(255) if records.dtype == np.uint8 else features
+        return [scaled, torch.from_numpy(labels.astype(np.int64))]
 
-def _features(values: npt.NDArray[np.generic]) -> Tensor:
-    features = torch.from_numpy(values.astype(np.float32, order="C"))
-    return features.div_(255) if values.dtype == np.uint8 else features
+    return Dataset(name, *tensors(*train), *tensors(*test), classes, note)

@@ -211,10 +211,7 @@ def _pieces(
 
 
 _AT_ONCE = 4000
-
-
-def _training() -> letters.NetworkRecipe:
-    return letters.NetworkRecipe(steps=4000, channels=(32, 64, 128, 128), half=True)
+_TRAINING = letters.NetworkRecipe(steps=4000, channels=(32, 64, 128, 128), half=True)
 
 
 @attrs.frozen
@@ -233,7 +230,7 @@ class GlyphRecipe:
     loops: float = 0.25  # probability that a curve is closed
     seed: int = 5  # of the characters; that of the others is the next one
     # The network and how it is trained; `sample` is not used.
-    training: letters.NetworkRecipe = attrs.field(factory=_training)
+    training: letters.NetworkRecipe = _TRAINING
 
     def drawn(self, classes: int, seed: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
         """Images of new characters, as bytes, and their classes."""
