@@ -101,7 +101,6 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/scaling.md": lambda: learning() | salaries(),
     "docs/tables-sql.md": salaries,
     "docs/tables.md": salaries,
-    "docs/threat-model.md": learning,
     "docs/training-runs.md": learning,
     "docs/training.md": learning,
     "docs/certify-training.md": learning,
@@ -166,12 +165,32 @@ def test_every_fence_of_python_is_found() -> None:
         assert len(blocks(text)) == len(re.findall(r"^\s*```\s*(?:python|py)\b", text, re.M)), name
 
 
+def test_every_package_has_a_page_that_says_how_stable_it_is() -> None:
+    folder = ROOT / "docs" / "api" / "modules"
+    packages = {each.parent.name for each in Path(prudent.__file__).parent.glob("*/__init__.py")}
+    assert packages == {page.stem for page in folder.glob("*.md")} - {"index"}
+    for name in packages:
+        text = (folder / f"{name}.md").read_text()
+        assert re.search(r"^\*\*Stability\*\*: (stable|provisional|lab)\b", text, re.M), name
+
+
 def test_what_the_text_tells_to_import_exists() -> None:
     """Of packages, by their folders: some need extras to be imported."""
     package = Path(prudent.__file__).parent
     for name, path in PAGES.items():
         for module, part in re.findall(r"`from (prudent[\w.]*) import (\w+)`", path.read_text()):
             assert package.joinpath(*module.split(".")[1:], part).is_dir(), name
+
+
+def test_pages_stay_short() -> None:
+    """Errata and the reference may be long; a page that grows is to be cut, or divided."""
+    words = {
+        name: len(path.read_text().split())
+        for name, path in PAGES.items()
+        if name not in ("README.md", "docs/errata.md") and not name.startswith("docs/api/")
+    }
+    assert {name for name, count in words.items() if count > 3_000} == set()
+    assert sum(words.values()) <= 45_000
 
 
 def test_a_reason_belongs_to_the_block_below_it() -> None:

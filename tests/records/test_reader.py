@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import default_collate
 
 from prudent import ArgumentError
+from prudent.records import PUBLIC, Seeds
 from prudent.records.reader import RecordReader, checked
-from prudent.records.seeds import PUBLIC, Seeds
 from prudent.training import Key, PoissonSampler
 
 

@@ -26,9 +26,9 @@ from torch.utils.data import (
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.records import Seeds
 from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import RecordReader, checked
-from prudent.records.seeds import Seeds
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Alone, Processes
 from prudent.training.run.charging import RunCharge

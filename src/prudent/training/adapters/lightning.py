@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.records.people import Unit
 from prudent.training.adapters.private import Wanted, answering_opacus, prepare
 from prudent.training.adapters.private_optimizer import Preparation, PrivateOptimizer, specialise

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, default_collate
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.records.people import Unit
 from prudent.training.adapters.private_optimizer import (
     Preparation,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
-from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
+from prudent.budget import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import ReceiptFile, receipt_of
 from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.records.people import Unit
 from prudent.records.reader import Collate

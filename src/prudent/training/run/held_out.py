@@ -12,11 +12,11 @@ from torch.utils.data import Dataset
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent.records import PUBLIC, generators_kept
 from prudent.records.containers import count_of, digest, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import People, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader
-from prudent.records.seeds import PUBLIC, generators_kept
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.results import Values

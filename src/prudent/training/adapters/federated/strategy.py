@@ -12,7 +12,7 @@ from torch import Tensor
 
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.records.form import Form, Leaf
 from prudent.training.adapters.federated.release import RoundRelease

@@ -184,6 +184,12 @@ def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -
     return _validate.between(0, 1, ends="()", delta=delta)
 
 
+def lengths(given: Any) -> tuple[int, ...]:
+    """The public numbers of tokens that `max_length` names, ascending; none if it is None."""
+    several = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    return tuple(sorted({_validate.count(1, max_length=length) for length in several}))
+
+
 def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
     """The given plan, or one made of the settings with the noise that ε needs."""
     if plan is not None:

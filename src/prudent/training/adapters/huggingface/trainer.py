@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
@@ -108,7 +108,8 @@ class PrivateTrainer(Uncopied, Trainer):
         records_per_person: As for `prudent.fit`.
         per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
-            the collator pads to the longest record.
+            the collator pads to the longest record. Or several, such as (64, 128, 256): a record
+            is padded to the smallest that holds it, which takes less time for short ones.
         example: A public record, in the form of the training records, from which all shapes are
             taken. None: the first record of `eval_dataset`, which must be public in any case.
         key: The key of sampling and noise; a new one from the operating system unless given.
@@ -152,7 +153,7 @@ class PrivateTrainer(Uncopied, Trainer):
         unit: Any = None,
         records_per_person: int | None = None,
         per_unit: str | None = None,
-        max_length: int | None = None,
+        max_length: int | Sequence[int] | None = None,
         example: Mapping[str, Any] | None = None,
         key: Key | None = None,
         recompute: bool | None = None,
@@ -182,7 +183,7 @@ class PrivateTrainer(Uncopied, Trainer):
         if recompute is None:
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
-        self._max_length, self._given_example = max_length, example
+        self._lengths, self._given_example = settings.lengths(max_length), example
         protected = "record" if self._unit is None else self._unit.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
@@ -244,6 +245,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 collate,
                 examples,
                 whole=whole,
+                lengths=self._lengths,
                 unit=self._unit,
                 people=self._people,
             ),
@@ -256,11 +258,12 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _reading(self) -> tuple[Any, Row]:
         """The collator of one record, and the tensors of public ones."""
-        collator = padded(self.data_collator, self._max_length)
+        greatest = self._lengths[-1] if self._lengths else None
+        collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
         records = [without(record, self._column) for record in public]
-        return collate, examples_of(records, collate, self._max_length)
+        return collate, examples_of(records, collate, greatest)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
@@ -573,7 +576,7 @@ class PrivateTrainer(Uncopied, Trainer):
             self.args,
             records=self._records_fingerprint + held_out,
             loss=(self.compute_loss_func, self.label_smoother),
-            reading=(self.data_collator, self._max_length, self._given_example),
+            reading=(self.data_collator, self._lengths, self._given_example),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
             execution=(self._recompute, self._compile, self._accumulates),
         )
