@@ -2,8 +2,8 @@
 
     python -m benchmarks.budgets
 
-`--write` puts the table into benchmarks/README.md. It takes a few minutes, most of them for the exact
-compositions, and its numbers do not depend on the machine.
+`--write` puts the table into benchmarks/README.md. It takes a few minutes, most of them for the
+exact compositions, and its numbers do not depend on the machine.
 """
 
 import argparse
@@ -163,7 +163,7 @@ def table() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
+    parser.add_argument("--write", action="store_true", help="put it into benchmarks/README.md")
     arguments = parser.parse_args()
     found = table()
     if arguments.write:

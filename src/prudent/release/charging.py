@@ -10,7 +10,7 @@ import attrs
 
 from prudent._rounding import nearest, rounded_up
 from prudent.accounting.relations import ADD_REMOVE
-from prudent.budget.charging import LedgerLike, check_ledger
+from prudent.budget import LedgerLike, check_ledger
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.release.joins import names_of
 from prudent.release.outcome import Refused

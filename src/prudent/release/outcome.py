@@ -231,12 +231,13 @@ class Released:
         of the clipped values; see `about`.
 
         Raises:
-            ValueError: if the value is a category or a vector, the interval was released at a lower
-                confidence, or there were too few records to give one.
+            ValueError: if the value is a category or a vector, no interval was asked for, it was
+                released at a lower confidence, or there were too few records to give one.
         """
         if self.spread is None:
             raise ValueError(
-                "Expected a released number, got a category or a vector, which has no interval."
+                "Expected a number released with an interval, got one without, a category or a "
+                "vector."
             )
         found = self.spread.interval(self.value, confidence)
         if found is None:

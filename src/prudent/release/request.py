@@ -22,7 +22,7 @@ import numpy as np
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease

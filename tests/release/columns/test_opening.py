@@ -283,9 +283,9 @@ def test_an_empty_text_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "sign"), [("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", ",")])
 def test_another_separator_is_refused(tmp_path: Path, name: str, sign: str) -> None:
     (tmp_path / name).write_text(f"x{sign}y\n1{sign}2\n")
-    with pytest.raises(SourceError, match="Expected columns separated by") as caught:
+    with pytest.raises(SourceError, match="Expected names separated by") as caught:
         open_column(tmp_path / name, "x")
-    assert f"got {sign!r} in its first line" in str(caught.value)
+    assert f"got {sign!r} between them" in str(caught.value)
 
 
 # --- one record is one value or none --------------------------------------------------------------

@@ -21,9 +21,7 @@ from prudent import _validate
 from prudent.accounting.events import BinomialSelectionDpEvent
 from prudent.accounting.losses.loss_tables import Array
 
-MOST = 1e6
-"""Limit of the expected number of candidates."""
-
+MOST = 1e6  # limit of the expected number of candidates
 _DEEPEST = 200.0  # log f' is resolved down to this far below its maximum
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
