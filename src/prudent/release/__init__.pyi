@@ -27,8 +27,8 @@ from prudent.release.ptr.checking import check_margin as check_margin
 from prudent.release.ptr.checking import on_lattice as on_lattice
 from prudent.release.ptr.margins import RobustValue as RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as ProposeTestReleaseMechanism
+from prudent.release.questions.asks import Ask as Ask
 from prudent.release.questions.sql import sql as sql
-from prudent.release.questions.tables import Ask as Ask
 from prudent.release.questions.tables import Table as Table
 from prudent.release.questions.tables import table as table
 from prudent.release.statistics import certify_quantile as certify_quantile
