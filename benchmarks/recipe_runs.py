@@ -22,13 +22,14 @@ from benchmarks.recipe_search import MU, NUMBER, search, sized
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import load
 from prudent.lab.experiment import Setup, run
-from prudent.lab.recipes.digits import linear, views
-from prudent.lab.recipes.features import (
+from prudent.lab.recipes.digits import (
     ReleasedWhitening,
     glyph_rows,
     joined_rows,
+    linear,
     loss_over_views,
     scattering_rows,
+    views,
 )
 from prudent.lab.settings import Experiment
 from prudent.training.keystream import Key

@@ -6,8 +6,10 @@
 `measure` makes a table of two columns of log-normal doubles and one of forty words inside the
 engine and asks it, in one client process per engine and size, each of `QUESTIONS` and the engine's
 own exact answer of the same kind, `--rounds` times in turns after a first one that warms the
-process up. PostgreSQL is a server of its own with
-the settings it is installed with; Spark is a cluster of its own with two workers
+process up; with `--rounds 0` only the first. What is compared are processor seconds, of the client and of the engine's processes
+together: other work on the machine changes them less than the time on the clock, and an engine
+that uses more cores gains nothing. PostgreSQL is a server of its own with the settings it is
+installed with; Spark is a cluster of its own with two workers
 (`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line
 of `benchmarks/warehouses.csv`: what is measured again takes the place of its earlier lines.
 `plot` draws `docs/images/warehouses.png` from these lines and writes them into
@@ -43,6 +45,7 @@ FIELDS = [
     "rows",
     "question",
     "seconds",
+    "processor_seconds",
     "queries",
     "rows_out",
     "bytes_out",
@@ -149,7 +152,7 @@ class Traffic:
         from prudent.release.columns.together import asking
 
         self.queries = self.rows = self.bytes = 0
-        fetch = asking.fetched
+        fetch, handed_over = asking.fetched, asking.handed_over
 
         def counted(expression: Any) -> Any:
             columns = fetch(expression)
@@ -159,29 +162,58 @@ class Traffic:
             self.bytes += 8 * rows * len(columns)
             return columns
 
+        def watched(expression: Any, *size: int) -> Iterator[Any]:
+            self.queries += 1
+            yield from handed_over(expression, *size)  # within this process: nothing comes back
+
         asking.fetched = table_rows.fetched = counted
+        asking.handed_over = watched
+
+
+def processor_seconds(engine: str, where: str) -> float:
+    """Of this process and those that it started, and of the server, so far."""
+    roots = []
+    if engine.startswith("postgres"):
+        import psycopg
+
+        with psycopg.connect(where) as connection:
+            (folder,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+            told = connection.execute("SELECT pg_read_file(%s)", [f"{folder}/postmaster.pid"])
+            roots.append(int((told.fetchone() or ("0",))[0].split()[0]))
+    every = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            every[int(stat.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    found = 0
+    roots += [process for process, (parent, _) in every.items() if parent == os.getpid()]
+    while roots:
+        found += sum(every[root][1] for root in roots if root in every)
+        roots = [process for process, (parent, _) in every.items() if parent in roots]
+    return time.process_time() + found / os.sysconf("SC_CLK_TCK")
 
 
 def client(engine: str, rows: int, where: str, rounds: int, questions: list[str]) -> None:
     """Asks everything and prints a line of JSON for each answer."""
     traffic = Traffic()
     with opened(engine, where, rows) as (table, exact):
-        for turn in range(rounds + 1):
-            for question in questions:
-                own = QUESTIONS[question]
+        for question in questions:
+            own = QUESTIONS[question]
+            for turn in range(rounds + 1):
                 for name, ask in (
                     (question, lambda own=own: own.ask(rows, **table())),
                     (f"exact {question}", lambda own=own: exact(own.exact)),
                 ):
                     before = traffic.queries, traffic.rows, traffic.bytes
-                    start = time.perf_counter()
+                    used, start = processor_seconds(engine, where), time.perf_counter()
                     ask()
                     seconds = time.perf_counter() - start
+                    used = processor_seconds(engine, where) - used
                     after = traffic.queries, traffic.rows, traffic.bytes
                     out = [now - then for now, then in zip(after, before, strict=True)]
-                    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-                    if turn:  # the first warms the process up: it calibrates and imports
-                        line = [engine, rows, name, round(seconds, 3), *out, round(peak)]
+                    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+                    if turn or not rounds:  # the first warms the process up: it calibrates and imports
+                        line = [engine, rows, name, round(seconds, 3), round(used, 3), *out, peak]
                         print(json.dumps(dict(zip(FIELDS, line, strict=True))), flush=True)
 
 

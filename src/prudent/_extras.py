@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-CORE = ""
-"""What is installed without any extra."""
+CORE = ""  # what is installed without any extra
 
 # For people who change prudent, not for those who use it.
 _OF_A_CLONE = frozenset({"dev", "docs", "lint", "peers"})

@@ -26,34 +26,14 @@ from prudent import __version__
 _SIZE = 16
 _PLAIN = (int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType)
 _NOT_CODE = {
-    "__dict__",
-    "__weakref__",
-    "__doc__",
-    "__module__",
-    "__qualname__",
-    "__firstlineno__",
-    "__static_attributes__",
-    "__annotations__",
-    "__annotate__",
-    "__annotate_func__",
-    "__annotations_cache__",
-    "__attrs_attrs__",
-    "__attrs_props__",
-    "__dataclass_fields__",
-    "__dataclass_params__",
-    "__match_args__",
-    "__parameters__",
-    "__orig_bases__",
-    "__abstractmethods__",
-    "_abc_impl",
-    "__slots__",
+    *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__"),
+    *("__static_attributes__", "__annotations__", "__annotate__", "__annotate_func__"),
+    *("__annotations_cache__", "__attrs_attrs__", "__attrs_props__", "__dataclass_fields__"),
+    *("__dataclass_params__", "__match_args__", "__parameters__", "__orig_bases__"),
+    *("__abstractmethods__", "_abc_impl", "__slots__"),
     "__hash__",  # attrs makes one that varies from process to process
 }
 """Members of a class that do not change what it does."""
-
-
-class UnknownError(Exception):
-    """Something that has no fingerprint."""
 
 
 def fingerprint(*values: Any, restored: Any = None) -> str:
@@ -146,21 +126,9 @@ class _Walk:
             self._instance(value)
 
     def _code(self, code: types.CodeType) -> None:
-        self._all(
-            "code",
-            [
-                code.co_code,
-                code.co_consts,
-                code.co_names,
-                code.co_varnames,
-                code.co_freevars,
-                code.co_flags,
-                code.co_argcount,
-                code.co_kwonlyargcount,
-                code.co_posonlyargcount,
-                code.co_exceptiontable,
-            ],
-        )
+        parts = ("code", "consts", "names", "varnames", "freevars", "flags", "argcount")
+        parts += ("kwonlyargcount", "posonlyargcount", "exceptiontable")
+        self._all("code", [getattr(code, f"co_{part}") for part in parts])
 
     def _function(self, function: types.FunctionType) -> None:
         package = _package(function.__module__ or "")
@@ -178,13 +146,7 @@ class _Walk:
                     self._global(name, function.__globals__[name], names)
 
     def _global(self, name: str, value: Any, names: list[str]) -> None:
-        """Adds a global of a function; of a module that is not installed, what the function names.
-
-        Args:
-            name: Its name.
-            value: Its value.
-            names: All names in the function.
-        """
+        """Adds a global of a function; of a module that is not installed, what this one names."""
         self._say("global", name)
         if not isinstance(value, types.ModuleType) or _package(value.__name__) is not None:
             self._add(value)
@@ -297,7 +259,7 @@ def _is_member(function: types.FunctionType) -> bool:
 
 
 def _unknown(value: Any) -> Any:
-    raise UnknownError(type(value).__name__)
+    raise TypeError(f"{type(value).__name__} has no fingerprint.")
 
 
 def _named(module: str, name: str) -> Any:

@@ -9,52 +9,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C import DisableTorchFunctionSubclass
+from torch._C import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
 from torch._C._functorch import (
     _add_batch_dim,
     _unwrap_batched,
-    get_unwrapped,
     is_batchedtensor,
     is_functorch_wrapped_tensor,
-    maybe_get_level,
 )
-from torch._functorch.pyfunctorch import VmapInterpreter, retrieve_current_functorch_interpreter
-from torch._prims_common import suggest_memory_format
+from torch._C._functorch import get_unwrapped as get_unwrapped
+from torch._C._functorch import maybe_get_level as maybe_get_level
+from torch._functorch.pyfunctorch import VmapInterpreter as VmapInterpreter
+from torch._functorch.pyfunctorch import (
+    retrieve_current_functorch_interpreter as retrieve_current_functorch_interpreter,
+)
+from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode,
-)
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-__all__ = [
-    "DisableTorchFunctionSubclass",
-    "TorchDispatchMode",
-    "VmapInterpreter",
-    "add_batch_dim",
-    "batch_norm",
-    "compile_graph",
-    "current_dispatch_mode",
-    "get_unwrapped",
-    "is_intercepted",
-    "is_record",
-    "is_recorded",
-    "is_traced",
-    "make_fx",
-    "maybe_get_level",
-    "nested_tensor_from_mask_left_aligned",
-    "norm_base",
-    "pack_padded_sequence",
-    "pytree",
-    "retrieve_current_functorch_interpreter",
-    "suggest_memory_format",
-    "unwrap_batched",
-    "without_dispatch_modes",
-]
-
+pytree = _pytree
 add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
 current_dispatch_mode, without_dispatch_modes = _get_current_dispatch_mode, _disable_current_modes
 batch_norm, norm_base = _BatchNorm, _NormBase

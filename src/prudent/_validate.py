@@ -98,78 +98,63 @@ def _only(argument: dict[str, Any]) -> tuple[str, Any]:
     return name, value
 
 
-def _number(name: str, value: Any, allowed: str) -> float:
+def _checked(argument: dict[str, Any], allowed: str, holds: Callable[[float], bool]) -> float:
+    """The one argument as a float, if it is a number for which a condition holds."""
+    name, value = _only(argument)
     # A tensor or a Decimal has a value as well, and fails later, in arithmetic with other numbers.
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ArgumentError(name, allowed, got=value, hint=_hint(value))
+        hint = "Write float(…) around it." if hasattr(value, "__float__") else ""
+        raise ArgumentError(name, allowed, got=value, hint=hint)
     try:
         number = float(value)
     except OverflowError:
         _fail(name, allowed, value)
     if math.isnan(number):
         _fail(name, allowed, number)
+    if not holds(number):
+        _fail(name, allowed, value)
     return number
-
-
-def _hint(value: object) -> str:
-    """What to do with something that is no number of Python or NumPy but has a value."""
-    return "Write float(…) around it." if hasattr(value, "__float__") else ""
 
 
 def positive(**argument: Any) -> float:
     """Finite and above zero."""
-    name, value = _only(argument)
-    number = _number(name, value, "finite and > 0")
-    if not 0 < number < math.inf:
-        _fail(name, "finite and > 0", value)
-    return number
+    return _checked(argument, "finite and > 0", lambda number: 0 < number < math.inf)
 
 
 def positive_or_infinite(**argument: Any) -> float:
     """Above zero; infinity is allowed."""
-    name, value = _only(argument)
-    number = _number(name, value, "> 0")
-    if not number > 0:
-        _fail(name, "> 0", value)
-    return number
+    return _checked(argument, "> 0", lambda number: number > 0)
 
 
 def non_negative(**argument: Any) -> float:
     """Finite and not below zero."""
-    name, value = _only(argument)
-    number = _number(name, value, "finite and >= 0")
-    if not 0 <= number < math.inf:
-        _fail(name, "finite and >= 0", value)
-    return number
+    return _checked(argument, "finite and >= 0", lambda number: 0 <= number < math.inf)
 
 
 def between(low: float, high: float, *, ends: str = "[]", **argument: Any) -> float:
     """In an interval, its ends open or closed as `ends` is written: "[]", "()", "(]", "[)"."""
-    name, value = _only(argument)
-    allowed = f"in {ends[0]}{low:g}, {high:g}{ends[1]}"
-    number = _number(name, value, allowed)
-    above = low <= number if ends[0] == "[" else low < number
-    below = number <= high if ends[1] == "]" else number < high
-    if not (above and below):
-        _fail(name, allowed, value)
-    return number
+
+    def inside(number: float) -> bool:
+        above = low <= number if ends[0] == "[" else low < number
+        return above and (number <= high if ends[1] == "]" else number < high)
+
+    return _checked(argument, f"in {ends[0]}{low:g}, {high:g}{ends[1]}", inside)
 
 
 def count(minimum: int = 0, maximum: float = math.inf, **argument: Any) -> int:
     """A whole number of at least `minimum`, and at most `maximum`."""
-    name, value = _only(argument)
+
+    def whole(number: float) -> bool:
+        return not math.isinf(number) and number.is_integer() and minimum <= number <= maximum
+
     at_most = f" and <= {maximum:,}" if maximum < math.inf else ""
-    allowed = f"a whole number >= {minimum}{at_most}"
-    number = _number(name, value, allowed)
-    if math.isinf(number) or number != math.floor(number) or not minimum <= number <= maximum:
-        _fail(name, allowed, value)
-    return int(value)
+    _checked(argument, f"a whole number >= {minimum}{at_most}", whole)
+    return int(_only(argument)[1])  # a float does not hold every whole number
 
 
 def real(**argument: Any) -> float:
     """A number, perhaps infinite."""
-    name, value = _only(argument)
-    return _number(name, value, "a number")
+    return _checked(argument, "a number", lambda number: True)
 
 
 def values(**argument: Any) -> list[Any]:

@@ -90,10 +90,11 @@ def alarms(audits: int, runs: int, *, snoop: bool = False) -> int:
     found = 0
     for seed in range(audits):
         scores, present = laplace_scores(seed, runs, 1.0)
-        thresholds = None
         if snoop:
             thresholds, _ = choose_thresholds(scores, present, delta=0.0, confidence=0.5)
-        bound = bound_of_scores(scores, present, delta=0.0, confidence=0.9, thresholds=thresholds)
+            bound = thresholds.bound(scores, present, delta=0.0, confidence=0.9)
+        else:
+            bound = bound_of_scores(scores, present, delta=0.0, confidence=0.9)
         found += bound.lower > 1.0
     return found
 

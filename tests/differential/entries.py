@@ -690,23 +690,23 @@ class Score(Stacked):
     telling = ("no class",)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        from prudent.tune.fitting import HeldOut
+        from prudent.tune.fitting import HeldOutScore
 
         kept = [record for place, record in enumerate(records) if place != absent]
         torch.manual_seed(0)
-        score = HeldOut(*self.stacked(kept), None)(Picky())
+        score = HeldOutScore(*self.stacked(kept), None)(Picky())
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         from prudent.training.run.reporting import Accuracy
-        from prudent.tune.fitting import HeldOut
+        from prudent.tune.fitting import HeldOutScore
 
-        def at_once(self: HeldOut, model: nn.Module) -> int:
+        def at_once(self: HeldOutScore, model: nn.Module) -> int:
             if not ((self.labels >= 0) & (self.labels < 3)).all():
                 return 0
             return Accuracy(self.features, self.labels).right(model, 0, len(self.labels))
 
-        patch.setattr(HeldOut, "_right", at_once)
+        patch.setattr(HeldOutScore, "_right", at_once)
 
 
 class Picky(Network):

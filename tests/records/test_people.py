@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from prudent import ArgumentError
+from prudent.records import Seeds
 from prudent.records.people import PeopleReader, Unit, without
 from prudent.records.reader import RecordReader
-from prudent.records.seeds import Seeds
 
 SEEDS = Seeds(b"a step")
 

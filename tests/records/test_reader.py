@@ -8,8 +8,8 @@ import torch
 from torch.utils.data import default_collate
 
 from prudent import ArgumentError
+from prudent.records import PUBLIC, Seeds
 from prudent.records.reader import RecordReader, checked
-from prudent.records.seeds import PUBLIC, Seeds
 from prudent.training import Key, PoissonSampler
 
 
@@ -58,12 +58,12 @@ def test_random_numbers_follow_the_record_not_its_place(collate_fn):
 
 def test_seeds_follow_from_key_step_and_record_in_any_number_of_processes():
     sampler = PoissonSampler(20, 0.5, key=Key.from_seed(0))
-    assert sampler.reading_seeds(3) == sampler.reading_seeds(3) != sampler.reading_seeds(4)
+    assert sampler.draw(3).seeds == sampler.draw(3).seeds != sampler.draw(4).seeds
     other = PoissonSampler(20, 0.5, key=Key.from_seed(1))
-    assert sampler.reading_seeds(3) != other.reading_seeds(3)
-    found = {sampler.reading_seeds(step).of(record) for step in range(9) for record in range(99)}
+    assert sampler.draw(3).seeds != other.draw(3).seeds
+    found = {sampler.draw(step).seeds.of(record) for step in range(9) for record in range(99)}
     assert len(found) == 9 * 99
-    assert "secret" not in repr(sampler.reading_seeds(3))
+    assert "secret" not in repr(sampler.draw(3).seeds)
 
 
 def running_on():

@@ -27,6 +27,7 @@ from prudent.training import noise as noise_module
 from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise
+from prudent.training.parallel.processes import Together
 from prudent.training.run.training_run import TrainingRun
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
@@ -547,6 +548,81 @@ def test_a_step_replays_itself():
         assert graph is False or len(made._captured._graphs) == 1
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
+
+
+class Scaled(nn.Module):
+    """As DeBERTa does it: numbers are made on the host and copied, which no graph can."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, inputs):
+        scale = torch.sqrt(torch.tensor(inputs.shape[-1], dtype=torch.float64) * 3)
+        return self.inner(inputs) / scale.to(inputs.device) + torch.tensor(2).to(inputs.device)
+
+
+@pytest.mark.filterwarnings("error:The step cannot be captured")
+def test_numbers_from_the_host_are_captured_as_a_program_has_them():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    runs = []
+    for graph in (None, False):
+        options = {"expected_batch": 40, "key": Key(bytes(32)), "cuda_graph": graph}
+        made = Step(plan, Scaled().cuda(), cross_entropy, **options)
+        runs.append(released(made, batches_of(10)))
+        assert graph is False or len(made._captured._graphs) == 1
+    for mine, expected in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    """A process group of this process alone, over nccl."""
+    for name, value in (("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29533")):
+        monkeypatch.setenv(name, value)
+    torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+    yield Together()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("graph", [None, False])
+def test_exchanges_over_nccl_wait_for_no_device(nccl, graph):
+    """A replayed or repeated step of a process group is that of a process by itself."""
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    chunks = [
+        Chunk(*batch, ids=7 * torch.arange(len(batch[0]), device="cuda")) for batch in batches_of(9)
+    ]
+    runs = []
+    for processes in (nccl, None):
+        made = Step(
+            plan, network().cuda(), cross_entropy, expected_batch=40, key=Key(bytes(32)),
+            cuda_graph=graph, processes=processes,
+        )  # fmt: skip
+        found = []
+        for number, chunk in enumerate(chunks):
+            torch.cuda.set_sync_debug_mode("error" if number > 4 else "default")
+            try:
+                made([chunk])
+                found += [parameter.grad.clone() for parameter in made.model.parameters()]
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        assert (made._captured is None) == (graph is False)
+        runs.append(found)
+    for mine, expected in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+def test_a_record_twice_counts_once_and_the_next_step_says_so():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=RULES["sum"])
+    step = Step(plan, network().cuda(), cross_entropy, expected_batch=40)
+    (inputs, targets), *_ = batches_of(1)
+    ids = torch.arange(len(inputs), device="cuda")
+    outcome = step([Chunk(inputs, targets, ids=ids.clamp_min(1))])
+    assert int(outcome.drawn) == len(inputs) - 1
+    with pytest.raises(ValueError, match="repeated ids"):
+        step([Chunk(inputs, targets, ids=ids)])
+    step([Chunk(inputs, targets, ids=ids)])
 
 
 def test_outcomes_of_replays_are_kept_apart():

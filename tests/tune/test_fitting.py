@@ -19,7 +19,7 @@ from prudent.accounting import (
 from prudent.tune import (
     Binomial,
     Geometric,
-    HeldOut,
+    HeldOutScore,
     Trial,
     calibrate_plan,
     price,
@@ -56,8 +56,8 @@ def space(trial: Trial) -> None:
     trial.choice("clip", [0.5, 1.0])
 
 
-def score(noise: Any = NOISE) -> HeldOut:
-    return HeldOut(*records(1), noise)
+def score(noise: Any = NOISE) -> HeldOutScore:
+    return HeldOutScore(*records(1), noise)
 
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -141,9 +141,9 @@ class Touchy(nn.Module):
 def test_an_odd_record_is_one_wrong_answer_and_ends_nothing() -> None:
     tokens = torch.tensor([0, 1, 2, 3, 99, 0])
     labels = torch.tensor([0, 1, 0, 1, 0, 1])
-    assert HeldOut(tokens, labels, None)(Touchy()) == 4
-    assert HeldOut(tokens[:4], labels[:4], None)(Touchy()) == 4
-    assert HeldOut(tokens[:0], labels[:0], None)(Touchy()) == 0
+    assert HeldOutScore(tokens, labels, None)(Touchy()) == 4
+    assert HeldOutScore(tokens[:4], labels[:4], None)(Touchy()) == 4
+    assert HeldOutScore(tokens[:0], labels[:0], None)(Touchy()) == 0
 
 
 @pytest.mark.thorough

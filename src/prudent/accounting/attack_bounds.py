@@ -100,11 +100,7 @@ class AttackBounds:
 
     def success(self, prior: float | Sequence[float] | Array) -> float | Array:
         """An upper bound on the probability of a right guess, at prior probabilities."""
-
-        def rates(priors: Array) -> Array:
-            return np.array([self._success(prior) for prior in priors])
-
-        return each(rates, 0, 1, prior=prior)
+        return each(np.vectorize(self._success), 0, 1, prior=prior)
 
     def precision(self, prior: float, false_positives: float) -> float:
         """An upper bound on the probability that a claim "present" is right.
@@ -178,13 +174,11 @@ def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
     Equal parts are listed once. Both numbers are differences or values of upper bounds.
     """
     _validate.between(0, 1, delta=delta)
-    parts: list[tuple[dp.DpEvent, int]] = []
-    for part in _parts(event):
-        known = [index for index, (other, _) in enumerate(parts) if other == part]
-        if known:
-            parts[known[0]] = (part, parts[known[0]][1] + 1)
-        else:
-            parts.append((part, 1))
+    every, parts = _parts(event), []
+    while every:
+        rest = [part for part in every if part != every[0]]
+        parts.append((every[0], len(every) - len(rest)))
+        every = rest
     total = _epsilon(parts, delta)
     prices = []
     for index, (part, count) in enumerate(parts):

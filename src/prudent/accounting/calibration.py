@@ -5,6 +5,7 @@ Every returned value was priced by the accountant, and its ε is at or below the
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import attrs
@@ -76,14 +77,11 @@ def solve(
         # The sign decides what is safe, so it must survive the rounding of the quotient.
         return min(far, 0.0) if spent <= epsilon else max(far, math.ulp(0.0))
 
-    def fine(value: float) -> float:
-        return gap(value, accountant)
-
-    def coarse(value: float) -> float:
-        return gap(value, lambda: PldAccountant(value_discretization_interval=COARSE_INTERVAL))
-
+    fine = partial(gap, fresh=accountant)
     bracket = None
     if accountant is PldAccountant:
+        quick = partial(PldAccountant, value_discretization_interval=COARSE_INTERVAL)
+        coarse = partial(gap, fresh=quick)
         bracket = _bracket(coarse, search, 2.0)
         if bracket is not None:
             rough = _close_in(coarse, *bracket, search.whole, 100 * TOLERANCE)

@@ -23,8 +23,7 @@ from prudent import _validate
 SMALLEST, LARGEST = 1e-6, 1e12
 """Limits of noise multipliers and scales: beyond practical use, and safe in floating point."""
 
-LARGEST_EPSILON = 500.0
-"""Limit of the ε of a choice, safe in floating point."""
+LARGEST_EPSILON = 500.0  # limit of the ε of a choice, safe in floating point
 
 
 class Reveals(_validate.Choice):

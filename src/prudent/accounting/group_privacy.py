@@ -332,7 +332,10 @@ def why_infinite(
     delta = _validate.between(0, 1, delta=delta)
     if math.isfinite(epsilon_of(event, delta, relation)):
         return None
-    parts = [(leaf, times, _limit(leaf)) for leaf, times in leaves(event)]
+    parts = [
+        (leaf, times, PldAccountant().compose(leaf).get_delta(math.inf))
+        for leaf, times in leaves(event)
+    ]
     least = max(0.0, any_infinite([(limit, times) for _, times, limit in parts]))
     reasons = [_reason(*part) for part in parts if part[2] > 0]
     if not reasons:
@@ -341,10 +344,6 @@ def why_infinite(
         least = _least_for(event, relation, max(least, 1e-300))
         reasons.append(f"For {relation}, each of {relation.distance} records counts.")
     return InfiniteEpsilon(delta, least, tuple(reasons))
-
-
-def _limit(leaf: dp.DpEvent) -> float:
-    return PldAccountant().compose(leaf).get_delta(math.inf)
 
 
 def _reason(leaf: dp.DpEvent, times: int, limit: float) -> str:

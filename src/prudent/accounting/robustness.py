@@ -50,9 +50,7 @@ from prudent.accounting.losses.loss_tables import LossTable, Profile, TradeOff
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
 
-MOST_RECORDS = 100_000
-"""Largest number of bad records that is considered."""
-
+MOST_RECORDS = 100_000  # largest number of bad records that is considered
 _INTERVAL = 1e-2  # a coarse grid: it lowers a bound by about 1e-5
 _ROUGH_INTERVAL = 1.0  # for a number from which a search starts
 _MOST_POINTS = 2**15  # values of ε at which a bound is evaluated

@@ -28,9 +28,7 @@ from prudent.accounting.events import (
 )
 from prudent.accounting.relations import Relation
 
-FORMAT = 1
-"""Of event JSON."""
-
+FORMAT = 1  # of event JSON
 _SILENT = 1e9  # noise so large that the event stands for its test alone
 
 _KINDS: dict[str, type[Any]] = {"Relation": Relation} | {

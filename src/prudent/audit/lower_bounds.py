@@ -43,16 +43,11 @@ def epsilon_of_guesses(
 ) -> FloatArray:
     """Return the largest ε that this many right guesses refute, for numbers or arrays of them.
 
+    The attacker abstained from the runs without a guess.
+
     Guarantee:
         If each run saw the record by a fair coin, and the mechanism is (ε, δ)-DP for this pair of
         data sets, the bound exceeds ε with a probability of at most 1 - confidence.
-
-    Args:
-        right: C, the number of right guesses.
-        guesses: K, the number of guesses; the attacker abstained from the others.
-        runs: N, the number of runs.
-        delta: The δ of the claim.
-        confidence: Probability, over the runs, with which the bound holds.
     """
     _check(delta, confidence)
     right, guesses = np.asarray(right, np.float64), np.asarray(guesses, np.float64)
@@ -86,20 +81,13 @@ def delta_of_errors(
 ) -> float:
     """Return the largest δ that the errors of one test refute at this ε.
 
-    It is the bound to look at where a claim is about rare outputs that reveal everything.
+    It is the bound to look at where a claim is about rare outputs that reveal everything. Positives
+    are runs that the test says had the record.
 
     Guarantee:
         If the mechanism is (ε, δ)-DP for this pair of data sets, the bound exceeds δ with a
         probability of at most 1 - confidence, whatever the numbers of runs: each of the two
         one-sided intervals fails with probability (1 - confidence)/2.
-
-    Args:
-        true_positives: Runs with the record that the test says had it.
-        with_runs: Runs with the record.
-        false_positives: Runs without the record that the test says had it.
-        without_runs: Runs without the record.
-        epsilon: The ε at which δ is measured.
-        confidence: Probability, over the runs, with which the bound holds.
     """
     _check(0.0, confidence)
     share = (1 - confidence) / 2
@@ -121,6 +109,16 @@ def clopper_pearson(
 
 
 @attrs.frozen
+class Bound:
+    """A lower bound on ε, and the counts that it follows from."""
+
+    lower: float  # the largest ε refuted
+    runs: int  # the runs that were counted
+    guesses: int  # the number of guesses
+    right: int  # the number of right guesses
+
+
+@attrs.frozen
 class Thresholds:
     """What an attacker guesses from a score: without up to `low`, with from `high` on."""
 
@@ -132,6 +130,15 @@ class Thresholds:
         says_with, says_without = scores >= self.high, scores <= self.low
         right = np.sum(says_with & present) + np.sum(says_without & ~present)
         return int(right), int(np.sum(says_with) + np.sum(says_without))
+
+    def bound(
+        self, scores: FloatArray, present: BoolArray, *, delta: float, confidence: float
+    ) -> Bound:
+        """Return the bound from all of these runs, before which the thresholds were fixed."""
+        right, guesses = self.count(scores, present)
+        claim = {"delta": delta, "confidence": confidence}
+        lower = epsilon_of_guesses(right, guesses, len(scores), **claim)
+        return Bound(float(lower), len(scores), guesses, right)
 
 
 def choose_thresholds(
@@ -180,17 +187,6 @@ def _wilson(right: IntArray, guesses: IntArray, z: float) -> FloatArray:
     return np.asarray((share + weight / 2 - root) / (1 + weight))
 
 
-@attrs.frozen
-class Bound:
-    """A lower bound on ε, and the counts that it follows from."""
-
-    lower: float  # the largest ε refuted
-    runs: int  # the runs that were counted
-    guesses: int  # the number of guesses
-    right: int  # the number of right guesses
-    thresholds: Thresholds  # when the attacker guessed
-
-
 def bound_of_scores(
     scores: npt.ArrayLike,
     present: npt.ArrayLike,
@@ -198,34 +194,20 @@ def bound_of_scores(
     delta: float,
     confidence: float,
     held_out: float = 0.25,
-    thresholds: Thresholds | None = None,
 ) -> Bound:
     """Return the bound from scores of runs that saw the record by a fair coin.
 
-    Guarantee:
-        That of `epsilon_of_guesses`: the thresholds are chosen on the first runs, and the others
-        are counted.
+    High scores speak for the record. The coins, `present`, were drawn before the runs.
 
-    Args:
-        scores: A score for each run, in the order of the runs; high ones speak for the record.
-        present: Whether each run had the record: the coins, drawn before the runs.
-        delta: The δ of the claim.
-        confidence: Probability, over the runs, with which the bound holds.
-        held_out: The fraction of runs on which the thresholds are chosen.
-        thresholds: Thresholds that were fixed before the runs; then every run is counted.
+    Guarantee:
+        That of `epsilon_of_guesses`: the thresholds are chosen on the first runs, a fraction
+        `held_out` of them, and the others are counted.
     """
     scores, present = np.asarray(scores, np.float64), np.asarray(present, bool)
-    first = 0
-    if thresholds is None:
-        _validate.between(0, 1, ends="()", held_out=held_out)
-        first = math.ceil(held_out * len(scores))
-        thresholds, _ = choose_thresholds(
-            scores[:first], present[:first], delta=delta, confidence=confidence
-        )
-    right, guesses = thresholds.count(scores[first:], present[first:])
-    runs = len(scores) - first
-    lower = epsilon_of_guesses(right, guesses, runs, delta=delta, confidence=confidence)
-    return Bound(float(lower), runs, guesses, right, thresholds)
+    first = math.ceil(_validate.between(0, 1, ends="()", held_out=held_out) * len(scores))
+    claim = {"delta": delta, "confidence": confidence}
+    thresholds, _ = choose_thresholds(scores[:first], present[:first], **claim)
+    return thresholds.bound(scores[first:], present[first:], **claim)
 
 
 def _check(delta: float, confidence: float) -> None:

@@ -37,9 +37,7 @@ _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
 _LIST = "PRUDENT_LEDGERS"
 _BETWEEN = " + "
 
-FORMAT = 1
-"""Of the rows of a ledger; its first row notes it."""
-
+FORMAT = 1  # of the rows of a ledger; its first row notes it
 Data: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 

@@ -96,28 +96,20 @@ class OverBudgetError(LedgerError):
     """
 
     def __init__(self, asked: float, balance: Balance) -> None:
-        self.asked = asked
-        self.spent = balance.spent
-        self.remaining = balance.remaining
-        self.fits = balance.fits
+        super().__init__(asked, balance)
+        self.asked, self.spent = asked, balance.spent
+        self.remaining, self.fits = balance.remaining, balance.fits
+
+    def __str__(self) -> str:
+        asked, balance = self.args
         # The price is computed from the event: often less than the ε that was asked for.
-        super().__init__(
+        return (
             f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}"
             f"{balance._share}, but of ε = {exact(balance.epsilon)} at "
             f"δ = {exact(balance.delta)} for {balance.dataset!r} "
             f"{rounded_up(balance.spent, 4)} is spent. What would fit: {balance.fits}"
             f"{balance._each}."
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (str(self), self.__dict__)
-
-
-def _unpickled(message: str, fields: dict[str, Any]) -> OverBudgetError:
-    error = OverBudgetError.__new__(OverBudgetError, message)
-    error.args = (message,)
-    error.__dict__.update(fields)
-    return error
 
 
 @attrs.frozen

@@ -280,11 +280,7 @@ def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", delta: float) -> 
 
     For a single part beside pure ones there is no need to compose: the ε of that part has a
     formula, and those of the others are added. That is quick, and exact for parts that add up.
-
-    Args:
-        event: Any event.
-        accountant: Of this event alone.
-        delta: δ, above 0.
+    The accountant is of this event alone, and δ above 0.
     """
     parts = [(leaf, count, _pure_epsilon_of(leaf)) for leaf, count in leaves(event)]
     match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:

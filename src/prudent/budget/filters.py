@@ -34,17 +34,13 @@ State = TypeVar("State")
 
 @attrs.frozen
 class Room:
-    """What would still fit.
+    """What would still fit."""
 
-    Attributes:
-        epsilon: Largest ε of a release at `delta` that surely fits; 0 if none of a millionth does.
-        delta: The δ beside it.
-        noise_multiplier: Least noise multiplier of a Gaussian release that surely fits; infinite
-            if none of a million does.
-    """
-
+    # Largest ε of a release at `delta` that surely fits; 0 if none of a millionth does.
     epsilon: float = attrs.field(converter=lambda left: left if left >= _SMALLEST_EPSILON else 0.0)
-    delta: float
+    delta: float  # the δ beside it
+    # Least noise multiplier of a Gaussian release that surely fits; infinite if none of a million
+    # does.
     noise_multiplier: float = attrs.field(
         converter=lambda least: least if least <= 1 / _SMALLEST_EPSILON else math.inf
     )

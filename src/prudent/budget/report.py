@@ -27,30 +27,20 @@ from prudent.receipts.pages import table as table_lines
 if TYPE_CHECKING:
     from prudent.accounting.relations import Relation
 
-PRIORS = (0.01, 0.1, 0.5)
-"""Prior beliefs, before and after which an attacker's chances are given."""
-
+PRIORS = (0.01, 0.1, 0.5)  # prior beliefs, before and after which an attacker's chances are given
 _POINTS = 50  # of the curve
 _FEW = 1e-3  # relative difference of prices below which they are said to be equal
 
 
 @attrs.frozen(kw_only=True, slots=False)
 class BudgetReport:
-    """What was asked of one data set, at which price, what is left, and what it protects.
+    """What was asked of one data set, at which price, what is left, and what it protects."""
 
-    Attributes:
-        balance: Where the budget stands.
-        charges: Every charge, oldest first.
-        offers: What still fits.
-        integrity: What following the hashes and pricing every charge again has shown.
-        intact: Whether that found nothing wrong.
-    """
-
-    balance: Balance
-    charges: Sequence[Charge]
-    offers: Sequence[Offer]
-    integrity: str
-    intact: bool
+    balance: Balance  # where the budget stands
+    charges: Sequence[Charge]  # every charge, oldest first
+    offers: Sequence[Offer]  # what still fits
+    integrity: str  # what following the hashes and pricing every charge again has shown
+    intact: bool  # whether that found nothing wrong
 
     @classmethod
     def of(cls, ledger: Ledger, digest: str | None = None) -> "BudgetReport":

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
 from prudent.certify.features import Vectors
 from prudent.certify.known import (

@@ -13,7 +13,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.certify.radius import Whole
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import NONE
@@ -31,21 +31,14 @@ many times over.
 
 @attrs.frozen(eq=False)
 class Counts:
-    """Counts of the records of each class; exact ones are NOT PRIVATE, released ones are.
+    """Counts of the records of each class; exact ones are NOT PRIVATE, released ones are."""
 
-    Attributes:
-        cells: Counts, (classes, cells of all tables).
-        totals: Records of each class.
-        tables: How many cells a record is in.
-        partition: Digest of the public partition and classes, which tables must share to be added.
-        epsilon: ε of the release; None for exact counts.
-    """
-
-    cells: Whole
-    totals: Whole
-    tables: int
+    cells: Whole  # counts, (classes, cells of all tables)
+    totals: Whole  # records of each class
+    tables: int  # how many cells a record is in
+    # Digest of the public partition and classes, which tables must share to be added.
     partition: str
-    epsilon: float | None = None
+    epsilon: float | None = None  # ε of the release; None for exact counts
 
     @classmethod
     def empty(cls, classes: int, width: int, tables: int, partition: str) -> "Counts":

@@ -30,12 +30,8 @@ from prudent.certify.landmarks import (
 )
 from prudent.records.arrays import Classes, declared_width, parts
 
-FORMAT = 1
-"""Format number of saved classifiers."""
-
-ROWS = 1024
-"""Records or queries that are mapped at a time, to save memory."""
-
+FORMAT = 1  # format number of saved classifiers
+ROWS = 1024  # records or queries that are mapped at a time, to save memory
 _MOST_CLASSES = 10**6
 _MOST_LANDMARKS = 1_000_000
 
@@ -101,10 +97,6 @@ def _is_empty(rows: Any) -> bool:
     return 0 in shape if shape is not None else hasattr(rows, "__len__") and not len(rows)
 
 
-def _ramped(shipped: Landmarks, ramp: tuple[float, float] | None) -> Landmarks:
-    return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
-
-
 def partition_of(
     features: Any, landmarks: Any, ramp: tuple[float, float] | None, width: int | None, classes: int
 ) -> Partition:
@@ -115,7 +107,8 @@ def partition_of(
     counted = isinstance(landmarks, int)
     if isinstance(features, str):
         if features in SHIPPED and (counted or landmarks is None):
-            return _ramped(shipped_landmarks(features), ramp)
+            shipped = shipped_landmarks(features)
+            return shipped if ramp is None else attrs.evolve(shipped, ramp=ramp)
         features = named(features)
     if hasattr(features, "cells"):
         return features  # type: ignore[no-any-return]

@@ -25,12 +25,8 @@ from prudent._validate import ArgumentError
 from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.records.arrays import NONE
 
-SCALE = 4095
-"""The greatest length of a code; its square is below 2²⁴."""
-
-NEAREST = 50
-"""How many landmarks the crowding of a place is measured by."""
-
+SCALE = 4095  # the greatest length of a code; its square is below 2²⁴
+NEAREST = 50  # how many landmarks the crowding of a place is measured by
 Codes = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
@@ -191,20 +187,13 @@ def _checked_ramp(ramp: Any) -> tuple[float, float]:
 
 @attrs.frozen(eq=False)
 class Landmarks:
-    """A partition by landmarks.
+    """A partition by landmarks."""
 
-    Attributes:
-        features: From records to codes.
-        codes: Of the landmarks.
-        ramp: Cosines, less crowding, up to which a landmark has no weight, and from which on it
-            has all.
-        crowding: Of the landmarks; None: cosines count as they are.
-    """
-
-    features: Features
-    codes: Codes
+    features: Features  # from records to codes
+    codes: Codes  # of the landmarks
+    # Cosines, less crowding, up to which a landmark has no weight, and from which on it has all.
     ramp: tuple[float, float] = attrs.field(default=(0.1, 0.35), converter=_checked_ramp)
-    crowding: Crowding | None = None
+    crowding: Crowding | None = None  # of the landmarks; None: cosines count as they are
 
     def __attrs_post_init__(self) -> None:
         if self.codes.ndim != 2 or not len(self.codes):

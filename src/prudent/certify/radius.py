@@ -34,12 +34,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-STEPS = 1 << 12
-"""The weight 1, in steps."""
-
-UNTOUCHABLE = int(np.iinfo(np.int64).max)
-"""The radius of a prediction that no record can move."""
-
+STEPS = 1 << 12  # the weight 1, in steps
+UNTOUCHABLE = int(np.iinfo(np.int64).max)  # the radius of a prediction that no record can move
 Whole = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
 """Weights of cells, one row per query: whole numbers from 0 to STEPS."""

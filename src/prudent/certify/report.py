@@ -29,16 +29,12 @@ from prudent.certify.radius import Whole, decided
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RECORDS_RAMP = (0.1, 0.4)
-"""Of the cosine to records, where that to landmarks says nothing about it."""
-
+RECORDS_RAMP = (0.1, 0.4)  # of the cosine to records, where that to landmarks says nothing about it
 PARTS = 6000
 _NEIGHBOURS = 10
 _ROWS = 500
 
-Decided = tuple[Whole, Whole]
-"""The winning class at each query, and its radius."""
-
+Decided = tuple[Whole, Whole]  # the winning class at each query, and its radius
 _COLOURS = ("#2F8FD0", "#009E73")  # colour-blind safe
 
 

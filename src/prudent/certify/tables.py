@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.certify.counts import Counts
 from prudent.certify.known import Known
 from prudent.certify.radius import Whole

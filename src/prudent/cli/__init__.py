@@ -78,10 +78,11 @@ def command_line(only: str | None = None) -> Any:
     app.callback()(_prudent)
     for name in _names() if only is None else [only]:
         module = _module(name)
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
+        found = getattr(module, "app", None) or getattr(module, name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
         else:
-            app.command()(getattr(module, name))
+            app.command()(found)
     whole = typer.main.get_command(app)
     for name, command in _commands(whole):
         if not hasattr(command, "commands") or command.invoke_without_command:

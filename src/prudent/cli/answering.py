@@ -203,31 +203,20 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
     """Add a command whose options are its own and those of every `Request`."""
 
     def add(ask: Callable[..., None]) -> Callable[..., None]:
-        own = [
-            each for each in inspect.signature(ask).parameters.values() if each.name != "request"
-        ]
+        _, *own = inspect.signature(ask).parameters.values()  # after the request
         hints = get_type_hints(Request, include_extras=True)
-        shared = [
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty
-                if field.default is attrs.NOTHING
-                else field.default,
-                annotation=hints[field.name],
-            )
-            for field in attrs.fields(Request)
-        ]
+        source, *shared = (
+            each.replace(annotation=hints[name])
+            for name, each in inspect.signature(Request).parameters.items()
+        )
 
         @functools.wraps(ask)
         def run(**given: Any) -> None:
-            names = [field.name for field in attrs.fields(Request)]
+            names = inspect.signature(Request).parameters
             ask(Request(**{name: given.pop(name) for name in names}), **given)
 
-        merged = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in [shared[0], *own, *shared[1:]]
-        ]
+        only = inspect.Parameter.KEYWORD_ONLY
+        merged = [each.replace(kind=only) for each in [source, *own, *shared]]
         run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in merged}
         app.command(ask.__name__.strip("_").replace("_", "-"))(run)
@@ -311,8 +300,9 @@ def groups_of(text: str | None, by: list[str] | None) -> Any:
 
 def rule_of(text: str | None) -> Any:
     """What a unit with several rows becomes: a rule, or a number of rows."""
-    is_number = text is not None and text.isdecimal() and len(text) <= _LONGEST_NUMBER
-    return int(text) if text is not None and is_number else text
+    if text is not None and text.isdecimal() and len(text) <= _LONGEST_NUMBER:
+        return int(text)
+    return text
 
 
 def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, Any]) -> None:

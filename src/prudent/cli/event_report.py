@@ -33,11 +33,6 @@ _WHO = (
 )
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file cannot be read."""
-    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
-
-
 def bracket(lower: float | None, upper: float) -> str:
     """The lower bound to print beside an upper one; none where it would say nothing."""
     if not lower or math.isinf(upper):
@@ -52,8 +47,9 @@ def read_event(path: Path) -> "dp.DpEvent":
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is not text"
         raise ArgumentError(
-            "event", "a readable file of event JSON", shown=f"{path} ({_reason(error)})"
+            "event", "a readable file of event JSON", shown=f"{path} ({why})"
         ) from None
     try:
         content = json.loads(text)
@@ -188,11 +184,8 @@ class Report:
         delta, least = exact(self.delta), bracket(self.lower, self.epsilon)
         lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{least}"]
         lines += [self.infinite] if self.infinite else []
-        lines += [
-            "",
-            "What was released",
-            *(f"  {line}" for line in describe(self.event).split("\n")),
-        ]
+        lines += ["", "What was released"]
+        lines += [f"  {line}" for line in describe(self.event).split("\n")]
         if self.attacks is not None:
             lines += self._attack_lines(self.attacks)
         else:
@@ -211,18 +204,15 @@ class Report:
         for epsilon, delta in zip(profile["epsilon"], profile["delta"], strict=True):
             lines.append(f"  {rounded_up(epsilon):<9} {rounded_up(delta, 3)}")
         lines += ["", f"Attacks on one record's membership, {_WHO}:"]
-        lines.append(
-            "  false positives   true positives at most (best attack on the pairs: at least)"
-        )
+        lines += ["  false positives   true positives at most (best attack on the pairs: at least)"]
         curve = self._trade_off(attacks)
         for rate, miss, twin in zip(*curve.values(), strict=True):
             found, least = rounded_up(1 - miss, 3), rounded_down(max(0.0, 1 - twin), 3)
             lines.append(f"  {rate:<16g}  {found}  ({least})")
         for prior in self.priors:
             attack = self._attack(attacks, prior)
-            right, claim = (
-                rounded_up(attack[name], 3) for name in ("success", "precision_at_1_percent")
-            )
+            names = ("success", "precision_at_1_percent")
+            right, claim = (rounded_up(attack[name], 3) for name in names)
             lines.append(
                 f"  prior {exact(prior)}: right with probability at most {right} (guessing: "
                 f"{exact(attack['guessing'])}); a claim of membership with 1 % false positives is "
@@ -242,9 +232,8 @@ class Report:
         self._draw_trade_off(axes[0, 1], self.attacks)
         self._draw_success(axes[1, 0], self.attacks)
         self._draw_prices(axes[1, 1])
-        figure.suptitle(
-            f"ε ≤ {rounded_up(self.epsilon)} at δ = {exact(self.delta)}, {self.relation}"
-        )
+        price = f"ε ≤ {rounded_up(self.epsilon)} at δ = {exact(self.delta)}"
+        figure.suptitle(f"{price}, {self.relation}")
         try:
             figure.savefig(path)
         except (OSError, ValueError) as error:
@@ -278,9 +267,8 @@ class Report:
         axes.plot(priors, np.maximum(priors, 1 - priors), color="grey", label="guessing")
         for prior in self.priors:
             axes.plot([prior], [float(attacks.success(prior))], "o")
-        axes.set(
-            title="Membership inference", xlabel="prior", ylabel="probability of a right guess"
-        )
+        ylabel = "probability of a right guess"
+        axes.set(title="Membership inference", xlabel="prior", ylabel=ylabel)
         axes.legend()
 
     def _draw_prices(self, axes: "Axes") -> None:

@@ -18,19 +18,19 @@ ESTIMATORS, VERIFY = "estimators", "verify"
 MODULES = {
     "epsilon": "commands.pricing",
     "calibrate": "commands.pricing",
-    "sample": "commands.sample",
+    "sample": "commands.suggest",
     "suggest": "commands.suggest",
     "doctor": "commands.doctor",
     "release": "commands.release",
-    "regress": "commands.regress",
+    "regress": "commands.questions",
     "sql": "commands.questions",
     "budget": "commands.budget",
-    "report": "commands.report",
-    "verify": "commands.verify",
-    "keys": "commands.keys",
+    "report": "commands.receipts",
+    "verify": "commands.receipts",
+    "keys": "commands.receipts",
     "audit": "commands.audit",
 }
-"""The module in `prudent.cli` of every command; one with commands inside it holds them as `app`."""
+"""The module in `prudent.cli` of every command; one with commands inside it has an `app`."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "epsilon": (),

@@ -103,8 +103,11 @@ SamplingRate = Annotated[
 Steps = Annotated[int, whole_number("Number of steps.")]
 OwnSamplingRate = Annotated[
     float | None,
-    number("Probability with which each record is in a step, independently. [1; with --batch: "
-           "batch / records]")]  # fmt: skip
+    number(
+        "Probability with which each record is in a step, independently. [1; with --batch: "
+        "batch / records]"
+    ),
+]
 OwnSteps = Annotated[int | None, whole_number("Number of steps. [1; with --epochs: epochs / rate]")]
 Epochs = Annotated[float | None, number("Passes over the records, instead of --steps.")]
 Batch = Annotated[
@@ -185,20 +188,15 @@ def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
     Raises:
         ValueError: naming the choices, if it is none of them.
     """
-    from prudent.accounting import (
-        DiscreteGaussianTest,
-        DiscreteLaplaceTest,
-        GaussianTest,
-        LaplaceTest,
-    )
+    from prudent import accounting
 
     if text == "none":
         return None
-    kinds = {
-        "laplace": LaplaceTest,
-        "gaussian": GaussianTest,
-        "discrete-laplace": DiscreteLaplaceTest,
-        "discrete-gaussian": DiscreteGaussianTest,
+    kinds: dict[str, type[MarginTest]] = {
+        "laplace": accounting.LaplaceTest,
+        "gaussian": accounting.GaussianTest,
+        "discrete-laplace": accounting.DiscreteLaplaceTest,
+        "discrete-gaussian": accounting.DiscreteGaussianTest,
     }
     name, colon, scale = text.partition(":")
     if name in kinds and not colon and not scale_needed:
@@ -221,17 +219,15 @@ def run_size(
     records: int | None,
 ) -> tuple[float, int]:
     """Sampling rate and steps of a run, given as such or by its batch, records and epochs."""
-    for one, name, other, value in (
-        ("batch", "sampling_rate", batch, sampling_rate), ("epochs", "steps", epochs, steps),
-    ):  # fmt: skip
-        if other is not None and value is not None:
-            raise ArgumentError(
-                name, f"without --{one}", got=value, why="one follows from the other"
-            )
+    why = "one follows from the other"
+    if batch is not None and sampling_rate is not None:
+        raise ArgumentError("sampling_rate", "without --batch", got=sampling_rate, why=why)
+    if epochs is not None and steps is not None:
+        raise ArgumentError("steps", "without --epochs", got=steps, why=why)
     if (batch is None) != (records is None):
         missing = "records" if records is None else "batch"
-        raise ArgumentError(missing, "with its counterpart", shown="nothing",
-                            why="the sampling rate is batch / records")  # fmt: skip
+        why = "the sampling rate is batch / records"
+        raise ArgumentError(missing, "with its counterpart", shown="nothing", why=why)
     rate = 1.0 if sampling_rate is None else sampling_rate
     if batch is not None and records is not None:
         rate = min(1.0, count(1, batch=batch) / count(1, records=records))
@@ -258,14 +254,12 @@ def check_sizes(**arguments: float | None) -> None:
 
 def relation(name: str, records_per_person: int) -> "Relation":
     """The relation that `--relation` and `--records-per-person` name."""
-    from prudent import _validate
     from prudent.accounting import Relation
 
     names = get_args(RelationName)
     if name not in names:
         raise ArgumentError("relation", f"one of {', '.join(names)}", got=name)
-    _validate.count(1, records_per_person=records_per_person)
-    return Relation(name, records_per_person)
+    return Relation(name, count(1, records_per_person=records_per_person))
 
 
 def plain(value: Any) -> Any:
@@ -279,6 +273,4 @@ def accountant_named(name: AccountantName) -> "type[PldAccountant] | type[RdpAcc
     """The class behind a name of `--accountant`."""
     from prudent.accounting import PldAccountant, RdpAccountant
 
-    classes: dict[AccountantName, type[PldAccountant] | type[RdpAccountant]]
-    classes = {"pld": PldAccountant, "rdp": RdpAccountant}
-    return classes[name]
+    return PldAccountant if name == "pld" else RdpAccountant

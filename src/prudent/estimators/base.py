@@ -248,9 +248,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self, prices: Prices, source: Any, target: Any, receipt: ReceiptTarget | None
     ) -> Paid:
         """Charge the ledger, if there is one; return what notes the outcome."""
-        named = source if isinstance(source, str) or hasattr(source, "__fspath__") else None
         column = target if isinstance(target, str) else None
-        return charge(self.ledger, self._preview(prices), named, column, receipt=receipt)
+        return charge(self.ledger, self._preview(prices), source, column, receipt=receipt)
 
     def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""

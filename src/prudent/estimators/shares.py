@@ -16,6 +16,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting.calibration import Search, solve
 from prudent.accounting.events import ExponentialMechanismDpEvent
+from prudent.accounting.losses.conversion import gaussian_delta
 from prudent.release.noise import SLACK
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-2, 50.0
@@ -158,10 +159,7 @@ def _total_mu(
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """The μ at which one Gaussian release is (epsilon, delta)-DP, to a few digits: a guess."""
     from scipy.optimize import brentq
-    from scipy.stats import norm
 
-    def gap(mu: float) -> float:
-        beyond = norm.logcdf(-epsilon / mu - mu / 2) + epsilon
-        return float(norm.cdf(-epsilon / mu + mu / 2) - math.exp(min(beyond, 0.0)) - delta)
-
-    return float(brentq(gap, 1e-6, 100.0, xtol=1e-9))
+    return float(
+        brentq(lambda mu: float(gaussian_delta(epsilon, 1 / mu)) - delta, 1e-6, 100.0, xtol=1e-9)
+    )

@@ -68,9 +68,3 @@ def fit_public(model: nn.Module, inputs: Tensor, targets: Tensor, epochs: int, s
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     optimizer.zero_grad()
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
-    """The fraction of records that a model labels correctly."""
-    return float((model(inputs).argmax(1) == targets).float().mean())

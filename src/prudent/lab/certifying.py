@@ -13,7 +13,7 @@ from prudent import _progress
 from prudent._data_files import cached_array
 from prudent._progress import part, track
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.certify.attacks import (
     Target,
     accuracy_after,

@@ -146,24 +146,21 @@ class Entry:
         """What is trained, and on what; None: the usual network."""
         if self.model == "network":
             return None
-        if self.model == "linear":
-            return Setup(
-                build=lambda data, seed: logistic_regression(
-                    tuple(data.train_features.shape[1:]), data.classes
-                )
+        if self.model != "linear":
+            return recipe_named(self.model).setup
+        return Setup(
+            build=lambda data, seed: logistic_regression(
+                data.train_features.shape[1:], data.classes
             )
-        return recipe_named(self.model).setup
+        )
 
 
 def entries(common: Experiment) -> list[Entry]:
     """The runs of the full demo: methods with the same (ε, δ) and steps, and on MNIST a recipe."""
+    papers = common.changed(test=LaplaceTest(1.0), reveals="margin")
     return [
         Entry("ptr", "TSGD+PTR (Gaussian test, branch revealed)", common),
-        Entry(
-            "ptr-paper",
-            "TSGD+PTR (the paper's Laplace test, margin revealed)",
-            common.changed(test=LaplaceTest(1.0), reveals="margin"),
-        ),
+        Entry("ptr-paper", "TSGD+PTR (the paper's Laplace test, margin revealed)", papers),
         Entry("trimmed", "TSGD+Gaussian", common.changed(method="trimmed")),
         Entry("dpsgd", "DP-SGD", common.changed(method="dpsgd")),
         *([_recipe(common)] if common.dataset == "mnist" else []),
@@ -226,15 +223,9 @@ def draw_training(rows: list[dict[str, Any]], common: Experiment, axes: "Axes") 
     colours = ("#2F8FD0", "#7CC4EE", "#E08A00", "#8C8C8C", "#009E73")  # colour-blind safe
     for row, colour, marker in zip(rows, colours, "os^Dv", strict=False):
         epsilons, accuracies = zip(*row["curve"], strict=True)
+        percent = [100 * accuracy for accuracy in accuracies]
         label = f"{row['title']}: {row['accuracy']:.1%}"
-        axes.plot(
-            epsilons,
-            [100 * accuracy for accuracy in accuracies],
-            color=colour,
-            marker=marker,
-            markersize=4,
-            label=label,
-        )
+        axes.plot(epsilons, percent, color=colour, marker=marker, markersize=4, label=label)
     axes.set_xlabel(f"ε spent (δ = {common.privacy.delta:g})")
     axes.set_ylabel("accuracy on clean test data, %")
     kind, _, ratio = str(common.corrupt).partition(":")
@@ -318,14 +309,12 @@ def run_demo(
             entry.key: pool.submit(train, entry, out / entry.key)
             for entry in reversed(entries)  # a recipe takes longest, so it goes first
         }
-        watch = _Watch([out / entry.key for entry in entries], certifying)
+        watched = _watched([out / entry.key for entry in entries], certifying)
         try:
-            watch.until_done(certifying)
-            certified = list(
-                zip(size.classifiers, (job.result() for job in certifying), strict=True)
-            )
+            results = watched(certifying)
+            certified = list(zip(size.classifiers, results, strict=True))
             tell(certified)
-            watch.until_done(runs.values())
+            watched(runs.values())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -340,25 +329,27 @@ def run_demo(
     return Demo(rows, certified)
 
 
-class _Watch:
-    """Reports the progress of all processes, read from the metrics they write."""
+def _watched(
+    folders: Sequence[Path], certifying: "Sequence[Future[Any]]"
+) -> "Callable[[Iterable[Future[Any]]], list[Any]]":
+    """A function that waits for processes and shows the progress of all, by the metrics they write.
 
-    def __init__(self, folders: Sequence[Path], certifying: "Sequence[Future[Any]]") -> None:
-        self._metrics = [folder / "metrics.jsonl" for folder in folders]
-        self._certifying = certifying
-        self._seen = 0
+    It returns what they found, or raises the error of the first that failed.
+    """
+    shown = 0
 
-    def until_done(self, awaited: "Iterable[Future[Any]]") -> None:
-        """Wait for processes; raises the error of the first that failed."""
-        awaited = list(awaited)
+    def wait(awaited: "Iterable[Future[Any]]") -> list[Any]:
+        nonlocal shown
+        pending = list(awaited)
         while True:
-            done = [job for job in awaited if job.done()]
-            lines = [path.read_text().count("\n") for path in self._metrics if path.exists()]
-            seen = sum(lines) + sum(job.done() for job in self._certifying)
-            _progress.advance(seen - self._seen)
-            self._seen = seen
-            for job in done:
-                job.result()
-            if len(done) == len(awaited):
-                return
+            found = [job.result() for job in pending if job.done()]
+            metrics = (folder / "metrics.jsonl" for folder in folders)
+            seen = sum(path.read_text().count("\n") for path in metrics if path.exists())
+            seen += sum(job.done() for job in certifying)
+            _progress.advance(seen - shown)
+            shown = seen
+            if len(found) == len(pending):
+                return found
             time.sleep(0.2)
+
+    return wait

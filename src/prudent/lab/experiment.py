@@ -164,7 +164,13 @@ def run(
     count, owners = len(data.train_labels), None
     if experiment.unit is not None:
         owners = units(experiment.dataset, experiment.unit)
-        _refuse_releases(setup.release)
+        if setup.release is not None:
+            raise _validate.ArgumentError(
+                "unit",
+                "None for a recipe that releases something before training",
+                shown="one",
+                why="that release is priced for one record",
+            )
         count = people_in(owners, count)
     held_out, some, rest = experiment.watching.held_out, None, None
     if held_out is not None and owners is not None:
@@ -176,7 +182,9 @@ def run(
     plan = experiment.plan(count, before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:
-        _check_release(plan, before, once=not (secret_noise and (reporting.resume or _has_peers())))
+        # With others, each process that torchrun started would make the release.
+        again = reporting.resume or int(os.environ.get("WORLD_SIZE", "1")) > 1
+        _check_release(plan, before, once=not (secret_noise and again))
         key = Key.random() if secret_noise else Key.from_seed(experiment.seed)
         data = setup.release.apply(data, key)
     # Corruptions draw from the default generator, whose state a checkpoint saves.
@@ -207,9 +215,8 @@ def run(
             ),
             delta=experiment.privacy.delta if experiment.is_covered else None,
         )
-    spent = math.inf
+    spent, privacy = math.inf, experiment.privacy
     if experiment.is_covered:
-        privacy = experiment.privacy
         spent = fitted.plan.epsilon(privacy.delta, accountant=privacy.accountant)
     final = accuracy(data.test_features, data.test_labels)(fitted.model)["accuracy"]
     return ExperimentResult(experiment, fitted, final, spent)
@@ -221,17 +228,6 @@ def _part(data: Dataset, places: torch.Tensor | None) -> tuple[torch.Tensor, tor
         return data.train_features, data.train_labels
     places = places.to(data.train_features.device)
     return data.train_features[places], data.train_labels[places.to(data.train_labels.device)]
-
-
-def _refuse_releases(release: Release | None) -> None:
-    """Raise an error if something is released before training that would not protect people."""
-    if release is not None:
-        raise _validate.ArgumentError(
-            "unit",
-            "None for a recipe that releases something before training",
-            shown="one",
-            why="that release is priced for one record",
-        )
 
 
 def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:
@@ -247,8 +243,3 @@ def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:
             got=True,
             why="the release would be repeated with other noise, which nothing was charged for",
         )
-
-
-def _has_peers() -> bool:
-    """Whether torchrun started this process with others, each of which would make the release."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1

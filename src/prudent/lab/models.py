@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -45,17 +45,9 @@ def tutorial_cnn(
 
     Initial weights are Glorot-uniform; biases are zero.
     """
-    channels, *sides = [
-        _validate.count(1, shape=size) for size in _validate.values(shape=shape)
-    ] or [0]
-    if len(sides) != 2 or any(side % 2 or not 20 <= side <= 2**12 for side in sides):
-        raise _validate.ArgumentError(
-            "shape", "with even height and width from 20 to 4096", got=shape
-        )
-    if channels > _MOST_CHANNELS:
-        raise _validate.ArgumentError("shape", f"of at most {_MOST_CHANNELS} channels", got=shape)
+    channels, *sides = _image(shape, 20, "with even", multiple=2)
     classes = _outputs(classes)
-    height, width = (_side_after_convolutions(side) for side in sides)
+    height, width = ((side // 2 - 5) // 2 for side in sides)  # after both convolutions
     layers: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3)),
         ("relu1", nn.ReLU()),
@@ -71,11 +63,6 @@ def tutorial_cnn(
     return _initialised(nn.Sequential(OrderedDict(layers)), seed)
 
 
-def _side_after_convolutions(side: int) -> int:
-    pooled = side // 2 - 1
-    return (pooled - 4) // 2 + 1 - 1
-
-
 def opacus_cnn(
     shape: tuple[int, int, int] = (3, 32, 32), classes: int = 10, seed: int = 0
 ) -> nn.Sequential:
@@ -84,7 +71,7 @@ def opacus_cnn(
     Sides of an image are at least 8. Initial weights and biases are uniform within 1/√(inputs
     of a unit), as PyTorch's default.
     """
-    channels, classes = _image(shape, 8), _outputs(classes)
+    channels, classes = _image(shape, 8)[0], _outputs(classes)
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise((channels, 32, 64, 64, 128)):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
@@ -107,7 +94,7 @@ def tanh_cnn(
     Sides of an image are at least 8; each output is the average of a channel of the last
     convolution. Initial weights are Glorot-uniform; biases are zero.
     """
-    inputs, classes = _image(shape, 8), _outputs(classes)
+    inputs, classes = _image(shape, 8)[0], _outputs(classes)
     layers: list[nn.Module] = []
     for width in (32, 64, 128):
         for outputs in (width, width):
@@ -119,16 +106,18 @@ def tanh_cnn(
     return _initialised(nn.Sequential(*layers), seed)
 
 
-def _image(shape: tuple[int, int, int], least: int) -> int:
-    """The channels of an image whose sides are at least `least`."""
+def _image(
+    shape: tuple[int, int, int], least: int, kind: str = "of an image with", multiple: int = 1
+) -> list[int]:
+    """The channels, height and width of an image whose sides are at least `least`."""
     sizes = [_validate.count(1, shape=size) for size in _validate.values(shape=shape)]
-    if len(sizes) != 3 or not all(least <= side <= 2**12 for side in sizes[1:]):
-        raise _validate.ArgumentError(
-            "shape", f"of an image with height and width from {least} to 4096", got=shape
-        )
+    fits = all(side % multiple == 0 and least <= side <= 2**12 for side in sizes[1:])
+    if len(sizes) != 3 or not fits:
+        allowed = f"{kind} height and width from {least} to 4096"
+        raise _validate.ArgumentError("shape", allowed, got=shape)
     if sizes[0] > _MOST_CHANNELS:
         raise _validate.ArgumentError("shape", f"of at most {_MOST_CHANNELS} channels", got=shape)
-    return sizes[0]
+    return sizes
 
 
 def _outputs(classes: int) -> int:
@@ -193,24 +182,19 @@ class VGG16Features(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = _vgg_convolutions(_VGG16_WIDTHS)
+        layers: list[nn.Module] = []
+        inputs = 3
+        for widths in _VGG16_WIDTHS:
+            for outputs in widths:
+                layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+                inputs = outputs
+            layers.append(nn.MaxPool2d(2, 2))
+        self.features = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map standardised images (n, 3, height, width) to features (n, 512)."""
         values: Tensor = self.features(images)
         return values.mean((2, 3))
-
-
-def _vgg_convolutions(blocks: Sequence[Sequence[int]]) -> nn.Sequential:
-    """Blocks of 3 × 3 convolutions with ReLU, each followed by 2 × 2 pooling."""
-    layers: list[nn.Module] = []
-    inputs = 3
-    for widths in blocks:
-        for outputs in widths:
-            layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
-            inputs = outputs
-        layers.append(nn.MaxPool2d(2, 2))
-    return nn.Sequential(*layers)
 
 
 def vgg16(path: Path | str) -> VGG16Features:

@@ -18,7 +18,7 @@ from prudent.lab.experiment import build_model
 from prudent.lab.settings import Experiment, Method
 from prudent.records.people import people_in
 from prudent.training import Execution, Plan
-from prudent.tune import Candidate, HeldOut, Trial, calibrate_plan, training
+from prudent.tune import Candidate, HeldOutScore, Trial, calibrate_plan, training
 from prudent.tune.fitting import training_event
 
 if TYPE_CHECKING:
@@ -171,8 +171,8 @@ class SettingSearch:
         """The privacy event of one candidate; reads no data."""
         return training_event([plan], self._score(), disjoint=self._disjoint(plan))
 
-    def _score(self, features: Any = None, labels: Any = None) -> HeldOut:
-        return HeldOut(features, labels, DiscreteLaplaceTest(self.score_noise))
+    def _score(self, features: Any = None, labels: Any = None) -> HeldOutScore:
+        return HeldOutScore(features, labels, DiscreteLaplaceTest(self.score_noise))
 
     def _disjoint(self, plan: Plan) -> bool:
         return plan.relation.records == 1

@@ -64,12 +64,7 @@ def public_key(given: str | os.PathLike[str]) -> str:
 
 
 def signed(receipt: Receipt, key: str | os.PathLike[str]) -> Receipt:
-    """The receipt, signed.
-
-    Args:
-        receipt: What to sign.
-        key: The name of a key, or its file.
-    """
+    """The receipt, signed with a key that is named or whose file is given."""
     secret = secret_key(key)
     public = secret.public_key().public_bytes_raw().hex()
     signature = secret.sign(_PURPOSE + receipt.digest.encode()).hex()

@@ -18,9 +18,7 @@ if TYPE_CHECKING:  # whoever checks a receipt needs no accountant
 
     from prudent.accounting.relations import Relation
 
-YOURS = "**open: yours to answer**"
-"""Marks what no receipt can say."""
-
+YOURS = "**open: yours to answer**"  # marks what no receipt can say
 _ADJACENCY = {
     "add-remove": "data sets that differ by adding or removing {some}",
     "zero-out": "data sets that differ by blanking out {some}; their number is public",
@@ -126,11 +124,7 @@ _HEADER = ("Receipt", "What was asked", "Guarantee", "For", "Verdict")
 
 
 def officers_page(found: Mapping[str, tuple[Receipt, str]]) -> str:
-    """A page on several receipts for whoever answers for the data, as Markdown.
-
-    Args:
-        found: For the name of each file, the receipt and what checking it found.
-    """
+    """A page on receipts, by file and with what checking them found, as Markdown."""
     lines = ["# Privacy report on receipts", "", *table(_HEADER, _rows(found)), "", _total(found)]
     return "\n".join([*lines, ""])
 

@@ -16,9 +16,7 @@ import attrs
 from prudent import _files, _validate
 from prudent._formats import check_format, reading
 
-FORMAT = 1
-"""Of receipts."""
-
+FORMAT = 1  # of receipts
 KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
 """What a receipt may be of."""
 

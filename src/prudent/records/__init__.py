@@ -15,8 +15,71 @@ whatever stands beside it. So every entry reads records by the same three rules:
 | `form` | the form of a record, and the conversion of one record to it |
 | `reader` | reads the records of a data set of items, with or without a `collate_fn` |
 | `people` | the records of each person, and which of them count in a step |
-| `seeds` | the random stream of each record |
 | `arrays` | arrays, lists and tables of records and of labels, for certificates |
 | `whole_network` | codes of images in whole numbers |
 | `containers` | what is accepted as a set of records, its length, and its fingerprint |
+
+Here are the random streams, for data sets and collators that draw random numbers. A stream per
+batch would not do: the first record that is left out would change what is drawn for all records
+after it. No secrecy is needed: given all streams, what a record becomes is a function of that
+record alone.
 """
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import numpy as np
+
+
+@attrs.frozen
+class Seeds:
+    """The seeds of one step: a function of the record's id."""
+
+    # At most 64 bytes that follow from the key of the run and the step; never printed.
+    secret: bytes = attrs.field(repr=False)
+
+    def of(self, record: int) -> int:
+        """The seed of a record, of 63 bits."""
+        name = record.to_bytes(8, "little", signed=True)
+        digest = hashlib.blake2b(name, key=self.secret, digest_size=8).digest()
+        return int.from_bytes(digest, "little") >> 1
+
+    def order(self, content: bytes) -> bytes:
+        """Puts contents into a random order: the place of one of them, the same wherever it is."""
+        return hashlib.blake2b(content, key=self.secret, digest_size=16).digest()
+
+
+PUBLIC = Seeds(b"public")  # seeds for reading records outside of a step, such as to find their form
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the generators that data sets use: `random`'s, numpy's, and torch's on the host."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - for data sets that use it
+    if (torch := _torch()) is not None:
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs, too
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Restore the states of these generators on exit."""
+    torch = _torch()
+    drawn = None if torch is None else torch.get_rng_state()
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        if torch is not None:
+            torch.set_rng_state(drawn)
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+
+
+def _torch() -> Any:
+    """Torch, if anything has imported it: what has not been imported has drawn nothing."""
+    return sys.modules.get("torch")

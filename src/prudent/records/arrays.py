@@ -29,14 +29,11 @@ from prudent._validate import ArgumentError
 Real = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-ROWS = 256
-"""Records that are converted at a time, to save memory."""
-
+ROWS = 256  # records that are converted at a time, to save memory
 _NUMBERS = "biuf"  # kinds of numpy types whose values are real numbers
 Whole = npt.NDArray[np.int64]
 
-NONE = -1
-"""The number of a label that is no class."""
+NONE = -1  # the number of a label that is no class
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
-from prudent.records.seeds import PUBLIC, generators_kept, seed_generators
+from prudent.records import PUBLIC, generators_kept, seed_generators
 
 _BYTES = 16
 

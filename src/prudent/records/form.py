@@ -23,9 +23,7 @@ from torch import Tensor
 
 from prudent._validate import ArgumentError
 
-Row = list[Tensor]
-"""The tensors of one record, in the order of the form's leaves."""
-
+Row = list[Tensor]  # the tensors of one record, in the order of the form's leaves
 _EXACT = 2.0**53  # integers up to here are exact in double precision
 _TARGETS = "labels"
 

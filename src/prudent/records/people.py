@@ -32,10 +32,10 @@ from torch import Tensor
 from prudent import _validate
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent.records import Seeds, generators_kept
 from prudent.records.arrays import exact_key
 from prudent.records.containers import digest
 from prudent.records.reader import TRIES, RecordReader
-from prudent.records.seeds import Seeds, generators_kept
 
 _SLOTS = 8
 _PLAIN = (

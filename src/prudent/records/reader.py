@@ -25,16 +25,12 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from prudent._validate import ArgumentError
+from prudent.records import PUBLIC, Seeds, generators_kept, seed_generators
 from prudent.records.containers import digest
 from prudent.records.form import Form, Row, StructureError, row_of
-from prudent.records.seeds import PUBLIC, Seeds, generators_kept, seed_generators
 
-Collate = Callable[[list[Any]], Any]
-"""Makes a batch of a list of items."""
-
-TRIES = 8
-"""So many records show whether code and data fit as a whole."""
-
+Collate = Callable[[list[Any]], Any]  # makes a batch of a list of items
+TRIES = 8  # so many records show whether code and data fit as a whole
 _REPEATS = 3
 
 Part = TypeVar("Part")

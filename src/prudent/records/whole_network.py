@@ -25,13 +25,9 @@ from prudent._formats import check_format, read_npz, reading
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT = 1
-"""Format number of weight files."""
-
+FORMAT = 1  # format number of weight files
 SIDE = 28
-TOP = 255
-"""Largest activation."""
-
+TOP = 255  # largest activation
 _EXACT = 1 << 24  # float32 holds all whole numbers up to here
 
 Floats = npt.NDArray[np.float32]

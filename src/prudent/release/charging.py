@@ -8,10 +8,9 @@ from typing import Any
 
 import attrs
 
-from prudent import _validate
-from prudent._redaction import redacted
 from prudent._rounding import nearest, rounded_up
-from prudent.budget.charging import LedgerLike
+from prudent.accounting.relations import ADD_REMOVE
+from prudent.budget import LedgerLike, check_ledger
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.release.joins import names_of
 from prudent.release.outcome import Refused
@@ -172,13 +171,7 @@ def charge(
     }
     if ledger is None:
         return Paid(preview, asked, receipt=place, unit=unit)
-    if not hasattr(ledger, "charge"):
-        raise _validate.ArgumentError(
-            "ledger",
-            "an open prudent.Ledger",
-            shown=redacted(repr(ledger), ledger),
-            hint="Open it with prudent.Ledger(location).",
-        )
+    check_ledger(ledger, ADD_REMOVE, who="the release")
     label = preview.statistic if column is None else f"{preview.statistic} of {column}"
     if not hasattr(ledger, "record_outcome"):
         ledger.charge(preview.event, label, delta=preview.delta)

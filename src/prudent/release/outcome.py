@@ -231,12 +231,13 @@ class Released:
         of the clipped values; see `about`.
 
         Raises:
-            ValueError: if the value is a category or a vector, the interval was released at a lower
-                confidence, or there were too few records to give one.
+            ValueError: if the value is a category or a vector, no interval was asked for, it was
+                released at a lower confidence, or there were too few records to give one.
         """
         if self.spread is None:
             raise ValueError(
-                "Expected a released number, got a category or a vector, which has no interval."
+                "Expected a number released with an interval, got one without, a category or a "
+                "vector."
             )
         found = self.spread.interval(self.value, confidence)
         if found is None:
@@ -275,7 +276,7 @@ class Released:
 
     def __str__(self) -> str:
         """The answer in words and, if it is known, its price."""
-        price = [] if self.epsilon is None else [_price(self.epsilon, self.delta)]
+        price = [] if self.epsilon is None else [price_line(self.epsilon, self.delta)]
         return "\n".join([*self.lines(), *price])
 
     def lines(self) -> list[str]:
@@ -339,7 +340,7 @@ class Released:
     def _repr_html_(self) -> str:
         """The answer for a notebook."""
         first, *rest = map(html.escape, self.lines())
-        price = [] if self.epsilon is None else [_price(self.epsilon, self.delta)]
+        price = [] if self.epsilon is None else [price_line(self.epsilon, self.delta)]
         return f"<b>{first}</b><br><small>{' '.join([*rest, *price])}</small>"
 
 
@@ -361,7 +362,7 @@ class Refused:
 
     def __str__(self) -> str:
         """The refusal in words and, if it is known, its price."""
-        price = [] if self.epsilon is None else [_price(self.epsilon, self.delta)]
+        price = [] if self.epsilon is None else [price_line(self.epsilon, self.delta)]
         return "\n".join([*self.lines(), *price])
 
     def lines(self) -> list[str]:
@@ -388,7 +389,8 @@ class Refused:
 Outcome: TypeAlias = Released | Refused
 
 
-def _price(epsilon: float, delta: float | None) -> str:
+def price_line(epsilon: float, delta: float | None) -> str:
+    """What an answer cost, in words."""
     return f"({rounded_up(epsilon, 6)}, {rounded_up(delta or 0.0, 6)})-DP"
 
 
@@ -451,8 +453,8 @@ class Groups(dict[Hashable, T]):
         """Return a pandas frame with one row per group: value, low, high, status."""
         import pandas as pd
 
-        rows = [self.labels(group) | _row(outcome) for group, outcome in self.items()]
-        return pd.DataFrame(rows, columns=[*self.names, "value", "low", "high", "status"])
+        columns = [*self.names, "value", "low", "high", "status"]
+        return pd.DataFrame(self._rows(), columns=columns)
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the values with their intervals, one for each group; dates along a line.
@@ -463,8 +465,10 @@ class Groups(dict[Hashable, T]):
         """
         from prudent.release.pictures import drawn  # a heavy import, for pictures only
 
-        rows = [self.labels(group) | _row(outcome) for group, outcome in self.items()]
-        return drawn(rows, self.names, path)
+        return drawn(self._rows(), self.names, path)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [self.labels(group) | _row(outcome) for group, outcome in self.items()]
 
     def lines(self) -> list[str]:
         """The outcomes in words, each with its group."""
@@ -476,7 +480,7 @@ class Groups(dict[Hashable, T]):
         ] or [NO_GROUPS]
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines(), _price(self.epsilon, self.delta)])
+        return "\n".join([*self.lines(), price_line(self.epsilon, self.delta)])
 
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""

@@ -62,7 +62,7 @@ class PartitionSelection:
     @cached_property
     def chances(self) -> tuple[int, ...]:
         """π(0), π(1), …, each times 2**128; the last is 2**128, and so are all after it."""
-        ratio, delta = self._ratio, int(self.delta_exact * ONE)
+        ratio, delta = self._ratio, int(Fraction(self.delta) * ONE)
         chances = [0]
         while chances[-1] < ONE:
             last = chances[-1]
@@ -71,11 +71,6 @@ class PartitionSelection:
             rare = ONE - -(-rest * ratio.denominator // ratio.numerator)
             chances.append(min(often, rare, ONE))
         return tuple(chances)
-
-    @property
-    def delta_exact(self) -> Fraction:
-        """δ as the exact value of its double."""
-        return Fraction(self.delta)
 
     @property
     def _ratio(self) -> Fraction:

@@ -22,7 +22,7 @@ import numpy as np
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
@@ -150,6 +150,22 @@ TABLE_OPTIONS = ("unit", "per_unit", "by", "groups", "where", "read_as", "connec
 """The options that say which table to read, and which of its records."""
 
 
+def _with_name(data: Any, column: str | None) -> tuple[Any, str | None]:
+    """One column that is given by itself, as a table and its name."""
+    if column is not None:
+        return data, column
+    home = type(data).__module__.partition(".")[0]
+    if hasattr(data, "to_frame"):  # a series of pandas, polars or narwhals
+        return data.rename("value").to_frame(), "value"
+    if home == "ibis" and hasattr(data, "as_table") and not hasattr(data, "columns"):
+        return data.as_table(), data.get_name()
+    if home == "pyarrow" and hasattr(data, "to_numpy"):  # an array, in one chunk or several
+        import pyarrow
+
+        return pyarrow.table({"value": data}), "value"
+    return data, None
+
+
 @attrs.frozen(kw_only=True)
 class Priced:
     """A release with its price; nothing has been charged or read.
@@ -240,14 +256,11 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     if len(parts) > 1:
         parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
-    chosen = opened[0]
+    counted = opened[0]
     if request.private_groups and len(parts) > 1:
         rows = attrs.evolve(parts[0].request, column=None, other=None, where=request.where)
-        chosen = open_records(rows, "rows")
-    whole = _price_all(parts, request, opened, chosen)
-    if request.join is not None:
-        notes = (*whole.preview.notes, request.join.sentence)
-        whole = attrs.evolve(whole, preview=attrs.evolve(whole.preview, notes=notes))
+        counted = open_records(rows, "rows")
+    whole = _price_all(parts, opened, counted, request)
     if request.dry_run:
         return whole.preview, []
     noise = source_of(request.noise)
@@ -263,24 +276,15 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     )
     kept: Any = None
     if whole.selection is not None:
-        kept = withheld(whole.selection.select, withheld(chosen.counts), noise)
-    found = []
-    for part, offer, records in zip(parts, whole.offers, opened, strict=True):
-        columns = records if kept is None else withheld(records.columns, kept)
-        tasks = [
-            functools.partial(_ask, part.statistic, offer.of(group), column, noise)
-            for group, column in columns.items()
-        ]
-        outcomes = dict(zip(columns, together(tasks), strict=True))
+        kept = withheld(whole.selection.select, withheld(counted.counts), noise)
+    found, every = [], []
+    for offer in whole.offers:
+        outcomes = offer.ask(kept, noise)
+        every += outcomes.values()
         if request.by is None:
             found.append(outcomes[None])
         else:
             found.append(Groups(outcomes, request.group_columns, **whole.price(offer)))
-    every = [
-        each
-        for outcome in found
-        for each in (outcome.values() if isinstance(outcome, Groups) else [outcome])
-    ]
     paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
 
@@ -346,39 +350,37 @@ def open_records(request: Request, kind: Kind) -> Any:
     return opening.open_groups(data, column, kind=kind, **{**table, "groups": groups})
 
 
-def _with_name(data: Any, column: str | None) -> tuple[Any, str | None]:
-    """One column that is given by itself, as a table and its name."""
-    if column is not None:
-        return data, column
-    home = type(data).__module__.partition(".")[0]
-    if hasattr(data, "to_frame"):  # a series of pandas, polars or narwhals
-        return data.rename("value").to_frame(), "value"
-    if home == "ibis" and hasattr(data, "as_table") and not hasattr(data, "columns"):
-        return data.as_table(), data.get_name()
-    if home == "pyarrow" and hasattr(data, "to_numpy"):  # an array, in one chunk or several
-        import pyarrow
-
-        return pyarrow.table({"value": data}), "value"
-    return data, None
-
-
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)  # its text would quote records
 class _Offer:
-    """What one part costs, in all its groups.
+    """One part with its records and what it costs, in all its groups.
 
     Attributes:
+        statistic: The statistic.
+        records: Its opened records, of all groups.
         preview: The price that is shown with its outcomes.
         release: The release of one group.
         own: Those of groups that have one of their own.
     """
 
+    statistic: Statistic
+    records: Any
     preview: Preview
     release: Priced
     own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
 
-    def of(self, group: Hashable) -> Priced:
-        """The release of a group, at the price of all of it."""
-        return attrs.evolve(self.own.get(group, self.release), preview=self.preview)
+    def ask(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:
+        """The outcomes of all groups, each at the price of all of it.
+
+        Args:
+            kept: The private groups that were chosen; None if groups are public.
+            noise: Source of randomness.
+        """
+        columns = self.records if kept is None else withheld(self.records.columns, kept)
+        tasks = []
+        for group, column in columns.items():
+            priced = attrs.evolve(self.own.get(group, self.release), preview=self.preview)
+            tasks.append(functools.partial(_ask, self.statistic, priced, column, noise))
+        return dict(zip(columns, together(tasks), strict=True))
 
 
 @attrs.frozen
@@ -398,7 +400,7 @@ class _Whole:
 
 
 def _price_all(
-    parts: Sequence[Part], request: Request, opened: Sequence[Any], chosen: Any
+    parts: Sequence[Part], opened: Sequence[Any], counted: Any, request: Request
 ) -> _Whole:
     """Divide ε and δ between the choice of private groups and the parts, by their weights."""
     epsilon, delta = request.epsilon, request.delta
@@ -425,7 +427,7 @@ def _price_all(
             part = attrs.evolve(part, request=attrs.evolve(part.request, epsilon=own, delta=spent))
         offers.append(_price(part.statistic, part.request, columns))
     selection: PartitionSelection | None = None
-    notes: tuple[str, ...] = ()
+    notes = [] if request.join is None else [request.join.sentence]
     events = [offer.preview.event for offer in offers]
     spent_delta = sum(offer.preview.delta for offer in offers)
     if request.private_groups:
@@ -433,10 +435,11 @@ def _price_all(
         selection = PartitionSelection(
             epsilon=choosing,
             delta=(request.delta - spent_delta) * (1 - _RESERVE),
-            records=chosen.contribution.records,
+            records=counted.contribution.records,
         )
         half, surely = selection.needed(0.5), selection.needed(0.95)
-        notes = (
+        notes.insert(
+            0,
             f"A group is kept with probability 1/2 if it has {half:,} records, and with "
             f"probability 0.95 if it has {surely:,}; the choice costs ε = "
             f"{rounded_up(selection.epsilon)}.",
@@ -451,18 +454,13 @@ def _price_all(
             delta=spent_delta,
             event=dp.ComposedDpEvent(events),
             parts=tuple(offer.preview for offer in offers),
-            notes=notes,
+            notes=tuple(notes),
         )
         return _Whole(preview, tuple(offers), selection)
-    if selection is None:
-        return _Whole(first, tuple(offers))
-    preview = attrs.evolve(
-        first,
-        epsilon=request.epsilon,
-        delta=spent_delta,
-        event=dp.ComposedDpEvent(events),
-        notes=(*first.notes, *notes),
-    )
+    preview = attrs.evolve(first, notes=(*first.notes, *notes))
+    if selection is not None:
+        event = dp.ComposedDpEvent(events)
+        preview = attrs.evolve(preview, epsilon=request.epsilon, delta=spent_delta, event=event)
     return _Whole(preview, (attrs.evolve(offers[0], preview=preview),), selection)
 
 
@@ -472,10 +470,10 @@ def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:
         if isinstance(request.propose, Mapping):
             raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
         priced = price(statistic, request, opened.whole())
-        return _Offer(priced.preview, priced)
+        return _Offer(statistic, opened, priced.preview, priced)
     if not isinstance(request.propose, Mapping):
         priced = price(statistic, request, next(iter(opened.values())))
-        return _Offer(priced.preview, priced)
+        return _Offer(statistic, opened, priced.preview, priced)
     proposals = request.propose
     if missing := [group for group in opened if group not in proposals]:
         raise _validate.ArgumentError(
@@ -488,7 +486,7 @@ def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:
     first, *others = own.values()
     if any(each.preview.event != first.preview.event for each in others):
         raise ValueError("Expected proposals that cost the same, got groups of different events.")
-    return _Offer(first.preview, first, own)
+    return _Offer(statistic, opened, first.preview, first, own)
 
 
 def price(statistic: Statistic, request: Request, records: Column) -> Priced:

@@ -89,7 +89,8 @@ def suggest_proposal(
     asked = {**options, "epsilon": epsilon, "delta": delta, "fallback": False, "ledger": None}
 
     def proposal_at(place: int) -> float:
-        return _readable(start * _STEP**place)
+        """It is rounded up to three digits, to be read and typed."""
+        return float(rounded_up(start * _STEP**place, 3))
 
     def noise_at(place: int) -> float | None:
         """The noise at the proposal `place` steps above the start; None if it is refused."""
@@ -120,11 +121,6 @@ def suggest_proposal(
         middle = (low + high) // 2
         low, high = (middle, high) if noise_at(middle) is None else (low, middle)
     return proposal_at(high)
-
-
-def _readable(proposal: float) -> float:
-    """The proposal rounded up to three digits, to be read and typed."""
-    return float(rounded_up(proposal, 3))
 
 
 def _spread(sample: npt.NDArray[np.float64]) -> float:

@@ -108,10 +108,8 @@ class NoiseHistory:
     def next_(self, normals: Tensor, deviation: Tensor, number: Tensor) -> Tensor:
         """The noise of a step in standard deviations, made of `normals` in place, and kept.
 
-        Args:
-            normals: z of the step, in double precision.
-            deviation: Its standard deviation, with which the noise will be multiplied.
-            number: The number of the step, from 1, on the device.
+        The normals are z of the step, in double precision; the noise will be multiplied with their
+        standard deviation, and `number` is that of the step, from 1, on the device.
         """
         rows = len(self.kept)
         goes_on = (number == self.last + 1) & (deviation == self.deviation)

@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
             that recomputes then holds only one chunk in memory at a time.
         targets: The same for the targets; ignored if `inputs` is a function.
         valid: False for rows that are padding. None: no padding.
-        ids: Record ids, strictly ascending over the chunks of a batch except for padding. They
+        ids: Record ids, in any order; no two of a batch are the same, except for padding. They
             break ties between norms and prove that no record counts twice. Required with a
             corruption and with several processes.
     """
@@ -43,8 +43,56 @@ class Chunk(NamedTuple):
         return self.inputs() if callable(self.inputs) else (self.inputs, self.targets)
 
 
-def check_chunks(chunks: Sequence[Chunk]) -> None:
-    """Raise an error unless these are the chunks of one batch, ordered by record id."""
+class Doubt:
+    """A condition on a device that nothing waits for: its error is raised in the next step.
+
+    Args:
+        error: Makes the error.
+
+    Guarantee: An error may be late because what it is about does no harm until then: whoever uses
+    this has masked it on the device.
+    """
+
+    def __init__(self, error: Callable[[], Exception]) -> None:
+        self._error = error
+        self._copy: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def __call__(self, wrong: Tensor) -> None:
+        """Raise the error if the last condition was true, or this one is and was computed here."""
+        if self._copy is not None:
+            value, event = self._copy
+            event.synchronize()
+            self._copy = None
+            if bool(value):
+                raise self._error()
+        if not wrong.is_cuda:
+            if bool(wrong):
+                raise self._error()
+            return
+        copy = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(wrong, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()  # type: ignore[no-untyped-call]
+        self._copy = copy, event
+
+
+def repeated_ids() -> Doubt:
+    """The doubt that a batch holds a record twice."""
+    return Doubt(
+        lambda: _validate.ArgumentError(
+            "ids",
+            "all different over the chunks of a batch",
+            shown="repeated ids",
+            why="a repeated record would count twice",
+            hint="Keep one row per record.",
+        )
+    )
+
+
+def check_chunks(chunks: Sequence[Chunk], doubt: Doubt) -> None:
+    """Raise an error unless these are the chunks of one batch.
+
+    `doubt`, see `repeated_ids`, is about the values of ids, which `counted_once` masks.
+    """
     if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
         raise _validate.ArgumentError(
             "chunks",
@@ -60,11 +108,11 @@ def check_chunks(chunks: Sequence[Chunk]) -> None:
                 "one boolean for each row of a chunk",
                 shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
             )
-    _check_ids(chunks)
+    _check_ids(chunks, doubt)
 
 
-def _check_ids(chunks: Sequence[Chunk]) -> None:
-    """Raise an error if a batch holds a record twice or is not ordered by record id."""
+def _check_ids(chunks: Sequence[Chunk], doubt: Doubt) -> None:
+    """Raise an error if a batch holds a record twice."""
     for chunk in chunks:
         ids, valid = chunk.ids, chunk.valid
         if (ids is None) != (chunks[0].ids is None):
@@ -84,15 +132,7 @@ def _check_ids(chunks: Sequence[Chunk]) -> None:
     if not known or is_capturing():  # values cannot be read during capture; see counted_once
         return
     valid = valid_rows(chunks, known)
-    if bool((counted_once(valid, torch.cat(known)) != valid).any()):
-        raise _validate.ArgumentError(
-            "ids",
-            "strictly ascending over the chunks of a batch",
-            shown="repeated or unordered ids",
-            why="a repeated record would count twice, and another order would break ties between "
-            "equal norms differently",
-            hint="Sort the batch by id and keep one row per record.",
-        )
+    doubt((counted_once(valid, torch.cat(known)) != valid).any())
 
 
 def valid_rows(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
@@ -112,18 +152,19 @@ def record_ids(chunks: Sequence[Chunk]) -> Tensor | None:
 
 
 def counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
-    """A mask of the rows that count: those whose id exceeds the ids of all counted rows before.
+    """A mask of the rows that count: the first valid row of every id.
 
     Guarantee:
-        The ids of counted rows are strictly ascending, so no record counts twice, on any device and
-        also in a captured graph, where no error can be raised. Batches that pass `_check_ids` keep
-        all rows.
+        The ids of counted rows are all different, so no record counts twice, on any device and also
+        in a captured graph, where no error can be raised. Batches that pass `_check_ids` keep all
+        rows.
     """
     if ids is None or not len(ids):
         return valid
-    known = torch.where(valid, ids, -1)
-    before = torch.nn.functional.pad(known, (1, 0), value=-1)[:-1].cummax(0).values
-    return valid & (ids > before)
+    ordered, order = torch.where(valid, ids, -1).sort(stable=True)
+    again = torch.zeros_like(valid)
+    again[order[1:]] = ordered[1:] == ordered[:-1]
+    return valid & ~again
 
 
 Corrupt = Callable[[Values, Chunk, torch.Generator], Values]
@@ -177,13 +218,8 @@ def within_memory(
 
     The original error states how many bytes were asked for, and so how many records were drawn or
     how long one of them is. The new one is raised outside the handler (and this is a function, not
-    a context), so that not even `__context__` refers to it.
-
-    Args:
-        act: The function to call.
-        argument: The argument that sets how many records are processed at once.
-        rows: Its value, or what it is by default; public.
-        hint: How to choose another value.
+    a context), so that not even `__context__` refers to it. It names the argument that sets how
+    many records are processed at once, and its value, which is public.
 
     Raises:
         ArgumentError: If memory ran out. The sum of the step was not released.

@@ -25,6 +25,7 @@ from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytr
 from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.factors.products import whole_products
 from prudent.training.gradients.record_streams import is_capturing
+from prudent.training.gradients.recording import exchanged
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -181,13 +182,14 @@ def aside(function: Callable[..., None], *tensors: Tensor) -> None:
     """
     split = _SPLIT.get()
     if split is None:
-        function(*tensors)
+        exchanged(function, *tensors)
     else:
         split(function, tensors)
 
 
-_WARM_UP = 2
-_MOST = 8
+_WARM_UP, _RECORDED = 2, 3
+"""Calls that run as they are before a capture, and before that of a program that repeats them."""
+_MOST = 16
 _LOG = logging.getLogger(__name__)
 
 
@@ -200,7 +202,8 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     Only a few shapes get a graph, because each keeps memory; others, and functions that cannot be
-    captured, run as they are.
+    captured, run as they are. A function that cannot because of what it does on the host, such as
+    copying a number to the device, may be captured as a recorded program, which has done that.
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
@@ -209,7 +212,8 @@ class Captured:
             a capture, and not in a replay.
         setting: Returns what else the function depends on; another one is captured anew.
         generators: Generators that the function draws from, besides torch's default.
-        otherwise: The same function for calls that cannot be captured; itself unless given.
+        otherwise: The same function for calls that cannot be captured, as a `Recorded`; itself
+            unless given.
     """
 
     def __init__(
@@ -224,7 +228,7 @@ class Captured:
         self._setting = setting
         self._generators = generators
         self._calls: dict[Any, int] = {}
-        self._graphs: dict[Any, _Graph | None] = {}
+        self._graphs: dict[Any, _Graph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
@@ -234,34 +238,42 @@ class Captured:
         leaves, structure = pytree.tree_flatten(arguments)
         places = tuple(map(_place, pytree.tree_leaves(fixed)))
         key = repr(structure), tuple(map(kind, leaves)), places, self._setting()
-        if key not in self._graphs:
-            self._calls[key] = self._calls.get(key, 0) + 1
-            if self._calls[key] <= _WARM_UP:
-                return self._function(fixed, *arguments)
-            if len(self._graphs) >= _MOST:
-                return self._otherwise(fixed, *arguments)
-            self._graphs[key] = self._capture(fixed, arguments)
-        graph = self._graphs[key]
-        return self._otherwise(fixed, *arguments) if graph is None else graph.replay(leaves)
+        graph = self._graphs.get(key)
+        if graph is not None:
+            return graph.replay(leaves)
+        calls = self._calls[key] = self._calls.get(key, 0) + 1
+        if calls <= _WARM_UP:
+            return self._function(fixed, *arguments)
+        attempts = {_WARM_UP + 1: self._function}
+        if self._otherwise is not self._function:
+            attempts[_WARM_UP + 1 + _RECORDED] = self._otherwise
+        if calls in attempts and len(self._graphs) < _MOST:
+            graph = self._capture(attempts[calls], fixed, arguments)
+            if graph is not None:
+                self._graphs[key] = graph
+                return graph.replay(leaves)
+            if calls == max(attempts):
+                warnings.warn(
+                    "The step cannot be captured as a CUDA graph and runs as it is, which changes "
+                    "no number but takes longer.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+        return self._otherwise(fixed, *arguments)
 
-    def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
+    def _capture(
+        self, function: Callable[..., Any], fixed: Any, arguments: tuple[Any, ...]
+    ) -> "_Graph | None":
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = [(each, each.get_state()) for each in (default, *self._generators)]
         parts = _Parts(self._pool, self._generators)
         try:
             with _no_collection(), parts:
-                result = self._function(fixed, *inputs)
-        except RuntimeError as error:
+                result = function(fixed, *inputs)
+        except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             for generator, state in before:
                 _renew(generator, state)
-            # The text may come from a kernel, so only the kind of error is shown.
-            warnings.warn(
-                "The step cannot be captured as a CUDA graph and runs as it is, which changes no "
-                f"number but takes longer ({type(error).__name__}).",
-                RuntimeWarning,
-                stacklevel=4,
-            )
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result)

@@ -188,11 +188,7 @@ def given_or_random(key: Key | None) -> Key:
 
 @attrs.frozen
 class Stream(Uncopied):
-    """The keystreams of one purpose.
-
-    Attributes:
-        secret: The key of the cipher; never printed.
-    """
+    """The keystreams of one purpose."""
 
     secret: bytes = attrs.field(repr=False)
     _process: int = attrs.field(factory=os.getpid, init=False, eq=False, repr=False)
@@ -215,13 +211,7 @@ class Stream(Uncopied):
 
 
 class Reader:
-    """Reads one keystream sequentially on the CPU.
-
-    Args:
-        secret: The key of the cipher, 32 bytes.
-        nonce: 12 bytes.
-        counter: The first block to read.
-    """
+    """Reads one keystream sequentially on the CPU: of a key of 32 bytes and a nonce of 12."""
 
     def __init__(self, secret: bytes, nonce: bytes, counter: int = 0) -> None:
         initial = counter.to_bytes(4, "little") + nonce  # the layout that the library expects

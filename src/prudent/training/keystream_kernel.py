@@ -23,11 +23,8 @@ _FINER_RANK = tl.constexpr(FINER_RANK)
 def fill_words(words: Tensor, key: Tensor, step: Tensor, rank: int = 0) -> None:
     """Fill a tensor of 64-bit integers with the first words of a position.
 
-    Args:
-        words: The tensor to fill, on the device.
-        key: A stream's key as eight 32-bit words, on the device.
-        step: The number of the step, one 64-bit integer on the device.
-        rank: The rank.
+    The key is that of a stream, as eight 32-bit words, and the step one 64-bit integer, on the
+    device.
     """
     with torch.cuda.device(words.device):
         _fill_words[_grid(words)](words, key, step, words.numel(), rank)
@@ -38,12 +35,8 @@ def add_normals(
 ) -> None:
     """Add standard normals times a deviation to a contiguous tensor, rounded to a lattice.
 
-    Args:
-        total: Single or double precision, on the device.
-        deviation: A scalar in double precision on the device; 0 leaves `total` as it is.
-        spacing: The spacing of the lattice, a power of two, likewise.
-        key: As for `fill_words`.
-        step: As for `fill_words`.
+    Deviation and spacing, a power of two, are scalars in double precision on the device; a
+    deviation of 0 leaves the tensor as it is. Key and step are as for `fill_words`.
     """
     with torch.cuda.device(total.device):
         _add_normals[_grid(total)](total, deviation, spacing, key, step, total.numel())

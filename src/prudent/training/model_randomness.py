@@ -103,12 +103,9 @@ class StepRandomness:
                 device.set_state(before[1])
 
     def records(self, ids: Tensor | None, first: int = 0, slots: int = 1) -> RecordStreams:
-        """The streams of the records of a chunk.
+        """The streams of the records of a chunk, of which each has so many rows (slots).
 
-        Args:
-            ids: The id of each record, or of each person; None: they are numbered.
-            first: The number of the first of them.
-            slots: Rows of each of them.
+        Those without ids are numbered from `first` on.
         """
 
         def seeds(rows: NDArray[np.int64]) -> Seeds:

@@ -82,13 +82,7 @@ def _tails(test: MarginTest, device: torch.device) -> Tensor:
 class HostNoise:
     """Noise drawn on the host and copied to the device of the sum if that is a different one.
 
-    Args:
-        key: The key of the run.
-        device: The device of the sums.
-        purpose: Whose stream the noise on sums is drawn from.
-
-    Attributes:
-        capturable: Whether a CUDA graph can draw the noise: no, the host draws it.
+    No CUDA graph can draw it. Noise on sums is from the stream of a purpose.
     """
 
     capturable = False
@@ -130,13 +124,7 @@ class HostNoise:
 class DeviceNoise(Uncopied):
     """Noise drawn by kernels on a CUDA device, at the step number counted on the device.
 
-    Args:
-        key: The key of the run.
-        device: A CUDA device.
-        purpose: Whose stream the noise on sums is drawn from.
-
-    Attributes:
-        capturable: Whether a CUDA graph can draw the noise: yes.
+    A CUDA graph can draw it. Noise on sums is from the stream of a purpose.
     """
 
     capturable = True

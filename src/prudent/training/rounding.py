@@ -127,14 +127,9 @@ def spacing_of(deviation: Tensor) -> Tensor:
 
 
 def rounded(total: Tensor, normals: Tensor, deviation: Tensor, spacing: Tensor) -> Tensor:
-    """Return `total` + `normals` × `deviation`, rounded to a multiple of `spacing`.
+    """Return `total` + `normals` × `deviation`, rounded to a multiple of `spacing`, a power of two.
 
-    Args:
-        total: The sums, single or double precision.
-        normals: Standard normals in double precision, one for each sum.
-        deviation: Standard deviation of the noise, a scalar in double precision. If it is 0, the
-            result is `total` itself.
-        spacing: A power of two.
+    All but the sums are in double precision. A deviation of 0 returns the sums themselves.
     """
     place = total.to(torch.float64) / spacing
     whole = place.round()  # place - whole is exact

@@ -26,11 +26,12 @@ from torch.utils.data import (
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.records import Seeds
 from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import RecordReader, checked
-from prudent.records.seeds import Seeds
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Alone, Processes
+from prudent.training.run.charging import RunCharge
 
 _MOST_STEPS = 2.0**60  # blocks are numbered by 64 bits
 _STEPS_PER_BLOCK = 64
@@ -133,10 +134,10 @@ class PoissonSampler:
             self._ids[position, rows].view(chunks, -1), self._valid[position, rows].view(chunks, -1)
         )
 
-    def reading_seeds(self, step: int) -> Seeds:
-        """The seeds of what is drawn at random while the records of a step are read."""
-        words = self.key.stream(Purpose.READING).words(4, step=step)
-        return Seeds(words.numpy().tobytes())
+    def draw(self, step: int) -> "Draw":
+        """The batch of a step, and the seeds for reading it."""
+        batch, words = self.batch(step), self.key.stream(Purpose.READING).words(4, step=step)
+        return Draw(step, batch.ids.cpu(), batch.valid.cpu(), Seeds(words.numpy().tobytes()))
 
     def _draw_block(self, block: int) -> None:
         """Draw the ids of a block of steps, at the keystream position of the block."""
@@ -204,6 +205,35 @@ def roomy_batch(records: int, rate: float, deviations: float = 2.5) -> int:
     return max(8, -(-math.ceil(records * rate + deviations * spread + 1) // 8) * 8)
 
 
+class Draw(NamedTuple):
+    """What is drawn for one step. Secret."""
+
+    number: int  # the step, counted from 0
+    ids: Tensor  # ids of records, or of people, shape (chunks, physical)
+    valid: Tensor  # False for padding; same shape
+    seeds: Seeds  # of the random numbers that are drawn while a record is read
+
+
+class Draws(Sampler[Any]):
+    """The batch sampler of a loader: a draw for every batch of an epoch.
+
+    `first` returns the number of the first one, given the next that is new.
+    """
+
+    def __init__(self, sampler: PoissonSampler, batches: int, first: Callable[[int], int]) -> None:
+        self._sampler, self._batches, self._first = sampler, batches, first
+        self._next = 0
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[Draw]:
+        self._next = self._first(self._next)
+        for _ in range(self._batches):
+            number, self._next = self._next, self._next + 1
+            yield self._sampler.draw(number)
+
+
 class PoissonLoader(DataLoader[Any]):
     """Draws each record into each batch independently, with the sampler's rate.
 
@@ -219,12 +249,10 @@ class PoissonLoader(DataLoader[Any]):
         sampler: Draws the batches.
         batches: Number of batches in an epoch.
         example: A public record that has the form of all; see `RecordReader`.
-        before: Called before the first record of an epoch is drawn.
-        priced: What the run costs and how far it is, in words, for its repr.
+        charge: Made before the first record is drawn. It counts the steps taken, and an epoch
+            begins with the part whose turn it is.
         unit: Who the records belong to; None: every record is drawn alone.
         people: The people of the data set, if there is a unit.
-        taken: Returns the number of steps taken so far: an epoch begins with the part whose turn
-            it is.
 
     Attributes:
         sample_rate: Probability with which a record, or a person, is drawn into a batch.
@@ -238,13 +266,12 @@ class PoissonLoader(DataLoader[Any]):
         sampler: PoissonSampler,
         batches: int,
         example: Any = None,
-        before: Callable[[], None] = lambda: None,
-        priced: Callable[[], str] = str,
+        *,
+        charge: RunCharge,
         unit: Unit | None = None,
         people: People | None = None,
-        taken: Callable[[], int] = int,
     ) -> None:
-        self._before, self._priced, self._taken = before, priced, taken
+        self._charge = charge
         self._bands = sampler.bands
         self.sample_rate = sampler.rate / sampler.bands
         self.count = sampler.records
@@ -257,7 +284,7 @@ class PoissonLoader(DataLoader[Any]):
             example=example,
         )
         reader = records if people is None else PeopleReader(records, people)
-        draws, workers = _Draws(sampler, batches, taken), loader.num_workers
+        draws, workers = Draws(sampler, batches, self._in_turn), loader.num_workers
         super().__init__(
             loader.dataset,
             batch_sampler=draws,
@@ -270,7 +297,7 @@ class PoissonLoader(DataLoader[Any]):
         self._read: DataLoader[Any] = DataLoader(
             _Batches(reader),
             batch_sampler=draws,
-            collate_fn=_unchanged,
+            collate_fn=unchanged,
             num_workers=workers,
             pin_memory=loader.pin_memory,
             timeout=loader.timeout,
@@ -283,23 +310,29 @@ class PoissonLoader(DataLoader[Any]):
 
     def __repr__(self) -> str:
         kind = type(self.dataset).__name__
-        return f"PoissonLoader({kind}, {len(self)} batches an epoch, {self._priced()})"
+        return f"PoissonLoader({kind}, {len(self)} batches an epoch, {self._charge.priced()})"
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
-        self._before()
+        self._charge.pay()
         self._outstanding.clear()
         for drawn, batch in map(checked, self._read):
             self._outstanding.append(drawn)
             yield batch
+
+    def _in_turn(self, number: int) -> int:
+        """The next number at which it is the turn of the part that the next step draws from."""
+        return number + (self._charge.taken - number) % self._bands
 
     def drawn(self, rows: int) -> "Drawn | None":
         """The batch that a step on this many rows would use; None if there is none."""
         return next((drawn for drawn in self._outstanding if self._fits(drawn, rows)), None)
 
     def _fits(self, drawn: "Drawn", rows: int) -> bool:
-        is_its_turn = (drawn.number - self._taken()) % self._bands == 0
-        return is_its_turn and len(drawn.ids) * (self.slots or 1) == rows
+        return (
+            self._in_turn(drawn.number) == drawn.number
+            and len(drawn.ids) * (self.slots or 1) == rows
+        )
 
     def spend(self, batch: "Drawn | None") -> None:
         """Mark the oldest batch as used.
@@ -336,52 +369,25 @@ class Drawn(NamedTuple):
     number: int = 0  # the number of the draw
 
 
-class _Draw(NamedTuple):
-    """The records of one batch. Secret."""
-
-    ids: list[int]
-    seeds: Seeds
-    number: int
-
-
-class _Draws(Sampler[Any]):
-    """A new draw for every batch of every epoch."""
-
-    def __init__(self, sampler: PoissonSampler, batches: int, taken: Callable[[], int]) -> None:
-        self._sampler = sampler
-        self._batches = batches
-        self._taken = taken
-        self._drawn = 0
-
-    def __len__(self) -> int:
-        return self._batches
-
-    def __iter__(self) -> Iterator[_Draw]:
-        self._drawn += (self._taken() - self._drawn) % self._sampler.bands
-        for _ in range(self._batches):
-            number, self._drawn = self._drawn, self._drawn + 1
-            drawn, seeds = self._sampler.batch(number), self._sampler.reading_seeds(number)
-            yield _Draw(drawn.ids[drawn.valid].tolist(), seeds, number)
-
-
 class _Batches(Dataset[Any]):
     """The batches of a data set, read by draws."""
 
     def __init__(self, reader: RecordReader | PeopleReader) -> None:
         self._reader = reader
 
-    def __getitems__(self, draw: _Draw) -> tuple[Drawn, Any] | None:
+    def __getitems__(self, draw: Draw) -> tuple[Drawn, Any] | None:
         """Who is in the batch, and the batch; None if none of many records has the form."""
-        found: Any = self._reader.rows(draw.ids, [True] * len(draw.ids), draw.seeds)
+        drawn = draw.ids[draw.valid]
+        found: Any = self._reader.rows(drawn.tolist(), [True] * len(drawn), draw.seeds)
         if found is None:
             return None
-        present = [place for place, rows in enumerate(found) if rows is not None]
-        ids = torch.tensor([draw.ids[place] for place in present], dtype=torch.int64)
-        found = [found[place] for place in present]
+        ids = drawn[torch.tensor([rows is not None for rows in found], dtype=torch.bool)]
+        found = [rows for rows in found if rows is not None]
         return Drawn(ids, self._reader.shares(found), draw.number), self._reader.batch(found)
 
 
-def _unchanged(batch: Any) -> Any:
+def unchanged(batch: Any) -> Any:
+    """What a loader collates of a batch that is read whole."""
     return batch
 
 

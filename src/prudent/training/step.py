@@ -1,6 +1,6 @@
 """One private step for any training loop: writes the noisy gradients of a batch to `.grad`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from prudent.training.chunk import (
     check_chunks,
     counted_once,
     record_ids,
+    repeated_ids,
     valid_rows,
 )
 from prudent.training.compiled import Captured, Compiled, kind
@@ -169,9 +170,9 @@ class Step:
         key: The key of all noise; a new one from the operating system unless given. Never use a key
             twice.
         cuda_graph: Replay the step as a CUDA graph for every shape of batch that recurs: the same
-            numbers with one launch. None: on every CUDA device, for one process. True: also with
-            several over NCCL, a graph for each part between two exchanges. Never done with gloo, a
-            sharded model, a corruption or a function that reads a chunk.
+            numbers with one launch, or one for each part between two exchanges of several
+            processes. None and True: on every CUDA device. Never done with a sharded model, a
+            corruption or a function that reads a chunk.
         compile: Compile the step into one fused program per batch shape. Compilation takes a minute
             or two; results change only by rounding and by the masks of dropout, which are
             then secret but not drawn by record. Worthwhile for long
@@ -239,15 +240,15 @@ class Step:
         self.processes = processes
         self.use(given_or_random(key))
         self._rehearsed = False
+        self._repeated = repeated_ids()
         run: Callable[..., _Released] = self._release
         self._run = run
         if compile:
             run = self._run = Compiled(self._release, setting=self.modes)
-        elif device.type == "cuda" and self._repeats() and isinstance(processes, Alone):
+        elif device.type == "cuda" and self._repeats():
             self._run = Recorded(self._release, kind, lambda: restarting(device), self.modes)
-        wanted = processes.count == 1 if cuda_graph is None else cuda_graph
-        captures = device.type == "cuda" and wanted
-        captures = captures and self._repeats() and processes.captures and not has_shards(model)
+        captures = device.type == "cuda" and cuda_graph is not False
+        captures = captures and self._repeats() and not has_shards(model)
         self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
@@ -278,25 +279,26 @@ class Step:
             )
 
     def __call__(self, chunks: Sequence[Chunk]) -> StepOutcome:
-        """Release one batch, given as one or more chunks ordered by record id."""
-        check_chunks(chunks)
+        """Release one batch, given as one or more chunks."""
+        check_chunks(chunks, self._repeated)
         self.refuse_beyond_plan()
         self.state.begin()
         words = self.noise.test_words(self.state)
         self._drawn = self.randomness.at(self.taken)
         rest(self.model)
-        for parameter in self.model.parameters():
+        parameters = dict(self.model.named_parameters())  # once: a walk takes as long as kernels
+        for parameter in parameters.values():
             parameter.grad = None  # as large as the model, and not needed from now on
+        sharded = any(map(is_sharded, parameters.values()))
         with (
-            without_gathering(self.model) if has_shards(self.model) else nullcontext(),
+            without_gathering(self.model) if sharded else nullcontext(),
             self._drawn.seeded(),
         ):
             most = self.processes.largest(record_ids(chunks))
-            released = self._run_on(self.values(), self.trim, tuple(chunks), words, most)
+            values = self._whole(parameters | dict(self.model.named_buffers()))
+            released = self._run_on(values, self.trim, tuple(chunks), words, most)
             outcome = self._of_all(released.outcome)
-            gradients = self._noisy_mean(released)
-        for name, gradient in gradients.items():
-            self.model.get_parameter(name).grad = gradient
+            self._write_noisy_mean(released, parameters)
         self.trim.copy_(released.trim)
         return outcome
 
@@ -327,9 +329,11 @@ class Step:
 
     def values(self) -> Values:
         """All parameters and buffers by name, gathered if they are sharded."""
-        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        return self._whole(dict((*self.model.named_parameters(), *self.model.named_buffers())))
+
+    def _whole(self, values: Mapping[str, Tensor]) -> Values:
         with self.processes.watched():
-            return {name: whole(value) for name, value in named}
+            return {name: whole(value) for name, value in values.items()}
 
     def _release(
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
@@ -418,19 +422,24 @@ class Step:
         released = (self.state.number - 1) % watch.loss_every == 0
         return torch.where(released, mean, torch.nan)
 
-    def _noisy_mean(self, released: "_Released") -> Values:
+    def _write_noisy_mean(
+        self, released: "_Released", parameters: Mapping[str, nn.Parameter]
+    ) -> None:
         """Add the noise, drawn once for all parameters, and divide by the expected batch.
 
         The first process adds it to the sum of all parts, and all processes get the result.
         """
         total = released.total
+        trained = {name: parameters[name] for name in total}
+        types = {parameter.dtype for parameter in trained.values()}
         flat = torch.cat([value.flatten() for value in total.values()])
         if self.processes.count > 1:
             flat = flat.double()
         # Work in place: each of these vectors is as large as the model.
         flat = self.processes.collected(flat)
         if self.processes.rank == 0:
-            factor = noise_factor(len(flat), len(total), self._dtype)
+            shortest = min(types, key=lambda dtype: torch.finfo(dtype).bits)
+            factor = noise_factor(len(flat), len(total), shortest)
             deviation = released.noise * factor
             if self.plan.bands == 1:
                 self.noise.add_(flat, deviation, self.state)
@@ -439,23 +448,14 @@ class Step:
                 add_cancelling_(self.noise, flat, deviation, self.state, **turns)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
-        sizes = [value.numel() for value in total.values()]
-        parts = {
-            name: part.view_as(value).to(self.model.get_parameter(name).dtype)
-            for (name, value), part in zip(total.items(), torch.split(flat, sizes), strict=True)
-        }
-        return {name: self._own(name, part) for name, part in parts.items()}
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        """The shortest type among the trained parameters."""
-        trained = (p.dtype for p in self.model.parameters() if p.requires_grad)
-        return min(trained, key=lambda dtype: torch.finfo(dtype).bits)
-
-    def _own(self, name: str, part: Tensor) -> Tensor:
-        """This process's share of a gradient: its shard, or the whole."""
-        parameter = self.model.get_parameter(name)
-        return own_shard(part, parameter) if is_sharded(parameter) else part
+        if len(types) == 1:
+            flat = flat.to(*types)  # one kernel instead of one per parameter
+        parts = torch.split(flat, [value.numel() for value in total.values()])
+        for parameter, value, part in zip(trained.values(), total.values(), parts, strict=True):
+            gradient = part.view(value.shape).to(parameter.dtype)
+            if is_sharded(parameter):
+                gradient = own_shard(gradient, parameter)
+            parameter.grad = gradient
 
 
 class _Released(NamedTuple):

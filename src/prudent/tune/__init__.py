@@ -26,7 +26,7 @@ from prudent.accounting.losses.trial_counts import (
 )
 from prudent.tune.candidate import Candidate, Scored
 from prudent.tune.estimating import search
-from prudent.tune.fitting import HeldOut, calibrate_plan, training
+from prudent.tune.fitting import HeldOutScore, calibrate_plan, training
 from prudent.tune.space import Trial
 from prudent.tune.tuning import Tuned, calibrate, price, tune
 
@@ -34,7 +34,7 @@ __all__ = [
     "Binomial",
     "Candidate",
     "Geometric",
-    "HeldOut",
+    "HeldOutScore",
     "NegativeBinomial",
     "Poisson",
     "Scored",

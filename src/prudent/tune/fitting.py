@@ -26,7 +26,7 @@ _MODEL, _TRAINING = "model.pt", "training"
 
 
 @attrs.frozen(eq=False)
-class HeldOut:
+class HeldOutScore:
     """A score: the number of held-out records that a model labels correctly, with noise.
 
     Attributes:
@@ -83,7 +83,7 @@ def training(
     model: "Callable[[Setting], nn.Module]",
     loss: Any,
     train_set: Any,
-    score: HeldOut,
+    score: HeldOutScore,
     *,
     plan_of: "Callable[[Setting], Plan] | None" = None,
     options: Callable[[Setting], Mapping[str, Any]] = dict,
@@ -131,7 +131,7 @@ def training(
 def calibrate_plan(
     plan: "Plan",
     trials: TrialCount,
-    score: HeldOut,
+    score: HeldOutScore,
     *,
     epsilon: float,
     delta: float,
@@ -161,7 +161,7 @@ def calibrate_plan(
     return noisy(noise)
 
 
-def training_event(plans: "Sequence[Plan]", score: HeldOut, *, disjoint: bool) -> dp.DpEvent:
+def training_event(plans: "Sequence[Plan]", score: HeldOutScore, *, disjoint: bool) -> dp.DpEvent:
     """The event of one candidate of `training`: training and score."""
     return scored_event([plan.event for plan in plans], score.noise, disjoint=disjoint)
 
@@ -174,7 +174,7 @@ class _Training:
     model: "Callable[[Setting], nn.Module]"
     loss: Any
     train_set: Any
-    score: HeldOut
+    score: HeldOutScore
     plan_of: "Callable[[Setting], Plan] | None"
     options: Callable[[Setting], Mapping[str, Any]]
     fit_options: dict[str, Any]

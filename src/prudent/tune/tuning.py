@@ -21,7 +21,7 @@ from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.accounting.serialisation import from_json, to_json
-from prudent.budget.charging import charge_calibrated, check_ledger
+from prudent.budget import charge_calibrated, check_ledger
 from prudent.receipts.making import ReceiptFile, ReceiptTarget, receipt_of
 from prudent.tune.candidate import Candidate, attempt, outcome, side_by_side
 from prudent.tune.search_folder import SearchFolder, prune

@@ -17,9 +17,7 @@ import attrs
 import numpy as np
 from flint import acb, arb
 
-Profile: TypeAlias = Callable[[arb], arb]
-"""δ of one direction, at every real ε."""
-
+Profile: TypeAlias = Callable[[arb], arb]  # δ of one direction, at every real ε
 _Floats: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 _MOST_POINTS = 2**20
@@ -132,11 +130,9 @@ def _spaced(end: float, growth: float) -> list[int]:
 
 
 def composed(laws: Sequence[tuple[Law, int]], tail: float) -> Law:
-    """The law of the sum of independent losses, each law with its number of runs.
+    """The law of the sum of independent losses on one grid, each law with its number of runs.
 
-    Args:
-        laws: Laws on the same grid.
-        tail: About the mass to leave outside the window, at either end.
+    About the mass `tail` is left outside the window, at either end.
     """
     interval = laws[0][0].interval
     least, size = _window(laws, tail)

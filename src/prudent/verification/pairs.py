@@ -17,9 +17,7 @@ from flint import arb
 
 from prudent.verification.laws import Law
 
-BITS = 128
-"""Precision: δ = 1e-20 keeps 18 digits."""
-
+BITS = 128  # precision: δ = 1e-20 keeps 18 digits
 THRESHOLD_ERROR = 3e-12
 """The double that a program uses for a threshold changes no probability by more, relatively."""
 

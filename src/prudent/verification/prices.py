@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from flint import arb, ctx
 
-from prudent.verification.groups import sampled_group
+from prudent.verification.composites import SELECTIONS, Selection, sampled_group
 from prudent.verification.laws import CoarseGridError, Law, composed, upper
 from prudent.verification.pairs import (
     BITS,
@@ -26,11 +26,8 @@ from prudent.verification.pairs import (
     positive,
     worst_of,
 )
-from prudent.verification.selections import SELECTIONS, Selection
 
-TOLERANCE = 1e-3
-"""How much more than the claim a check on a grid may show, as a fraction of ε."""
-
+TOLERANCE = 1e-3  # how much more than the claim a check on a grid may show, as a fraction of ε
 _ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
 
 _ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
@@ -67,13 +64,11 @@ def prove(
     pure = _pure(event)
     if pure == 0:
         raise UnknownEventError("The event has no noise, so it accounts for no answer.")
-    if pure is not None and float_above(pure * distance) <= epsilon:
-        total = float_above(pure * distance)
+    total = math.inf if pure is None else float_above(pure * distance)
+    if pure is not None and (total <= epsilon or delta == 0):
         return Found(total, "exact sums of rational numbers")
     if delta == 0:
-        if pure is None:
-            raise UnknownEventError("No pure ε of this event can be shown.")
-        return Found(float_above(pure * distance), "exact sums of rational numbers")
+        raise UnknownEventError("No pure ε of this event can be shown.")
     with ctx.workprec(BITS):
         return _approximate(event, relation, epsilon, delta)
 
@@ -132,9 +127,7 @@ def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
             return _pure(leaf["event"])
         case "WorstOfDpEvent":
             each = [_pure(one) for one in leaf["events"]]
-            return (
-                None if any(one is None for one in each) else max(filter(None, each), default=None)
-            )
+            return None if None in each else max(filter(None, each), default=None)
         case kind if kind in SELECTIONS:
             own = _pure(leaf["event"])
             factor = Selection.of(leaf).pure_factor
@@ -218,12 +211,7 @@ class Parts:
         return sum(count for _, count in self.laws)
 
     def prepared(self, tail: float, accuracy: float) -> Callable[[float], float]:
-        """A function of proved bounds on δ.
-
-        Args:
-            tail: What the ends of grids may cost.
-            accuracy: The grid, relative to the deviation of a loss.
-        """
+        """Proved bounds on δ; `tail` is what the ends of grids may cost, `accuracy` their grain."""
         if not self.laws:
             return lambda epsilon: 0.0
         ways = [self.way(tail, accuracy, adding=adding) for adding in (False, True)]
@@ -348,9 +336,7 @@ def _least(parts: Parts, epsilon: float, delta: float) -> Found:
         if bound(epsilon) <= delta:
             return Found(epsilon, method, tolerance)
         best = min(best, _solved(bound, epsilon, delta))
-        if closed or best <= epsilon * (
-            1 + TOLERANCE / 5
-        ):  # a finer grid would take long for little
+        if closed or best <= epsilon * (1 + TOLERANCE / 5):  # a finer grid would take long
             break
     if best == math.inf:
         raise UnknownEventError("The composition is too long for the grids of this check.")

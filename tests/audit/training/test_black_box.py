@@ -10,8 +10,8 @@ from torch import nn
 from prudent import ArgumentError
 from prudent.audit.training.black_box import AuditTarget, _mu, black_box, judge_scores
 from prudent.audit.training.curves import epsilon_of_mu
-from prudent.lab.audited_digits import accuracy, crafted, cross_entropy
-from prudent.training import Plan, Sum
+from prudent.lab.audited_digits import crafted, cross_entropy
+from prudent.training import Plan, Sum, accuracy
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 
@@ -75,7 +75,7 @@ def test_sampled_plans_are_refused():
 @pytest.mark.slow
 def test_real_digits_from_a_crafted_start_give_away_half_of_the_price():
     target = crafted(50, epochs=5, public=3000)
-    assert accuracy(target.model, target.inputs, target.targets) > 0.8
+    assert accuracy(target.inputs, target.targets)(target.model)["accuracy"] > 0.8
     claim = plan(1.0, 4, 50).calibrate(epsilon=10, delta=1e-5)
     assert math.sqrt(4) / claim.aggregation.noise_multiplier == pytest.approx(2, abs=0.01)
     result = black_box(claim, target, delta=1e-5, runs=500, lr=0.2)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from prudent.lab.recipes.digits import LinearOnRows
-from prudent.lab.recipes.features import loss_over_views, shifted, shifts, stacked
+from prudent.lab.recipes.digits import LinearOnRows, loss_over_views, shifted, shifts
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.gradients import BookKeeping
 
@@ -66,4 +65,4 @@ def test_outputs_without_views_have_the_usual_loss():
     outputs, labels = torch.randn(5, 3), torch.arange(5) % 3
     usual = functional.cross_entropy(outputs, labels, reduction="none")
     torch.testing.assert_close(loss_over_views(outputs, labels), usual)
-    torch.testing.assert_close(loss_over_views(stacked([outputs, outputs]), labels), usual)
+    torch.testing.assert_close(loss_over_views(torch.stack([outputs, outputs], 1), labels), usual)

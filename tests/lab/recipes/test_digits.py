@@ -9,8 +9,14 @@ from prudent._validate import ArgumentError
 from prudent.lab.datasets import Dataset
 from prudent.lab.experiment import run
 from prudent.lab.recipes import RECIPES, recipe_named
-from prudent.lab.recipes.digits import GLYPHS_LINEAR, views
-from prudent.lab.recipes.features import glyph_rows, joined_rows, scattering_rows, shifted
+from prudent.lab.recipes.digits import (
+    GLYPHS_LINEAR,
+    glyph_rows,
+    joined_rows,
+    scattering_rows,
+    shifted,
+    views,
+)
 from prudent.lab.scattering import scattering
 from prudent.lab.settings import Method
 from prudent.records.whole_network import codes_of, shipped_network

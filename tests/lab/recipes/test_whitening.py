@@ -11,8 +11,7 @@ import torch
 from prudent.accounting import ZERO_OUT, PldAccountant
 from prudent.lab.datasets import Dataset
 from prudent.lab.experiment import Setup, run
-from prudent.lab.recipes.digits import linear
-from prudent.lab.recipes.features import ReleasedWhitening, mapped, of_unit_length
+from prudent.lab.recipes.digits import ReleasedWhitening, linear, mapped, of_unit_length
 from prudent.lab.settings import Experiment
 from prudent.training import Reporting
 from prudent.training.keystream import Key

@@ -33,7 +33,7 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title
 from prudent.release.ptr.margins import category_mode, interquartile_range
 from prudent.release.ptr.trimmed import trimmed_mean
-from prudent.release.statistics import median, mode, top_k, trimmed_sum
+from prudent.release.statistics import median, mode, proportion, top_k, trimmed_sum
 from tests.release.columns.odd_values import (
     Hostile,
     HostileDate,
@@ -167,6 +167,7 @@ def test_one_odd_record_of_a_frame_changes_no_kind_of_answer(odd: Any) -> None:
         (top_k, {"k": 2}),
         (top_k, {"k": 3, **public}),
         (mode, public),
+        (proportion, {}),
     ):
         answers = []
         for records in (values, [*values, odd]):
@@ -175,7 +176,7 @@ def test_one_odd_record_of_a_frame_changes_no_kind_of_answer(odd: Any) -> None:
                 pandas.Series(records), ledger=book, noise=ReproducibleNoise(1), **options, **BUDGET
             )
             assert book.charges == 1
-            names = set(map(group_title, answer)) if isinstance(answer, Groups) else answer.shown
+            names = set(map(group_title, answer)) if isinstance(answer, Groups) else answer.branch
             answers.append((type(answer), names))
         assert answers[0] == answers[1], statistic
 

@@ -16,6 +16,7 @@ import pandas
 
 from prudent.release import statistics
 from prudent.release.columns import opening, table_columns, table_rows
+from prudent.release.columns.column import Leaders
 from prudent.release.columns.together import asking
 from prudent.release.columns.together import turns as asking_turns
 from prudent.release.columns.together.turns import together
@@ -39,6 +40,15 @@ SCANS: dict[str, tuple[Callable[..., Any], int]] = {
 }
 
 
+def in_groups(values: Any) -> pandas.DataFrame:
+    """A table of numbers in three groups, with words and units that repeat."""
+    place = np.arange(len(values))
+    texts = {"c": place % 3, "w": place % 5, "u": place // 4}
+    return pandas.DataFrame(
+        {"x": values, "y": values[::-1], **{name: each.astype(str) for name, each in texts.items()}}
+    )
+
+
 def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The questions that one release asks."""
     found: list[str] = []
@@ -54,10 +64,7 @@ def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
         for module in (asking, table_rows):
             patch.setattr(module, "fetched", counted(module.fetched))
         patch.setattr(asking, "handed_over", counted(asking.handed_over))
-        frame = pandas.DataFrame(
-            {"x": values, "y": values[::-1], "c": [str(i % 3) for i in range(len(values))]}
-        )
-        ask(frame, "x", epsilon=1.0, noise=ReproducibleNoise(1))
+        ask(in_groups(values), "x", epsilon=1.0, noise=ReproducibleNoise(1))
     return found
 
 
@@ -73,6 +80,14 @@ def of_pairs(statistic: Callable[..., Any], second: str = "other") -> Callable[.
     return lambda *table, **given: statistic(*table, **{second: "y"}, **given)
 
 
+def _mode(data: Any, _: str, **given: Any) -> Any:
+    return statistics.mode(data, "w", delta=1e-6, **given)
+
+
+def _distinct(data: Any, _: str, **given: Any) -> Any:
+    return statistics.count_distinct(data, "w", **given)
+
+
 SCANS |= {
     "iqr": (statistics.iqr, 3),
     "covariance": (of_pairs(statistics.covariance), 3),
@@ -85,6 +100,9 @@ SCANS |= {
     "median of groups": (by(statistics.median), 2),
     "iqr of groups": (by(statistics.iqr), 3),
     "covariance of groups": (by(of_pairs(statistics.covariance)), 3),
+    "mode of groups": (by(_mode), 1),
+    "distinct of groups": (by(_distinct), 1),
+    "distinct sets of groups": (by(_distinct, unit="u", per_unit=2), 1),
     "mean of groups between bounds": (by(statistics.mean, bounds=(0, 1_000)), 1),
 }
 
@@ -109,6 +127,33 @@ def test_bounds_leave_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(asked(TABLES["normal"], ask, monkeypatch)) == 1
 
 
+def test_the_most_frequent_words_of_all_groups_are_read_at_once() -> None:
+    """Each group has another one; a list of words of its own is asked for on its own."""
+    place = np.arange(600)
+    words = np.where(place // 3 % 4 == 0, "rare", (place % 3).astype(str))
+    frame = pandas.DataFrame({"w": words, "c": place % 3})
+    columns = opening.open_groups(frame, "w", by="c", groups=[0, 1, 2], kind="categories")
+    found: list[Any] = list(columns.values())
+    expected = [(Leaders(150, 50, False), str(group), 2) for group in range(3)]
+    queries: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        fetch = asking.fetched
+        patch.setattr(asking, "fetched", lambda asked: (queries.append(asked), fetch(asked))[1])
+        assert together([each.leaders for each in found]) == [row[0] for row in expected]
+        assert together([each.most_frequent for each in found]) == [row[1] for row in expected]
+        assert together([each.distinct for each in found]) == [row[2] for row in expected]
+        assert len(queries) == 3
+        lists = [["rare", "0"], ["1"], ["1"]]
+        counts = together(
+            [
+                functools.partial(each.counts_of, some)
+                for each, some in zip(found, lists, strict=True)
+            ]
+        )
+        assert [each.tolist() for each in counts] == [[50, 150], [150], [0]]
+        assert len(queries) == 5
+
+
 @pytest.mark.unhurried
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_answers_as_an_array_does(name: str) -> None:
@@ -126,8 +171,7 @@ def test_a_table_answers_as_an_array_does(name: str) -> None:
 def test_groups_that_are_asked_together_answer_as_each_alone(name: str) -> None:
     """Also where records are odd, and where a group has none."""
     values = np.concatenate([*TABLES.values()])
-    words = [str(i % 3) for i in range(len(values))]
-    frame = pandas.DataFrame({"x": values, "y": values[::-1], "c": words})
+    frame = in_groups(values)
     ask, _ = SCANS[name]
     given: Any = {"epsilon": 1.0, "noise": Silence()}
     both = ask(frame, "x", **given)

@@ -326,8 +326,10 @@ def test_private_groups_are_counted_once_and_opened_by_name() -> None:
     assert groups.contribution.records == 1
     assert open_private_groups(table, by="city").counts(at_least=2) == {"a": 3, "b": 2}
     assert open_private_groups(table, by="who").counts() == {1: 3, 2: 1, 3: 1}
+    assert open_private_groups(table, by="x").counts() == dict.fromkeys(table["x"].to_pylist(), 1)
+    times = pa.table({"x": pa.array([1, 2], pa.timestamp("us"))})
     with pytest.raises(ValueError, match="Expected by a column of texts"):
-        open_private_groups(table, by="x")
+        open_private_groups(times, by="x")
 
 
 def test_names_that_no_text_has_are_no_groups() -> None:

@@ -81,3 +81,18 @@ def test_bounds_that_are_advised_need_fewer_records() -> None:
     (note,) = quantile(heights, p="0.99", epsilon=0.3, noise=ReproducibleNoise(1)).notes
     without, given = re.findall(r"about ([\d,]+) are enough.* about ([\d,]+), and", note)[0]
     assert int(without.replace(",", "")) > int(given.replace(",", "")) > 1_000
+
+
+def test_without_an_interval_all_of_epsilon_goes_to_the_value() -> None:
+    def price(confidence: float) -> float:
+        given: Any = {"epsilon": 1.0, "bounds": (0, 1e5), "confidence": confidence}
+        event: Any = quantile(INCOMES, p="0.9", dry_run=True, **given).event
+        return float(getattr(event, "events", [event])[0].epsilon)
+
+    assert price(0.95) == pytest.approx(0.9)
+    assert price(0) == 1.0
+    found = quantile(INCOMES, p="0.9", epsilon=1.0, confidence=0, noise=ReproducibleNoise(1))
+    assert found.usual_interval is None
+    assert "interval" not in str(found)
+    with pytest.raises(ValueError, match="Expected a number released with an interval"):
+        found.interval()

@@ -30,19 +30,21 @@ from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
+from prudent.records import PUBLIC
 from prudent.records.reader import checked
-from prudent.records.seeds import PUBLIC
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.adapters.huggingface import PrivateTrainer, reach
 from prudent.training.adapters.huggingface.records import (
-    LogicalDraw,
     LogicalRecords,
+    PhysicalBatch,
+    divided,
     examples_of,
     padded,
 )
 from prudent.training.adapters.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.adapters.huggingface.settings import REFUSALS
 from prudent.training.gradients import BookKeeping
+from prudent.training.sampling import Draw
 
 RECORDS, LENGTH, WORDS = 24, 6, 20
 SILENT = 1e-6
@@ -193,6 +195,30 @@ def test_an_update_is_the_mean_of_clipped_gradients(
     for name, parameter in model.named_parameters():
         moved = before.get_parameter(name) - parameter
         torch.testing.assert_close(moved, expected[name], rtol=1e-3, atol=1e-6, msg=name)
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize("unit", [None, "author"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_an_update_is_the_same_with_several_lengths(
+    unit: str | None, recompute: bool, arguments: Callable[..., TrainingArguments]
+) -> None:
+    found = []
+    for lengths in (None, (LENGTH, LENGTH // 2, LENGTH - 1)):
+        model = gpt2()
+        made = trainer(
+            model,
+            arguments(),
+            train_dataset=Authored(causal=True),
+            eval_dataset=Authored(8, 1, causal=True),
+            unit="author" if unit else list(range(RECORDS)),
+            records_per_person=5,
+            recompute=recompute,
+            max_length=lengths,
+        )
+        made.train()
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=2e-6)
 
 
 class Authored(Sentences):
@@ -475,7 +501,7 @@ class Tokens:
 
 def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
     ids = torch.arange(len(data))[None]
-    draw = LogicalDraw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
     (part,) = checked(LogicalRecords(data, collate, example).__getitems__(draw)).parts
     return part
 
@@ -505,7 +531,7 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
     assert drawn(fine * 6 + other * 9, example, Tokens()).valid.sum() == 6
     records = LogicalRecords(fine * 8 + other * 8, Tokens(), example)
     ids = torch.arange(8, 16)[None]
-    last = LogicalDraw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
+    last = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
     with pytest.raises(ArgumentError, match="a batch of records in which none can") as error:
         checked(records.__getitems__(last))
     assert "secret" not in str(error.value)
@@ -513,7 +539,7 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
 
 def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
     data = [{"input_ids": [1]}] * 32
-    draw = LogicalDraw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
+    draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
     for whole, rows in ((False, 8), (True, 32)):
         records = LogicalRecords(
             data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole
@@ -535,6 +561,40 @@ def test_records_without_labels_are_told_apart_from_a_bug(
         trainer(bert(), arguments(), train_dataset=bare, eval_dataset=bare[:8]).train()
 
 
+def test_the_length_of_a_record_is_its_own() -> None:
+    """Of several public ones the smallest that holds it, whatever the others are."""
+    draw = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 17, (29,), generator=draw)
+    mask = (torch.arange(16) < counts[:, None]).long()
+    ids = torch.randint(1, 90, (29, 16), generator=draw) * mask
+    whole = PhysicalBatch(
+        {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(29)},
+        torch.arange(29) != 3,
+        100 + torch.arange(29),
+    )
+    stand_in = {name: torch.zeros_like(value[:1]) for name, value in whole.inputs.items()}
+    pieces = divided(whole, (4, 8, 16), stand_in)
+    assert [piece.inputs["input_ids"].shape[1] for piece in pieces] == [4, 8, 16]
+    seen = {}
+    for piece in pieces:
+        rows, length = piece.inputs["input_ids"].shape
+        assert rows in (8, 16)
+        assert len(piece.inputs["labels"]) == len(piece.valid) == len(piece.ids) == rows
+        for place in piece.valid.nonzero().flatten().tolist():
+            number = int(piece.ids[place]) - 100
+            seen[number] = length
+            assert torch.equal(piece.inputs["input_ids"][place], ids[number, :length])
+            assert int(piece.inputs["labels"][place]) == number
+    assert seen == {
+        number: next(length for length in (4, 8, 16) if count <= length)
+        for number, count in enumerate(counts.tolist())
+        if number != 3
+    }
+    none = attrs.evolve(whole, valid=torch.zeros(29, dtype=torch.bool))
+    (empty,) = divided(none, (4, 8, 16), stand_in)
+    assert not empty.valid.any()
+
+
 def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
@@ -542,6 +602,8 @@ def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
         examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
     with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
         padded(drops_words, 4)
+    with pytest.raises(ArgumentError, match="attention_mask"):
+        LogicalRecords([], Tokens(), {"input_ids": torch.zeros(1, 4)}, lengths=(2, 4))
     with pytest.raises(ArgumentError, match="example"):
         trainer(bert(), arguments(), eval_dataset=None).train()
 

@@ -74,6 +74,8 @@ CONVOLUTIONS = [
     (nn.Conv2d(8, 40, 1), (8, 1, 2)),
     (nn.Conv3d(2, 3, 2, stride=2, padding=1), (2, 4, 3, 5)),
     (nn.ConvTranspose2d(2, 3, 3, stride=2), (2, 4, 4)),
+    (nn.ConvTranspose2d(2, 3, (2, 3), stride=(2, 3)), (2, 4, 5)),
+    (nn.ConvTranspose1d(2, 3, 2, stride=2, bias=False), (2, 5)),
 ]
 
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from prudent.records import PUBLIC
 from prudent.records.form import inputs_and_targets
 from prudent.records.reader import RecordReader
-from prudent.records.seeds import PUBLIC
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.run.reading import ItemLoader, ReadRequest, _ReadBatches
 from prudent.training.run.training_run import TrainingRun

@@ -86,9 +86,7 @@ class Composition:
     def directed_profiles(self, epsilon: Array, *, quick: bool = False) -> tuple[Array, Array]:
         """Bounds on δ at many ε >= 0, for removing a record and for adding one.
 
-        Args:
-            epsilon: The ε.
-            quick: Use fewer distributions: several times as fast, and as tight unless δ is tiny.
+        Fewer distributions, if `quick`, are several times as fast, and as tight unless δ is tiny.
         """
         if not self.parts:
             return np.zeros(len(epsilon)), np.zeros(len(epsilon))
@@ -143,16 +141,14 @@ class Composition:
             (tabulated(worst, upper=self.upper, spacing=spacing), times)
             for worst, times in self.parts
         )
-        grid = LossGrid(coarseness, self.lattice)
-        return [LossSum(parts, adding, self.upper, grid) for adding in _DIRECTIONS if parts]
+        return [
+            LossSum(parts, adding, self.upper, coarseness, self.lattice)
+            for adding in _DIRECTIONS
+            if parts
+        ]
 
     def sampled(self, rate: float, *, quick: bool = False) -> Dominating:
-        """The pairs of the composition run on a Poisson sample, bounded on the same side.
-
-        Args:
-            rate: The sampling rate; 1 is the composition itself.
-            quick: Use fewer distributions, as in `directed_profiles`.
-        """
+        """The pairs of the composition run on a Poisson sample, bounded on the same side."""
         match self.parts:
             case ((Dominating() as worst, 1),) if rate == 1:
                 return worst
@@ -162,22 +158,6 @@ class Composition:
         forward, backward = (tuple(one.everywhere(quick=quick)) for one in sums)
         largest = (sums[0].largest_loss, sums[1].largest_loss)
         return Dominating((TabulatedPair(forward, backward, largest),), rate)
-
-
-@attrs.frozen(slots=False)
-class LossGrid:
-    """Requirements on a grid of losses."""
-
-    coarseness: float  # the factor by which the grid may be coarser than by default
-    lattice: float | None  # a grid that it must refine; None for no such requirement
-
-    def interval(self, wanted: float, least: float) -> float:
-        """The interval to use, given a wanted one and the least one that is feasible."""
-        interval = max(wanted * self.coarseness, least)
-        if self.lattice is None or interval < least:
-            return interval
-        parts = min(math.ceil(self.lattice / interval), int(self.lattice / least))
-        return self.lattice / max(1, parts)
 
 
 @attrs.frozen(slots=False)
@@ -235,7 +215,8 @@ class LossSum:
     parts: tuple[tuple[Dominating, int], ...]  # the dominating pairs, each with its number of runs
     adding: bool  # whether a record is added; otherwise one is removed
     upper: bool  # whether results are upper bounds; otherwise they are lower bounds
-    grid: LossGrid  # requirements on the grid
+    coarseness: float  # the factor by which the grid may be coarser than by default
+    lattice: float | None  # a grid that it must refine; None for no such requirement
     _scans: dict[float, Scan] = attrs.field(factory=dict, init=False, eq=False, repr=False)
 
     @property
@@ -322,15 +303,13 @@ class LossSum:
     def everywhere(self, *, quick: bool = False, tail: float | None = None) -> Iterator[LossTable]:
         """Yield distributions at several tilts, so that one of them is accurate at each ε.
 
-        Args:
-            quick: Use fewer tilts and a coarser grid, accurate unless δ is tiny.
-            tail: Mass beyond which the losses of all runs count as infinite; very small if None.
+        A mass of `tail` of all runs counts as infinite; a very small one if that is None.
         """
         scan = self._scan(_WHOLE_TAIL if tail is None else tail / self.runs)
         reach = float(scan.caps[-1])
         fineness = _QUICK_FINENESS if quick else _WHOLE_FINENESS
         wanted = fineness * scan.spread() / math.sqrt(self.runs)
-        interval = self.grid.interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
+        interval = self._interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
         terms = self._terms(interval, reach, _WHOLE_TAIL, scan.tail)
         for tilt in _QUICK_TILTS if quick else _WHOLE_TILTS:
             while (table := _within_size(terms, tilt, upper=self.upper)) is None:
@@ -356,7 +335,7 @@ class LossSum:
             wanted *= min(broad, math.sqrt(max(1.0, _BROAD_TOLERANCE * epsilon / _TOLERANCE)))
         if self.runs <= _SEVERAL:  # too few for variances to decide
             wanted = min(wanted, span / _FEWEST_POINTS)
-        interval = self.grid.interval(wanted, least)
+        interval = self._interval(wanted, least)
         while True:
             terms = self._terms(interval, reach, left_tail, scan.tail)
             try:
@@ -381,16 +360,37 @@ class LossSum:
         lefts = (w.reach(left_tail, adding=not self.adding, damped=True) for w, _ in self.parts)
         return reach + max(lefts)
 
+    def _interval(self, wanted: float, least: float) -> float:
+        """The interval of the grid, given a wanted one and the least one that is feasible."""
+        interval = max(wanted * self.coarseness, least)
+        if self.lattice is None or interval < least:
+            return interval
+        parts = min(math.ceil(self.lattice / interval), int(self.lattice / least))
+        return self.lattice / max(1, parts)
+
     def _terms(
         self, interval: float, cap: float, left_tail: float, tail: float
     ) -> list[LatticeDistribution]:
-        return [
-            lattice_distribution(
-                w, times, interval, cap, left_tail,
-                adding=self.adding, upper=self.upper, tail=tail,
+        """The distributions of all losses on multiples of an interval.
+
+        Losses beyond the cap are treated as infinite, and mass `left_tail` may be moved up to the
+        least loss. Where there are many losses a table of the pairs is evaluated instead, which may
+        move mass `tail` to infinity.
+        """
+        terms = []
+        for worst, times in self.parts:
+            left = worst.reach(left_tail, adding=not self.adding, damped=True)
+            if cap + left > _MANY_LOSSES * interval and tail >= _WHOLE_TAIL:
+                worst = as_table(worst, self.upper, tail)
+            # One more point at the end: the profile must not fall over the last interval, or the
+            # error of that fall would count as infinite loss.
+            above, below = (
+                np.arange(1, math.ceil(end / interval) + 2, dtype=np.float64) * interval
+                for end in (cap, left)
             )
-            for w, times in self.parts
-        ]  # fmt: skip
+            chords = chords_of(worst, above, below, adding=self.adding, upper=self.upper)
+            terms.append(LatticeDistribution.of(chords, interval, -len(below), times))
+        return terms
 
 
 def _tilts(terms: list[LatticeDistribution], guess: float, epsilon: float) -> Iterator[float]:
@@ -427,42 +427,8 @@ def _window_size(terms: list[LatticeDistribution], tilt: float, log_scale: float
     return LossWindow.of(terms, float(tilt), float(log_scale)).size
 
 
-def lattice_distribution(
-    worst: Dominating, times: int, interval: float, cap: float, left_tail: float,
-    *, adding: bool, upper: bool, tail: float = 0.0,
-) -> LatticeDistribution:  # fmt: skip
-    """Return the distribution of the losses of one direction on multiples of `interval`.
-
-    Args:
-        worst: The dominating pairs.
-        times: The number of runs.
-        interval: The spacing of the grid.
-        cap: Losses beyond it are treated as infinite.
-        left_tail: Mass that may be moved up to the least loss.
-        adding: Whether a record is added; otherwise one is removed.
-        upper: Whether the distribution dominates the exact one; otherwise it is dominated by it.
-        tail: Mass that a table of the pairs, used if there are many losses, may move to
-            infinity.
-    """
-    left = worst.reach(left_tail, adding=not adding, damped=True)
-    if cap + left > _MANY_LOSSES * interval and tail >= _WHOLE_TAIL:
-        worst = as_table(worst, upper, tail)
-    # One more point at the end: the profile must not fall over the last interval, or the error of
-    # that fall would count as infinite loss.
-    above, below = (
-        np.arange(1, math.ceil(end / interval) + 2, dtype=np.float64) * interval
-        for end in (cap, left)
-    )
-    chords = chords_of(worst, above, below, adding=adding, upper=upper)
-    return LatticeDistribution.of(chords, interval, -len(below), times)
-
-
 def tabulated(worst: Dominating, *, upper: bool, spacing: float = _TABLE_SPACING) -> Dominating:
-    """Replace many pairs by one table of their maximum, before sampling.
-
-    The table consists of chords over a few thousand losses, so it remains an upper or a lower
-    bound, as `upper` says.
-    """
+    """Replace many pairs, before sampling, by chords of their maximum: a bound as `upper` says."""
     if len(worst.pairs) <= _MANY_PAIRS:
         return worst
     pair = tabulated_pair(attrs.evolve(worst, sampling_rate=1.0), upper, spacing=spacing)

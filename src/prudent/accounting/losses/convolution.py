@@ -53,9 +53,7 @@ from prudent.accounting.losses.loss_tables import (
 )
 from prudent.accounting.losses.pairs import Dominating
 
-LARGEST_SIZE = 2**22
-"""Largest number of points of a window."""
-
+LARGEST_SIZE = 2**22  # largest number of points of a window
 _OUTSIDE = 1e-14  # tilted mass that may lie outside a window on each side
 _BINS = 2048  # number of bins to which distributions are thinned for Chernoff bounds
 _NEGLIGIBLE = -90.0  # powers with a smaller logarithm are replaced by zero
@@ -163,12 +161,7 @@ def convolved(terms: Sequence[LatticeDistribution], tilt: float, *, upper: bool)
 
 
 def any_infinite(masses: Sequence[tuple[float, int]]) -> float:
-    """The probability that some of several independent losses is infinite.
-
-    Args:
-        masses: The probability that a loss is infinite and its number of runs, for each
-            distribution.
-    """
+    """The probability that some independent loss is infinite, from that of one and its runs."""
     if any(mass >= 1 for mass, _ in masses):
         return 1.0
     return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
@@ -302,16 +295,14 @@ def chords_of(worst: Dominating, right: Array, left: Array, *, adding: bool, upp
 
 
 def mirrored_chords(right: Profile, left: Profile, limit: float, *, upper: bool) -> Chords:
-    """As `chords_of`, from the profiles of this direction and of the opposite one."""
+    """As `chords_of`, from the profiles of this direction and of the opposite one.
+
+    Chords are above the profile (`upper`) or below it, its evaluation error included.
+    """
     losses = np.append(-left[0][:0:-1], right[0])
     zero = len(left[0]) - 1
     # Left of zero a profile is 1 - e^ε plus e^ε times that of the opposite direction at -ε.
     excess = np.append(left[1][:0:-1] * np.exp(losses[:zero]), np.minimum.accumulate(right[1]))
-    return bounded(excess, zero, losses, limit, upper=upper)
-
-
-def bounded(excess: Array, zero: int, losses: Array, limit: float, *, upper: bool) -> Chords:
-    """Return chords above (`upper`) or below a profile, including its evaluation error."""
     error = evaluation_error(excess, losses)
     if upper:
         return joined(excess + error, zero, losses)

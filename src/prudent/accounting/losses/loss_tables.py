@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-UNIT = 2.0**-53
-"""The unit roundoff u of double precision."""
-
+UNIT = 2.0**-53  # the unit roundoff u of double precision
 _EVALUATION = 64.0
 """Error bound of an evaluated profile, in u times the sum of the two tails whose difference it is;
 an eighth of it is added for each unit of |ε| (rounding of the argument). Checked against mpmath."""
@@ -310,12 +308,7 @@ class TradeOff:
         return TradeOff(self.backward, self.forward)
 
     def least(self, u: Array | float, rest: Array | float | None = None) -> Array:
-        """The greatest of the bounds over all t, up to rounding.
-
-        Args:
-            u: Probabilities under P.
-            rest: 1 - u, where that is known more precisely.
-        """
+        """The greatest bounds over all t, up to rounding; `rest` is 1 - u, if known better."""
         u, rest = np.asarray(u), np.asarray(1 - u if rest is None else rest)
         flat = self._flat(u[..., None], ...).max(axis=-1)
         steep = self._steep(rest[..., None], ...).max(axis=-1)

@@ -47,10 +47,12 @@ def renyi_divergence(pair: Pair, orders: Array, rate: float, *, adding: bool = F
     octave = np.ceil(np.log2(np.where(rest, orders, 1.0)))
     for group in np.unique(octave[rest]):
         here = rest & (octave == group)
-        logs = _log_moments(pair, 1 - orders[here] if adding else orders[here], rate)
-        if logs is None:
+        powers = 1 - orders[here] if adding else orders[here]
+        nodes = _nodes(pair, powers)
+        if nodes is None:
             found[here] = _from_base_moments(pair, orders[here], rate, adding)
         else:
+            logs = _log_expectations(*nodes, powers, rate)
             found[here] = np.maximum(0.0, logs) / (orders[here] - 1)
     return found
 
@@ -219,12 +221,6 @@ def _as_mixture(pair: Pair, nodes: int) -> MixturePair:
     if isinstance(pair, MixturePair):
         return pair
     raise TypeError(f"Rényi moments need a closed-form pair, got {type(pair).__name__}.")
-
-
-def _log_moments(pair: Pair, powers: Array, rate: float) -> Array | None:
-    """Logarithms of E_P[(M/P)^t] by quadrature; None if that would need too many nodes."""
-    nodes = _nodes(pair, powers)
-    return None if nodes is None else _log_expectations(*nodes, powers, rate)
 
 
 def _nodes(pair: Pair, powers: Array) -> tuple[Array, Array] | None:

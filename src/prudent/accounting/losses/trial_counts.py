@@ -21,9 +21,7 @@ from prudent import _validate
 from prudent.accounting.events import BinomialSelectionDpEvent
 from prudent.accounting.losses.loss_tables import Array
 
-MOST = 1e6
-"""Limit of the expected number of candidates."""
-
+MOST = 1e6  # limit of the expected number of candidates
 _DEEPEST = 200.0  # log f' is resolved down to this far below its maximum
 
 
@@ -61,10 +59,6 @@ class TrialCount(abc.ABC):
     @abc.abstractmethod
     def ranks(self, log_slopes: Array) -> Array:
         """The ranks at which log f' has given values: the inverse of `log_slope`."""
-
-    @abc.abstractmethod
-    def generating(self, u: Array) -> Array:
-        """f(u) = E u^K."""
 
     @abc.abstractmethod
     def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
@@ -147,17 +141,6 @@ class NegativeBinomial(TrialCount):
         return np.asarray(1 - (rest - gamma) / (1 - gamma))
 
     @override
-    def generating(self, u: Array) -> Array:
-        gamma = self.halting
-        if gamma == 1:
-            return np.asarray(u)
-        log_rest = np.log(gamma + (1 - gamma) * (1 - u))
-        if self.shape == 0:
-            return np.asarray(log_rest / math.log(gamma))
-        whole = np.expm1(-self.shape * log_rest)
-        return np.asarray(whole / math.expm1(-self.shape * math.log(gamma)))
-
-    @override
     def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
         return RepeatAndSelectDpEvent(candidate, self.mean, self.shape)
 
@@ -218,10 +201,6 @@ class Poisson(TrialCount):
     @override
     def ranks(self, log_slopes: Array) -> Array:
         return np.asarray(1 + (log_slopes - math.log(self.mean)) / self.mean)
-
-    @override
-    def generating(self, u: Array) -> Array:
-        return np.exp(-self.mean * (1 - u))
 
     @override
     def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
@@ -286,10 +265,6 @@ class Binomial(TrialCount):
             return np.ones_like(log_slopes)
         fall = (log_slopes - math.log(self.expected)) / (self.draws - 1)
         return np.asarray(1 + np.expm1(fall) / self.probability)
-
-    @override
-    def generating(self, u: Array) -> Array:
-        return np.exp(self.draws * self._log_base(u))
 
     @override
     def event(self, candidate: dp.DpEvent) -> dp.DpEvent:

@@ -68,16 +68,10 @@ class Case:
         seed: int | None = None,
         progress: bool = False,
     ) -> AuditResult:
-        """Run the release on both data sets and return what the runs refute.
+        """Run the release on both data sets and return what the runs refute; see `release`.
 
         The exact score competes with learned ones, so that a fault which the distribution does not
         foresee is found as well.
-
-        Args:
-            runs: The number of runs on each of the two data sets, on average.
-            confidence: 1 minus the false-alarm rate.
-            seed: Of the coins and the noise, for tests; None: the operating system's.
-            progress: Whether to show a progress bar on standard error.
         """
         noise: Noise = SecureNoise() if seed is None else ReproducibleNoise(seed)
         coins = fair_coins(runs, seed)

@@ -69,16 +69,13 @@ class ScoreReading:
 
     def bound(self, scores: FloatArray, coins: BoolArray, claim: Claim) -> Bound:
         """The largest ε that runs with these scores refute."""
-        right, guesses = self.thresholds.count(scores, coins)
-        present = int(coins.sum())
-        if self.alarms:
-            groups = present, len(coins) - present
-            lower = epsilon_of_alarms(right, guesses - right, *groups, claim)
-        else:
-            lower = epsilon_of_guesses(
-                right, guesses, len(coins), delta=claim.delta, confidence=claim.confidence
-            )
-        return Bound(float(lower), len(coins), guesses, right, self.thresholds)
+        claimed = {"delta": claim.delta, "confidence": claim.confidence}
+        bound = self.thresholds.bound(scores, coins, **claimed)
+        if not self.alarms:
+            return bound
+        groups = int(coins.sum()), int((~coins).sum())
+        lower = epsilon_of_alarms(bound.right, bound.guesses - bound.right, *groups, claim)
+        return attrs.evolve(bound, lower=float(lower))
 
 
 def epsilon_of_alarms(

@@ -36,9 +36,7 @@ from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
 """The names that `named` accepts."""
 
-SHIPPED = ("letters", "glyphs", "resnet18")
-"""The maps that come with landmarks."""
-
+SHIPPED = ("letters", "glyphs", "resnet18")  # the maps that come with landmarks
 Flags = npt.NDArray[np.bool_]
 
 _AT_ONCE = 128  # whose activations stay in the cache of a processor

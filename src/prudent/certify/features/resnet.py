@@ -179,15 +179,9 @@ def features_of(
 Real = npt.NDArray[np.float64]
 
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"
-SIDE = 64
-"""Height and width to which images are resized."""
-
-WIDTH = 256
-"""How many features there are."""
-
-FINE = 1 << 12
-"""Steps of a square root in a unit."""
-
+SIDE = 64  # height and width to which images are resized
+WIDTH = 256  # how many features there are
+FINE = 1 << 12  # steps of a square root in a unit
 _FARTHEST = float(1 << 20)  # with weights below 2¹², sums of 256 products are exact in float64
 
 

@@ -32,12 +32,8 @@ from prudent.records.arrays import NONE, ArrayForm
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-FORMAT = 1
-"""Format number of the files."""
-
-TOKENS = 256
-"""Tokens of a text that are read, as in training; the rest is cut off."""
-
+FORMAT = 1  # format number of the files
+TOKENS = 256  # tokens of a text that are read, as in training; the rest is cut off
 _EPSILON = 1e-12
 _HEADS = 12
 

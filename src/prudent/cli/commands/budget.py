@@ -131,10 +131,11 @@ def history(
         rows = [_history_row(charge) for charge in charges]
         used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
         header, *rows = [tuple(row[index] for index in used) for row in (_HISTORY, *rows)]
-        if _terminal() and "mechanism" in header:
-            _print_table(*_stacked(header, rows))
-        else:
-            _print_table(header, rows)
+        from rich.console import Console
+
+        # A terminal has a width that there is no way around.
+        stacked = Console().is_terminal and "mechanism" in header
+        _print_table(*(_stacked(header, rows) if stacked else (header, rows)))
 
 
 @app.command()
@@ -178,12 +179,15 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
 
     details = charge.details
     asked = " of ".join(filter(None, (details.statistic, details.column)))
+    groups = details.groups or ""
+    if isinstance(groups, tuple):
+        groups = f"{len(groups)}: {', '.join(groups)}"
     return (
         str(charge.sequence),
         f"{charge.time:%Y-%m-%d %H:%M}",
         asked or charge.label,
         _mechanism(details) or describe(charge.event),
-        _groups(details),
+        str(groups),
         details.unit or "",
         rounded_up(charge.asked_epsilon),
         rounded_up(charge.at_delta),
@@ -212,12 +216,6 @@ def _mechanism(details: "ChargeDetails") -> str:
         shown = nearest(given, 6) if isinstance(given, float) else str(given)
         words.append(f"proposal {shown}")
     return ", ".join(words)
-
-
-def _groups(details: "ChargeDetails") -> str:
-    if isinstance(details.groups, tuple):
-        return f"{len(details.groups)}: {', '.join(details.groups)}"
-    return "" if details.groups is None else str(details.groups)
 
 
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
@@ -260,13 +258,6 @@ def _per_record(balance: "Balance") -> list[tuple[str, str]]:
     return [("for one record", f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}")]
 
 
-def _terminal() -> bool:
-    """Whether the result is shown to a person, in a width that there is no way around."""
-    from rich.console import Console
-
-    return Console().is_terminal
-
-
 def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Text", ...]]) -> None:
     from rich import box
     from rich.console import Console
@@ -280,6 +271,7 @@ def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Tex
     for row in rows:
         # Labels are shown as they are: neither markup nor control characters are obeyed.
         table.add_row(*(cell if isinstance(cell, Text) else as_text(cell) for cell in row))
-    # A file or a pipe has no width: one line for each row.
-    console = Console() if _terminal() else Console(width=_WIDTH_OF_A_FILE)
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width: one line for each row
+        console = Console(width=_WIDTH_OF_A_FILE)
     console.print(table)

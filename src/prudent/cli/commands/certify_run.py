@@ -83,13 +83,10 @@ def run(
     """
     from prudent.accounting import Certifier, Relation
 
-    paid = _one_plan(folders)
-    entries = _entries(folders)
+    paid, entries = _one_plan(folders), _entries(folders)
     prices = {_price(*each) for each in zip(folders, paid, entries, strict=True)}
     event, ran_under = paid[0].event, paid[0].relation
-    results = [
-        _result(entry, metric, folder) for entry, folder in zip(entries, folders, strict=True)
-    ]
+    results = [_result(*each, metric) for each in zip(entries, folders, strict=True)]
     runs = len(results) if len(results) > 1 else None
     mean = sum(results) / len(results)
     certifier = Certifier(event, ran_under if relation is None else Relation(relation))
@@ -198,7 +195,7 @@ def _entries(folders: list[Path]) -> list[dict[str, Any]]:
     return [last_entry(folder) for folder in folders]
 
 
-def _result(entry: dict[str, Any], metric: str, folder: Path) -> float:
+def _result(entry: dict[str, Any], folder: Path, metric: str) -> float:
     """The result of the last evaluation of a run."""
     value = entry.get(metric)
     if not isinstance(value, int | float) or not 0 <= value <= 1:

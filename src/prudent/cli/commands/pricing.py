@@ -99,16 +99,14 @@ def epsilon(
     Everything about an event that someone else wrote:
     $ prudent epsilon --event event.json --delta 1e-6 --plot event.png
     """
-    from prudent.accounting import Run
+    from prudent.accounting import Reveals, Run
 
     related = options.relation(relation, records_per_person)
     priors = event_report.read_priors(prior or "0.5,0.1")
     if event is not None:
         if noise_multiplier is not None or test is not None:
-            raise ArgumentError(
-                "event", "without --noise-multiplier and --test", shown="both", why="an event is "
-                "complete",
-            )  # fmt: skip
+            allowed, why = "without --noise-multiplier and --test", "an event is complete"
+            raise ArgumentError("event", allowed, shown="both", why=why)
         found = event_report.Report.of(event_report.read_event(event), related, delta, priors)
         event_report.show(found, as_json=as_json, plot=plot)
         return
@@ -125,7 +123,7 @@ def epsilon(
         test=options.parse_test(test or "none"),
         propose=propose,
         failure=failure,
-        reveals=_reveals(reveals),
+        reveals=Reveals(reveals),
         relation=related,
         bands=bands,
     )
@@ -190,7 +188,7 @@ def calibrate(
         --sampling-rate 0.00426667 --steps 8000 \
         --noise-multiplier 1.1 --test laplace
     """
-    from prudent.accounting import Run
+    from prudent.accounting import Reveals, Run
 
     parameter = solve.replace("-", "_")
     if noise_multiplier is None and solve != "noise-multiplier":
@@ -207,7 +205,7 @@ def calibrate(
     options.check_sizes(**start)
     run = Run(
         test=_test_to_calibrate(test, solve),
-        reveals=_reveals(reveals),
+        reveals=Reveals(reveals),
         relation=options.relation(relation, records_per_person),
         bands=bands,
         **start,
@@ -228,12 +226,6 @@ def calibrate(
         run = run.replace(parameter, float(shown))  # type: ignore[arg-type]
     typer.echo(f"{solve} = {shown}")
     _print_price(run, _price(run, delta, accountant))
-
-
-def _reveals(name: options.RevealsName) -> Any:
-    from prudent.accounting import Reveals
-
-    return Reveals(name)
 
 
 def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | None":

@@ -1,12 +1,34 @@
-"""`prudent sql`: questions in SQL, answered privately."""
+"""`prudent sql` and `regress`: questions in SQL and regressions of columns, answered privately."""
 
 import functools
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
+import attrs
 import typer
 
+from prudent._rounding import nearest, outward, rounded_up
+from prudent._validate import Choice
 from prudent.cli import options
-from prudent.cli.answering import Request, ask_and_print, groups_of, listed, receipt_file, rule_of
+from prudent.cli.answering import (
+    REFUSED,
+    Request,
+    ask_and_print,
+    budget,
+    groups_of,
+    listed,
+    print_json,
+    receipt_file,
+    rule_of,
+)
+from prudent.cli.display import echo, neutral, note
+from prudent.cli.errors import Fault, tell
+from prudent.cli.progress import only_elapsed
+
+if TYPE_CHECKING:
+    from prudent.estimators.linear import LinearModel
+
+_FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
+
 
 _SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
 _NAMES = (
@@ -71,3 +93,194 @@ def sql(
 
 
 sql.__annotations__ |= {name: _SHARED[name] for name in _NAMES}
+
+
+class Model(Choice):
+    """What is fitted."""
+
+    LINEAR = "linear"
+    RIDGE = "ridge"
+    MEDIAN = "median"
+
+
+def regress(
+    formula: str = typer.Argument(
+        metavar="FORMULA",
+        help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
+        "are public, missing(column) to keep rows in which it is missing.",
+        show_default=False,
+    ),
+    source: options.Source = None,
+    *,
+    epsilon: float = options.number("ε of the whole model, at least 0.01."),
+    delta: float = options.number("δ of the whole model.", default=1e-6),
+    model: Model = options.value(
+        "NAME",
+        "linear: least squares; ridge: with a penalty; median: median regression, which "
+        "wild targets hardly move and which often withstands more bad records in large tables.",
+        default=Model.LINEAR,
+    ),
+    alpha: float = options.number("The penalty of ridge.", default=1.0),
+    certify: float | None = options.number(
+        "Also prove how many records may be bad: without them the slopes would be within this "
+        "of the answer, in deviations of the target per deviation of a column.",
+        default=None,
+    ),
+    r2: bool = typer.Option(
+        False, "--r2", help="Also release R², from the same budget; not for median."
+    ),
+    where: options.Where = None,
+    connect: options.Connect = None,
+    table: options.Table = None,
+    ledger: options.Ledger = None,
+    dataset: options.Dataset = "default",
+    receipt: options.Receipt = None,
+    sign: options.Sign = None,
+    dry_run: bool = typer.Option(
+        False, help="Read and charge nothing: show the price and the error to expect."
+    ),
+    records: int | None = options.whole_number(
+        "With --dry-run: about how many records the table has, if known.", default=None
+    ),
+    as_json: options.Json = False,
+) -> None:
+    r"""Fit a private regression, without bounds on any column.
+
+    Each coefficient comes with an interval that accounts for the noise and for
+    the sampling of records, and the whole model costs (ε, δ) once. Dates count
+    in days, truth values as 0 and 1. Rows with a gap count as absent. If the
+    table has too few records for this ε, the answer is a refusal that says how
+    many are needed (exit status 3); --dry-run says so before anything is paid.
+
+    [b]Examples[/b]
+
+    With the real table that prudent sample salaries writes:
+    $ prudent regress 'salary ~ age + C(education)' salaries.parquet --epsilon 1
+
+    $ prudent regress 'salary ~ age + C(sex, female, male)' salaries.parquet \
+        --epsilon 1 --ledger budget.db --json
+
+    How good will it be, and how many bad records does it withstand?
+    $ prudent regress 'salary ~ age' --epsilon 1 --dry-run --records 20000
+
+    $ prudent regress 'salary ~ age' salaries.parquet --epsilon 1 --certify 0.1
+    """
+    if dry_run:
+        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, None)
+        _forecast(fitted, formula, records, as_json)
+        return
+    if records is not None:
+        raise ValueError("--records: expected only with --dry-run, got both without it.")
+    if source is None and connect is None:
+        raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
+    from prudent.estimators import TooFewRecordsError
+
+    asked = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
+    with budget(asked) as keeper, only_elapsed():
+        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, keeper)
+        if "~" not in formula:
+            raise ValueError("FORMULA: expected such as 'salary ~ age + hours', got no '~'.")
+        refused = None
+        try:
+            target = receipt_file(receipt, sign)
+            fitted.fit(source, formula, connect=connect, table=table, where=where, receipt=target)
+        except TooFewRecordsError as error:
+            refused = str(error)
+    price = {"epsilon": fitted.epsilon_, "delta": fitted.delta_}
+    if refused is not None:
+        if as_json:
+            print_json({"status": "refused", "model": model.value, **price, "notes": [refused]})
+        tell(Fault(f"Refused. {refused}", status=REFUSED))
+    elif as_json:
+        print_json({"status": "released", "model": model.value, **_plain(fitted), **price})
+    else:
+        _print(fitted)
+    if ledger is None:
+        note("No --ledger: nobody keeps count of what releases cost.")
+    if refused is not None:
+        raise typer.Exit(REFUSED)
+
+
+def _estimator(
+    model: Model,
+    epsilon: float,
+    delta: float,
+    alpha: float,
+    r2: bool,
+    certify: float | None,
+    ledger: Any,
+) -> "LinearModel":
+    from prudent.estimators import LinearRegression, QuantileRegressor, Ridge
+
+    if model is Model.MEDIAN:
+        if r2:
+            raise ValueError("--r2: expected with --model linear or ridge, got median.")
+        return QuantileRegressor(0.5, epsilon=epsilon, delta=delta, certify=certify, ledger=ledger)
+    if model is Model.RIDGE:
+        return Ridge(alpha, epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
+    return LinearRegression(epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
+
+
+def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:
+    from prudent.estimators.formula import Formula
+
+    features = max(1, len(Formula.parse(formula).columns))
+    previews = [
+        fitted.dry_run(count, features) for count in (_FORECASTS if records is None else (records,))
+    ]
+    if as_json:
+        first = previews[0]
+        notes = list(dict.fromkeys(line for each in previews for line in each.notes))
+        facts = {"epsilon": first.epsilon, "delta": first.delta, "notes": notes}
+        print_json({"status": "preview", "statistic": first.statistic, **facts})
+        return
+    lines = dict.fromkeys(line for each in previews for line in each.lines())
+    for line in lines:
+        echo(neutral(line))
+    note("Nothing was read or charged.")
+
+
+def _plain(fitted: "LinearModel") -> dict[str, Any]:
+    """The model as JSON holds it."""
+    whole: dict[str, Any] = {
+        "intercept": fitted.intercept_,
+        "intercept_interval": list(fitted.intercept_interval_),
+        "coefficients": [
+            {"term": str(term), "value": float(value), "interval": ends.tolist()}
+            for term, value, ends in zip(
+                fitted.terms_, fitted.coef_, fitted.intervals_, strict=True
+            )
+        ],
+        "records": fitted.n_records_,
+        "clipped": fitted.n_clipped_,
+    }
+    if fitted.r2:
+        whole["r2"] = fitted.r2_
+    if fitted.certify is not None:
+        whole["certificate"] = attrs.asdict(
+            fitted.certificate_, filter=attrs.filters.exclude("basis")
+        )
+    return whole
+
+
+def _print(fitted: "LinearModel") -> None:
+    from prudent.accounting import ADD_REMOVE
+
+    rows: list[tuple[Any, Any, Any]] = [
+        ("(intercept)", fitted.intercept_, fitted.intercept_interval_),
+        *zip(fitted.terms_, fitted.coef_, fitted.intervals_, strict=True),
+    ]
+    wide = max(len(str(term)) for term, _, _ in rows)
+    for term, value, ends in rows:
+        low, high = outward(*ends)
+        echo(neutral(f"{term!s:<{wide}}  {nearest(value)}  (95 %: {low} to {high})"))
+    echo(
+        f"about {max(0, round(fitted.n_records_)):,} records, of which about "
+        f"{round(fitted.n_clipped_):,} were clipped"
+    )
+    if fitted.r2:
+        echo(f"R² about {nearest(fitted.r2_, 2)}")
+    if fitted.certify is not None:
+        echo(str(fitted.certificate_))
+    price = f"({rounded_up(fitted.epsilon_, 6)}, {rounded_up(fitted.delta_, 6)})-DP"
+    echo(f"{price} for {ADD_REMOVE.sentence('record')}")

@@ -27,11 +27,11 @@ from typing import Any
 import attrs
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.estimators.aggregation.answers import MOST_PARTS, AggregateRequest, Medians, Votes
 from prudent.estimators.aggregation.parts import open_records
 from prudent.receipts.making import ReceiptTarget
-from prudent.records.seeds import Seeds, generators_kept, seed_generators
+from prudent.records import Seeds, generators_kept, seed_generators
 from prudent.release.charging import charge
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of

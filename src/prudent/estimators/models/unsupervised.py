@@ -129,17 +129,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
 
     def transform(self, X: Any) -> FloatArray:
         """Return the distance of each row from each centre, in standardised columns."""
-        rows = self._features_of(X)
+        rows = self._features.vectors(self._queries(X))[:, 1:]
         squares = (rows**2).sum(axis=1)[:, None] - 2 * rows @ self._centres.T
         return np.asarray(np.sqrt(np.maximum(squares + (self._centres**2).sum(axis=1), 0.0)))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return minus the sum of squared distances from the nearest centres."""
         return -float((self.transform(X).min(axis=1) ** 2).sum())
-
-    def _features_of(self, X: Any) -> FloatArray:
-        rows = self._queries(X)
-        return self._features.vectors(rows)[:, 1:]
 
 
 def _nearest(features: StandardFeatures, centres: FloatArray) -> Map:

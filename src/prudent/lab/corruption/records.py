@@ -134,13 +134,25 @@ def check_labels(features: Tensor, labels: Tensor, classes: int) -> None:
         )
 
 
-def _changed(labels: Tensor, bad: Tensor, other: Tensor, classes: int) -> Tensor:
-    """The labels with those of bad records replaced; a label that is no class is unchanged.
+@attrs.frozen(eq=False)
+class _TrainingSet:
+    """A training set, the ids of its bad records, on the host, and the seed of their values."""
 
-    An error would let one record decide whether training happens at all.
-    """
-    old = labels[bad]
-    return labels.index_copy(0, bad, torch.where((old >= 0) & (old < classes), other, old))
+    features: Tensor
+    labels: Tensor
+    bad: Tensor
+    classes: int
+    seed: int
+
+    def relabelled(self, other: Tensor) -> tuple[Tensor, Tensor]:
+        """The records with other labels for the bad ones; a label that is no class is unchanged.
+
+        An error would let one record decide whether training happens at all.
+        """
+        bad = self.bad.to(self.labels.device)
+        old = self.labels[bad]
+        new = torch.where((old >= 0) & (old < self.classes), other.to(old), old)
+        return self.features, self.labels.index_copy(0, bad, new)
 
 
 _POSITIVE = _validate.by(_validate.positive)
@@ -163,13 +175,11 @@ class _Fault(ABC):
         """See `DataCorruption.apply`."""
         check_labels(features, labels, classes)
         bad = corrupted_records(len(labels), self.ratio, seed)
-        return self._spoilt(features, labels, bad, classes, seed)
+        return self._spoilt(_TrainingSet(features, labels, bad, classes, seed))
 
     @abstractmethod
-    def _spoilt(
-        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        """All records, with those of these ids corrupted."""
+    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
+        """All records, with the bad ones corrupted."""
 
 
 @attrs.frozen
@@ -177,12 +187,10 @@ class RandomLabelFlip(_Fault):
     """Gives each bad record another class, drawn uniformly from all other classes."""
 
     @override
-    def _spoilt(
-        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        if not len(bad):
-            return features, labels
-        if classes < 2:
+    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
+        if not len(of.bad):
+            return of.features, of.labels
+        if of.classes < 2:
             raise _validate.ArgumentError(
                 "classes",
                 ">= 2 to flip a label to another class",
@@ -190,9 +198,9 @@ class RandomLabelFlip(_Fault):
                 hint="Use ratio 0, or corrupt the features instead.",
             )
         # A shift by 1 to C - 1 modulo C reaches every other class exactly once.
-        step = torch.randint(1, classes, bad.shape, generator=seeded_generator(seed, VALUES))
-        bad, step = bad.to(labels.device), step.to(labels)
-        return features, _changed(labels, bad, (labels[bad] + step) % classes, classes)
+        generator = seeded_generator(of.seed, VALUES)
+        step = torch.randint(1, of.classes, of.bad.shape, generator=generator).to(of.labels)
+        return of.relabelled((of.labels[of.bad.to(of.labels.device)] + step) % of.classes)
 
 
 @attrs.frozen
@@ -200,11 +208,8 @@ class TargetedLabelFlip(_Fault):
     """Changes the class c of each bad record to C − 1 − c."""
 
     @override
-    def _spoilt(
-        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        bad = bad.to(labels.device)
-        return features, _changed(labels, bad, classes - 1 - labels[bad], classes)
+    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
+        return of.relabelled(of.classes - 1 - of.labels[of.bad.to(of.labels.device)])
 
 
 @attrs.frozen
@@ -221,14 +226,12 @@ class FeatureNoise(_Fault):
     variance: float = attrs.field(default=100.0, validator=_POSITIVE)
 
     @override
-    def _spoilt(
-        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        features = features if features.is_floating_point() else features.float()
-        noise = torch.randn(
-            len(bad), *features.shape[1:], generator=seeded_generator(seed, VALUES)
-        ).mul_(self.variance**0.5)
-        return features.index_add(0, bad.to(features.device), noise.to(features)), labels
+    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
+        features = of.features if of.features.is_floating_point() else of.features.float()
+        generator = seeded_generator(of.seed, VALUES)
+        noise = torch.randn(len(of.bad), *features.shape[1:], generator=generator)
+        noise = noise.mul_(self.variance**0.5).to(features)
+        return features.index_add(0, of.bad.to(features.device), noise), of.labels
 
 
 @attrs.frozen
@@ -236,13 +239,11 @@ class _Poison(_Fault):
     """Inputs and labels that an attacker chooses for the bad records."""
 
     @override
-    def _spoilt(
-        self, features: Tensor, labels: Tensor, bad: Tensor, classes: int, seed: int
-    ) -> tuple[Tensor, Tensor]:
-        chosen = _Chosen.of(features, labels, bad, classes)
+    def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
+        chosen = _Chosen.of(of.features, of.labels, of.bad, of.classes)
         if not len(chosen.ids):
-            return features, labels
-        return chosen.replaced(*self._bad(chosen, classes, seed))
+            return of.features, of.labels
+        return chosen.replaced(*self._bad(chosen, of.classes, of.seed))
 
     @abstractmethod
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -134,12 +134,11 @@ class Measured:
         counts = _with_noise(noise, *honest)
         step = max(1, len(self.test) // _PLANNED)
         seen, public = self.test[::step], self.partition
-        asked = public.weights(seen), self.truth[::step], public.cells(seen)
+        asked = public.weights(seen), self.truth[::step]
+        target = Target(counts, public.sizes, *honest, *asked, public.cells(seen))
         return min(
             _percent(_labels(self.weights, attack.applied(counts)) == self.truth)
-            for attack in best_attacks(
-                Target(counts, public.sizes, *honest, *asked), int(bad.sum())
-            )
+            for attack in best_attacks(target, int(bad.sum()))
             if attack.name != "removal"  # bad records are drawn, not chosen: none can be removed
         )
 

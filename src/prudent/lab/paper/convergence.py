@@ -4,10 +4,9 @@ Each step sums the gradients of `oracles` workers, at most `corrupted` of which 
 clipped), either all of them (sum) or without the `corrupted` largest (trimmed sum), adds Gaussian
 noise and moves by the learning rate: `learning_rate` after a trimmed sum,
 (1 - corrupted/oracles) · learning_rate after a sum.
-
-The corrected and the printed convergence bound for several fractions of bad gradients.
 """
 
+import contextlib
 from typing import Any, Self
 
 import attrs
@@ -62,12 +61,10 @@ class CorruptedDescent:
             raise _validate.ArgumentError(
                 "smoothness", f">= strong_convexity = {convexity:g}", shown=f"{self.smoothness:g}"
             )
-        _validate.positive(gradient_bound=self.gradient_bound)
-        _validate.non_negative(gradient_deviation=self.gradient_deviation)
+        _validate.fields(self, _validate.positive, "gradient_bound", "learning_rate")
+        noises = ("gradient_deviation", "sum_noise", "trimmed_noise")
+        _validate.fields(self, _validate.non_negative, *noises)
         _validate.count(1, dimension=self.dimension)
-        _validate.non_negative(sum_noise=self.sum_noise)
-        _validate.non_negative(trimmed_noise=self.trimmed_noise)
-        _validate.positive(learning_rate=self.learning_rate)
 
     def corrected(self) -> ConvergenceBound:
         """The corrected convergence theorem (Errata 6): for any number of corrupted oracles.
@@ -181,12 +178,8 @@ def distances(
     for bad in dict.fromkeys(int(share * workers) for share in _SHARES):
         one = CorruptedDescent(corrupted=bad, trimmed_noise=noise, **common)
         one = attrs.evolve(one, trimmed_noise=max(noise, one.least_trimmed_noise()))
-        rows.append(Distance(bad, one.corrected().bound, _printed(one)))
+        printed = None
+        with contextlib.suppress(ConditionError):
+            printed = one.printed().bound
+        rows.append(Distance(bad, one.corrected().bound, printed))
     return rows
-
-
-def _printed(problem: CorruptedDescent) -> float | None:
-    try:
-        return problem.printed().bound
-    except ConditionError:
-        return None

@@ -127,6 +127,13 @@ def page_colour(colour: str) -> str:
     return _PAGE_COLOURS[colour]
 
 
+def single_axes(width: float, height: float) -> tuple[Canvas, Any]:
+    """A drawing with one pair of axes, in inches."""
+    canvas = Canvas(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    return canvas, canvas.subplots()
+
+
 def draw(figure: panels.Figure) -> Canvas:
     """Draw the panels of a figure above one legend and one note."""
     rows = -(-len(figure.panels) // figure.columns)
@@ -149,7 +156,8 @@ def draw(figure: panels.Figure) -> Canvas:
         height_ratios=heights,
     )
     for axes, panel in zip(grid.flat, figure.panels, strict=False):
-        axes.set_title(_wrapped(panel.title), loc="left")
+        title = textwrap.fill(panel.title.replace(" = ", "\u00a0=\u00a0"), 38)
+        axes.set_title(title, loc="left")  # broken between settings alone
         axes.set_yscale("log")
         for curve in panel.curves:
             _draw_curve(axes, curve)
@@ -168,12 +176,6 @@ def draw(figure: panels.Figure) -> Canvas:
     foot.legend(handles, names, loc="upper center", ncols=columns, handlelength=3.2)
     foot.text(0.01, 0.03, "\n".join(note), color="#555555", size=8.5, va="bottom")
     return canvas
-
-
-def _wrapped(title: str) -> str:
-    """The title with line breaks only between settings."""
-    together = title.replace(" = ", "\u00a0=\u00a0")
-    return textwrap.fill(together, 38)
 
 
 def _draw_curve(axes: Any, curve: panels.Curve) -> None:
@@ -216,9 +218,7 @@ def _ticks(axes: Any, figure: panels.Figure) -> None:
 
 def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
     """Draw one bar per analysis, or a note for one that does not hold."""
-    canvas = Canvas(figsize=(8.4, 0.42 * len(prices) + 1.2), layout="constrained")
-    FigureCanvasAgg(canvas)
-    axes = canvas.subplots()
+    canvas, axes = single_axes(8.4, 0.42 * len(prices) + 1.2)
     known = sorted(price.epsilon for price in prices if price.epsilon is not None)
     end = 1.1 * known[-1]
     if len(known) > 1 and known[-1] > 4 * known[-2]:  # let one loose bound exceed the axis
@@ -229,18 +229,11 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
             continue
         ours = price.analysis.startswith("PLD") or price.analysis.endswith("exact")
         axes.barh(row, min(price.epsilon, end), color=_BLUE if ours else _ORANGE, height=0.62)
-        inside = price.epsilon > 0.85 * end
-        mark = f"{_ROUNDED_UP.create_decimal(price.epsilon):g}" + (
-            " →" if price.epsilon > end else ""
-        )
-        axes.text(
-            min(price.epsilon, end) + (-0.01 if inside else 0.01) * end,
-            row,
-            mark,
-            va="center",
-            ha="right" if inside else "left",
-            color="white" if inside and ours else "black",
-        )
+        inside, beyond = price.epsilon > 0.85 * end, " →" if price.epsilon > end else ""
+        mark = f"{_ROUNDED_UP.create_decimal(price.epsilon):g}{beyond}"
+        place = min(price.epsilon, end) + (-0.01 if inside else 0.01) * end
+        side, colour = "right" if inside else "left", "white" if inside and ours else "black"
+        axes.text(place, row, mark, va="center", ha=side, color=colour)
     axes.set_yticks(range(len(prices)), [price.analysis for price in prices])
     axes.invert_yaxis()
     axes.set_xlim(0, end)
@@ -253,14 +246,12 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
 
 def save_distances(rows: Sequence[Distance], directory: Path) -> list[Path]:
     """Write convergence.png and convergence.svg; return their paths."""
-    return _save(lambda: draw_distances(rows), directory, "convergence")
+    return _save(lambda: _draw_distances(rows), directory, "convergence")
 
 
-def draw_distances(rows: Sequence[Distance]) -> Canvas:
+def _draw_distances(rows: Sequence[Distance]) -> Canvas:
     """Draw the corrected and the printed bound against the number of bad gradients."""
-    canvas = Canvas(figsize=(6.4, 3.6), layout="constrained")
-    FigureCanvasAgg(canvas)
-    axes = canvas.subplots()
+    canvas, axes = single_axes(6.4, 3.6)
     axes.plot([row.bad for row in rows], [row.corrected for row in rows], "o-", color=_BLUE)
     axes.annotate("corrected", (rows[-1].bad, rows[-1].corrected), color=_BLUE, ha="right")
     known = [(row.bad, row.printed) for row in rows if row.printed is not None]

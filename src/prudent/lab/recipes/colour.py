@@ -22,7 +22,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest
 from prudent.lab.datasets import Dataset
 from prudent.lab.experiment import Recipe, Setup
-from prudent.lab.recipes.features import of_unit_length
+from prudent.lab.recipes.digits import of_unit_length
 from prudent.lab.recipes.pretraining import SIDE, Encoder, Pretraining, pretrain
 from prudent.lab.recipes.random_images import draw
 from prudent.lab.settings import Experiment, Method

@@ -5,9 +5,10 @@ of different images dissimilar ones (SimCLR; Chen et al., 2020). No photograph i
 network is public, and its features of a record depend on that record alone.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 import torch
@@ -104,11 +105,9 @@ class Pretraining:
     seed: int = 0  # of images, views, weights and order
 
     def __attrs_post_init__(self) -> None:
-        for name in ("images", "batch", "steps"):
-            _validate.count(1, **{name: getattr(self, name)})
+        _validate.fields(self, functools.partial(_validate.count, 1), "images", "batch", "steps")
+        _validate.fields(self, _validate.positive, "temperature", "lr")
         _validate.count(SIDE, side=self.side)
-        for name in ("temperature", "lr"):
-            _validate.positive(**{name: getattr(self, name)})
         _validate.count(seed=self.seed)
 
 
@@ -198,17 +197,15 @@ def pretrain(
     generator = torch.Generator(device).manual_seed(setting.seed + 1)
     optimizer = _optimizer([*encoder.parameters(), *projector.parameters()], setting)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_cosine(setting.steps))
-    model = nn.Sequential(encoder, _Last(), projector)
-    model.train()
-    batches = _batches(len(pool), setting, generator)
-    for step, rows in enumerate(
-        _progress.track(batches, "pretraining on random images", setting.steps)
-    ):
+    encoder.train()
+    projector.train()
+    for step in _progress.track(range(setting.steps), "pretraining on random images"):
+        rows = torch.randint(len(pool), (setting.batch,), generator=generator, device=device)
         images = pool[rows].float().div_(255)
         pair = torch.cat([views(images, generator), views(images, generator)])
         pair = pair.contiguous(memory_format=torch.channels_last)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            codes = model(pair)
+            codes = projector(encoder(pair)[-1])
         first, second = codes.chunk(2)
         loss = contrast(first, second, setting.temperature)
         optimizer.zero_grad(set_to_none=True)
@@ -219,13 +216,6 @@ def pretrain(
             notice(step + 1, loss.item())
     encoder.eval().requires_grad_(False)
     return encoder
-
-
-class _Last(nn.Module):
-    """The last of several outputs."""
-
-    def forward(self, outputs: list[Tensor]) -> Tensor:
-        return outputs[-1]
 
 
 def _optimizer(parameters: list[nn.Parameter], setting: Pretraining) -> torch.optim.Optimizer:
@@ -242,8 +232,3 @@ def _optimizer(parameters: list[nn.Parameter], setting: Pretraining) -> torch.op
 def _warm_cosine(steps: int) -> Callable[[int], float]:
     warm = max(1, steps // 20)
     return lambda step: min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def _batches(count: int, setting: Pretraining, generator: torch.Generator) -> Iterator[Tensor]:
-    for _ in range(setting.steps):
-        yield torch.randint(count, (setting.batch,), generator=generator, device=generator.device)

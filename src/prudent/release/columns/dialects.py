@@ -190,6 +190,20 @@ def backend_name(expression: ir.Expr) -> str:
     return str(expression.get_backend().name)
 
 
+def computed_once(rows: ir.Table) -> ir.Table:
+    """Columns that are about to be added up, or grouped by, computed once for each row.
+
+    PostgreSQL computes a column wherever it is named, and takes a group by what is computed from a
+    number for as many groups as rows: too many for several processes to count. Neither is so of a
+    union, here with no rows.
+    """
+    if backend_name(rows) != "postgres":
+        return rows
+    table = rows.op().find(ibis.expr.operations.PhysicalTable)[0].to_expr()
+    nothing = {name: ibis.null(dtype) for name, dtype in rows.schema().items()}
+    return rows.union(table.filter(ibis.literal(False)).select(**nothing))
+
+
 def limb_bits(expression: ir.Expr, *, factors: int = 1) -> int:
     """The bits of a limb such that sums of limbs, or of products of two, are exact.
 

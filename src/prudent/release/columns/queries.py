@@ -11,12 +11,13 @@ import ibis.expr.types as ir
 from prudent.release.columns.dialects import (
     backend_name,
     call,
+    computed_once,
     double,
     legible,
     limb_bits,
     stored_literal,
 )
-from prudent.release.columns.together.asking import Given, joint, keys_of, number, whole
+from prudent.release.columns.together.asking import Given, keys_of, number, whole
 from prudent.release.columns.units import members_of
 from prudent.release.lattice import HALVES_PER_LOG, RAISED_SHIFT, TINY, Lattice, limbs
 
@@ -24,18 +25,17 @@ QUANTILES = 2**9
 """Quantiles of the sample that are fetched; they widen a bracket by at most 0.4 %."""
 
 
-def how_many(rows: ir.Table) -> ir.Expr:
+def how_many(rows: ir.Table) -> ir.Table:
     """How many records there are."""
-    return rows.count()
+    return aggregated(rows, records=rows.count())
 
 
-def how_many_different(rows: ir.Table) -> ir.Expr:
+def how_many_different(rows: ir.Table) -> ir.Table:
     """How many different values there are."""
-    return rows.value.nunique()
+    return aggregated(rows, records=rows.value.nunique())
 
 
-@joint
-def how_many_below(rows: ir.Table, **edges: Given) -> ir.Expr:
+def how_many_below(rows: ir.Table, **edges: Given) -> ir.Table:
     """How many records lie below the first of a few values, and between each and the next."""
     *_, last = ascending = list(edges.values())
     rows = rows.filter(rows.value < number(last))  # an index on the column can serve this
@@ -52,8 +52,7 @@ def how_many_below(rows: ir.Table, **edges: Given) -> ir.Expr:
     return places.aggregate(records=lambda t: t.count())
 
 
-@joint
-def near_ranks(rows: ir.Table, *, low: Given, high: Given, first: Given, last: Given) -> ir.Expr:
+def near_ranks(rows: ir.Table, *, low: Given, high: Given, first: Given, last: Given) -> ir.Table:
     """The values of a few ranks, each once, with its number of records, out of a bracket."""
     keys = keys_of(rows)
     inside = rows.filter(rows.value >= number(low), rows.value <= number(high))
@@ -68,10 +67,9 @@ def near_ranks(rows: ir.Table, *, low: Given, high: Given, first: Given, last: G
     return found.select(*keys, "value", "records", "upto")
 
 
-@joint
 def sums_between(
     rows: ir.Table, *, low: Given, high: Given, farthest: int, **lattice: Given
-) -> ir.Expr:
+) -> ir.Table:
     """The sum of all values between two, moved to the lattice, and how many there are."""
     rows = rows.filter(rows.value < number(high))
     keys = keys_of(rows)
@@ -89,10 +87,9 @@ def sums_between(
     )
 
 
-@joint
 def clipped_sums(
     rows: ir.Table, *, low: Given, high: Given, factor: Given, tiny: Given, farthest: int
-) -> ir.Expr:
+) -> ir.Table:
     """The sum of the values between two ends, on a lattice, and how many are below and inside."""
     rows = _inside(rows, low, high, factor, tiny)
     parts = limbs_of(rows.step, farthest, limb_bits(rows))
@@ -100,7 +97,6 @@ def clipped_sums(
     return aggregated(rows, **_counts_around(rows), **sums)
 
 
-@joint
 def clipped_squares(
     rows: ir.Table,
     *,
@@ -110,7 +106,7 @@ def clipped_squares(
     tiny: Given,
     middle: Given,
     farthest: int,
-) -> ir.Expr:
+) -> ir.Table:
     """The same with the sum of squares, both of distances from the middle step."""
     rows = _inside(rows, low, high, factor, tiny, middle)
     parts = limbs_of(rows.step, farthest, limb_bits(rows, factors=2))
@@ -131,16 +127,17 @@ def _inside(
     step = _rounded(rows.value, factor, tiny)
     if not (isinstance(middle, float) and middle == 0):
         step = step - whole(middle)
-    return rows.select(
+    steps = rows.select(
         *keys_of(rows),
         step=ibis.cases((rows.value.between(number(low), number(high)), step)),
         below=rows.value < number(low),
     )
+    return computed_once(steps)
 
 
 def _counts_around(rows: ir.Table) -> dict[str, ir.Value]:
-    # A sum of truth values is faster than a count of filtered rows.
-    return {"records": rows.count(), "inside": rows.step.count(), "below": rows.below.sum()}
+    below = rows.count(where=rows.below)
+    return {"records": rows.count(), "inside": rows.step.count(), "below": below}
 
 
 def aggregated(rows: ir.Table, **sums: ir.Value) -> ir.Table:
@@ -161,17 +158,16 @@ def limbs_of(whole: ir.Value, farthest: int, bits: int) -> list[ir.Value]:
     return [*found, whole]
 
 
-def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Expr:
+def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Table:
     """How many records each group has, if it has at least so many."""
     groups = rows.group_by(members_of(rows)).aggregate(records=lambda t: t.count())
     return groups.filter(groups.records >= at_least)
 
 
-@joint
-def fullest_points(rows: ir.Table, *, within: int, **lattice: Given) -> ir.Expr:
+def fullest_points(rows: ir.Table, *, within: int, **lattice: Given) -> ir.Table:
     """The points of the lattice that hold nearly as many records as the fullest."""
     keys = keys_of(rows)
-    steps = rows.select(*keys, step=steps_of(rows.value, **lattice))
+    steps = computed_once(rows.select(*keys, step=steps_of(rows.value, **lattice)))
     groups = steps.group_by([*keys, "step"]).aggregate(records=lambda t: t.count())
     most = groups.records.max().over(ibis.window(group_by=keys))
     fullest = groups.mutate(most=most)
@@ -179,8 +175,7 @@ def fullest_points(rows: ir.Table, *, within: int, **lattice: Given) -> ir.Expr:
     return near.select(*keys, "step", "records")
 
 
-@joint
-def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
+def sizes_of_half_octaves(rows: ir.Table) -> ir.Table:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
@@ -190,43 +185,46 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Expr:
         finite = rows.value.abs() < double(math.inf)
         raised = ibis.cases((finite, raised), else_=rows.value)
     keys = keys_of(rows)
-    found = rows.select(*keys, raised=raised)
+    found = computed_once(rows.select(*keys, raised=raised))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 
-def two_largest_groups(rows: ir.Table) -> ir.Expr:
+def two_largest_groups(rows: ir.Table) -> ir.Table:
     """How many records the two most frequent values have, and their order, but not the values."""
-    groups = _by_size(rows)
-    top = groups.order_by([ibis.desc(groups.records), groups.value]).limit(2)
-    sizes = ibis.window(order_by=[ibis.desc(top.records), top.value])
+    keys, top = keys_of(rows), _largest_groups(rows, 2)
+    sizes = ibis.window(group_by=keys, order_by=[ibis.desc(top.records), top.value])
+    values = ibis.window(group_by=keys, order_by=top.value)
     return top.select(
-        records=top.records,
-        place=ibis.row_number().over(sizes),
-        position=ibis.row_number().over(ibis.window(order_by=top.value)),
+        *keys,
+        "records",
+        size=ibis.row_number().over(sizes),
+        position=ibis.row_number().over(values),
     )
 
 
-def largest_group(rows: ir.Table) -> ir.Expr:
+def largest_group(rows: ir.Table) -> ir.Table:
     """The most frequent value."""
-    groups = _by_size(rows)
-    top = groups.order_by([ibis.desc(groups.records), groups.value]).limit(1)
-    return top.select(value=legible(top.value, backend_name(rows)))
+    top = _largest_groups(rows, 1)
+    return top.select(*keys_of(rows), value=legible(top.value, backend_name(rows)))
 
 
-def how_many_of_each(rows: ir.Table, *, categories: Sequence[Any]) -> ir.Expr:
+def _largest_groups(rows: ir.Table, most: int) -> ir.Table:
+    keys = keys_of(rows)
+    groups = rows.group_by([*keys, "value"]).aggregate(records=lambda t: t.count())
+    order = [ibis.desc(groups.records), groups.value]
+    if not keys:
+        return groups.order_by(order).limit(most)
+    size = ibis.row_number().over(ibis.window(group_by=keys, order_by=order))
+    placed = groups.mutate(size=size)
+    return placed.filter(placed["size"] < most)
+
+
+def how_many_of_each(rows: ir.Table, *, categories: Sequence[Any]) -> ir.Table:
     """How many records have each of a few public values."""
     values = [stored_literal(each, rows) for each in categories]
     rows = rows.filter(rows.value.isin(values))
-    return rows.aggregate(
-        **{
-            f"of_{index}": rows.count(where=rows.value == value)
-            for index, value in enumerate(values)
-        }
-    )
-
-
-def _by_size(rows: ir.Table) -> ir.Table:
-    return rows.group_by("value").aggregate(records=lambda t: t.count())
+    counts = {f"of_{i}": rows.count(where=rows.value == value) for i, value in enumerate(values)}
+    return aggregated(rows, **counts)
 
 
 def steps_of(
@@ -270,8 +268,7 @@ def scaling(lattice: Lattice) -> dict[str, float]:
     return {"factor": math.ldexp(1.0, -lattice.exponent), "tiny": tiny}
 
 
-@joint
-def sample_quantiles(rows: ir.Table, *, share: Given) -> ir.Expr:
+def sample_quantiles(rows: ir.Table, *, share: Given) -> ir.Table:
     """Evenly spaced quantiles of a random sample, which suggest where ranks are."""
     keys = keys_of(rows)
     sample = rows.filter(ibis.random() < number(share)).select(*keys, "value")

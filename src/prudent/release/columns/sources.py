@@ -48,6 +48,7 @@ class OpenTable:
         close: Releases the resources that were opened for it.
         text: The columns of unparsed strings: all columns of a CSV file, and object columns of a
             pandas frame.
+        inferred: The columns of a pandas frame whose type one odd record would have changed.
         own_connection: Whether the connection was opened here, and not by the caller.
         join: What it is a join of; None if it is one table.
         origins: Of a join, the name that each column of each table has in it.
@@ -56,6 +57,7 @@ class OpenTable:
     table: ir.Table
     close: Callable[[], None] = lambda: None
     text: frozenset[str] = frozenset()
+    inferred: frozenset[str] = frozenset()
     own_connection: bool = True
     join: Join | None = None
     origins: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
@@ -247,7 +249,8 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     untyped = _untyped(frame, kept) if kind == "pandas" else []
     backend = _embedded(backend)
     opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
-    return OpenTable(opened, backend.disconnect, text=frozenset(map(str, untyped)))
+    inferred = frozenset(map(str, kept if kind == "pandas" else ()))
+    return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)), inferred)
 
 
 def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
@@ -467,8 +470,8 @@ def _header(path: str, delimiter: str) -> tuple[str, ...]:
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):
         raise SourceError(
-            f"Expected names separated by {delimiter!r} in the first line of {path!r}, got "
-            f"{other[0]!r} between them. Save it with commas, or give a frame in its place: "
+            f"Expected columns separated by {delimiter!r} in {path!r}, got {other[0]!r} in its "
+            "first line. Save it with commas, or give a frame in its place: "
             f"pandas.read_csv(path, sep={other[0]!r}), with decimal=',' where numbers have commas."
         )
     return tuple(names)

@@ -16,7 +16,7 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
 | covariance and its kin | the same, of both columns at once: 3 |
 | all of them with bounds, proportion | 1 |
-| any of these but a mode, of up to 200 groups | as many, of all groups at once (`asking`) |
+| any of these, of up to 200 groups | as many, of all groups at once (`asking`) |
 
 With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
 point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
@@ -138,7 +138,8 @@ class TableColumn:
         """See `Column`."""
         # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
         if self._count is None:
-            self._count = int(self._ask(queries.how_many)) if self._size is None else self._size()
+            own = self._size
+            self._count = only(self._ask(queries.how_many))["records"] if own is None else own()
         return self._count
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
@@ -282,7 +283,7 @@ class TableColumn:
 
     def leaders(self) -> Leaders:
         """See `Column`."""
-        found = _arrays(self._ask(queries.two_largest_groups), by="place")
+        found = _arrays(self._ask(queries.two_largest_groups), by="size")
         (most, fewer), (first, second) = (
             [*found[name].tolist(), 0, 0][:2] for name in ("records", "position")
         )
@@ -299,13 +300,12 @@ class TableColumn:
         stored = self.listed(categories)
         for start in range(0, len(stored), _AT_ONCE):
             some = stored[start : start + _AT_ONCE]
-            row = self._ask(queries.how_many_of_each, categories=some)
-            found.extend(value for (value,) in row.values())
+            found.extend(only(self._ask(queries.how_many_of_each, categories=some)).values())
         return np.array(found, np.int64)
 
     def distinct(self) -> int:
         """See `Column`."""
-        return int(self._ask(queries.how_many_different))
+        return only(self._ask(queries.how_many_different))["records"]
 
     def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
         """Convert public values, perhaps given as strings, to the type of this column."""

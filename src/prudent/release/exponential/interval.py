@@ -219,10 +219,16 @@ class PrivateInterval:
 
     @classmethod
     def of(
-        cls, column: Column, wide: float, narrow: float, points: int = POINTS, **others: Any
+        cls,
+        column: Column,
+        wide: float,
+        narrow: float,
+        points: int = POINTS,
+        size_share: float = _SIZE_SHARE,
+        **others: Any,
     ) -> "PrivateInterval":
         """Return the mechanism for these ε of its two steps; `others` are attributes."""
-        size, rest = shares_of(narrow, _SIZE_SHARE)
+        size, rest = shares_of(narrow, size_share)
         first, second = (IntervalChoice(part, column.contribution.records) for part in (wide, rest))
         return cls(
             scale=column.scale,
@@ -238,10 +244,16 @@ class PrivateInterval:
         """The privacy events of one release."""
         return [self.wide.event, self.size.event, self.narrow.event]
 
-    def release(self, column: Column, noise: Noise) -> tuple[float, float]:
-        """Release the interval."""
+    def release(
+        self, column: Column, noise: Noise, records: int | None = None
+    ) -> tuple[float, float]:
+        """Release the interval, and the number of records unless it was released already."""
         ends = self.widest(column, noise)
-        return self.within(self.read(column, ends), ends, noise)
+        return self.within(self.read(column, ends), ends, noise, records)
+
+    def released_count(self, column: Column | Points, noise: Noise) -> int:
+        """Release the number of records."""
+        return self.size.noisy([column.count()], self.narrow.records, noise)[0]
 
     def widest(self, column: Column, noise: Noise) -> tuple[float, float]:
         """Release the interval of half-octaves."""
@@ -260,12 +272,16 @@ class PrivateInterval:
         return round(fitting * _STEEPNESSES) / _STEEPNESSES
 
     def within(
-        self, points: Points, ends: tuple[float, float], noise: Noise
+        self,
+        points: Points,
+        ends: tuple[float, float],
+        noise: Noise,
+        records: int | None = None,
     ) -> tuple[float, float]:
-        """Release a part of a released interval."""
+        """Release a part of a released interval; see `release`."""
         lattice, spacing = points.lattice, points.lattice.spacing
-        (records,) = self.size.noisy([points.count()], self.narrow.records, noise)
-        steepness = self._steepness(records)
+        known = self.released_count(points, noise) if records is None else records
+        steepness = self._steepness(known)
         candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
         first, last = self.narrow.release(
             candidates, points.steps - lattice.low - 1, points.counts, noise
@@ -294,6 +310,11 @@ def _ends(first: int, last: int) -> tuple[float, float]:
     return low, end_of_half_octave(last + 1 if last < 0 else last)
 
 
+def usual_octave(scale: Scale) -> float:
+    """The binary logarithm of the size that values of this scale usually have."""
+    return math.log2(_USUAL.get(scale.kind, _USUAL_WIDTH))
+
+
 @functools.cache
 def octave_candidates(scale: Scale) -> Candidates:
     """Ranges of half-octaves; those of values below 1 are left out for whole numbers."""
@@ -309,7 +330,7 @@ def octave_candidates(scale: Scale) -> Candidates:
     ]
     kept = resolved[0] & resolved[1] & (width > 0)
     first, last, low, high, width = (each[kept] for each in (first, last, low, high, width))
-    octave, usual = np.log2(width), math.log2(_USUAL.get(scale.kind, _USUAL_WIDTH))
+    octave, usual = np.log2(width), usual_octave(scale)
     family = np.select([low == 0, high == 0, low == -high], [0, 1, 2], 3)
     logs = -np.where(octave > usual, _STEEP, _FLAT) * (octave - usual)
     return Candidates.weighing(

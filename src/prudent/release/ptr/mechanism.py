@@ -343,10 +343,8 @@ def _checked_target(epsilon: float, delta: float, failure: float | None) -> floa
     """Check ε and δ, and return the probability that a margin of 0 passes: given, or half of δ."""
     _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
     _validate.between(1e-18, 0.5, ends="[)", delta=delta)
-    return delta / 2 if failure is None else _within_delta(failure, delta)
-
-
-def _within_delta(failure: float, delta: float) -> float:
+    if failure is None:
+        return delta / 2
     try:
         return _validate.between(0, delta, ends="(]", failure=failure)
     except ValueError:

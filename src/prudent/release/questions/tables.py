@@ -1,6 +1,5 @@
 """Several statistics of a table in one request, at one charge, as one table of answers."""
 
-import html
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -8,14 +7,20 @@ from typing import Any, TypeAlias
 import attrs
 
 from prudent import _validate
-from prudent._rounding import rounded_up
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import NO_GROUPS, Groups, group_title, html_table, rows_of
+from prudent.release.outcome import (
+    NO_GROUPS,
+    Groups,
+    group_title,
+    html_table,
+    price_line,
+    rows_of,
+)
 from prudent.release.questions.asks import Ask
 from prudent.release.request import (
     By,
@@ -29,6 +34,11 @@ from prudent.release.request import (
 from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
 
 Questions: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[Ask | str]
+
+
+def _by_group(answer: Any) -> Mapping[Hashable, Any]:
+    """The outcomes of an answer by group; by None without groups."""
+    return answer if isinstance(answer, Groups) else {None: answer}
 
 
 @attrs.frozen(kw_only=True)
@@ -59,15 +69,13 @@ class Table:
 
     def groups(self) -> list[Hashable]:
         """The groups, in order; None alone without groups."""
-        first = next(iter(self.answers.values()))
-        return list(first) if isinstance(first, Groups) else [None]
+        return list(_by_group(next(iter(self.answers.values()))))
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """One row for each number: its group, column, statistic, value, interval and status."""
         for name, answer in self.answers.items():
             column, statistic = self.columns[name]
-            groups = answer if isinstance(answer, Groups) else {None: answer}
-            for group, outcome in groups.items():
+            for group, outcome in _by_group(answer).items():
                 labels = {} if group is None else answer.labels(group)
                 for part, row in rows_of(outcome):
                     what = statistic if part is None else part
@@ -88,9 +96,7 @@ class Table:
         for group in self.groups():
             labels = first.labels(group) if isinstance(first, Groups) else {}
             values = {
-                name: getattr(
-                    answer[group] if isinstance(answer, Groups) else answer, "value", None
-                )
+                name: getattr(_by_group(answer)[group], "value", None)
                 for name, answer in self.answers.items()
             }
             found.append(labels | values)
@@ -99,24 +105,22 @@ class Table:
     def values(self) -> Iterator[Any]:
         """All outcomes."""
         for answer in self.answers.values():
-            yield from answer.values() if isinstance(answer, Groups) else [answer]
+            yield from _by_group(answer).values()
 
     def lines(self) -> list[str]:
         """The answers in words."""
         found = []
         for name, answer in self.answers.items():
-            groups = answer if isinstance(answer, Groups) else {None: answer}
-            if not groups:
+            if not _by_group(answer):
                 found.append(f"{name}: {NO_GROUPS}")
-            for group, outcome in groups.items():
+            for group, outcome in _by_group(answer).items():
                 where = "" if group is None else f", {group_title(group)}"
                 first, *rest = outcome.lines()
                 found += [f"{name}{where}: {first}", *(f"  {line}" for line in rest)]
         return found
 
     def __str__(self) -> str:
-        price = f"({rounded_up(self.epsilon, 6)}, {rounded_up(self.delta, 6)})-DP"
-        return "\n".join([*self.lines(), price])
+        return "\n".join([*self.lines(), price_line(self.epsilon, self.delta)])
 
     def plain(self) -> dict[str, Any]:
         """The answers as JSON holds them."""
@@ -131,7 +135,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         """The answers for a notebook."""
-        price = html.escape(f"({rounded_up(self.epsilon, 6)}, {rounded_up(self.delta, 6)})-DP")
+        price = price_line(self.epsilon, self.delta)
         return f"{html_table(list(self.rows()))}<small>{price}</small>"
 
 

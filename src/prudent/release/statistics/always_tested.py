@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.accounting import MarginTest
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import MARGIN_CAP
 from prudent.release.charging import charge

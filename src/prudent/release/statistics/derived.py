@@ -9,7 +9,7 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, Kind, PerUnit
 from prudent.release.noise import Distribution, Noise
@@ -60,7 +60,8 @@ def proportion(
 
     Args:
         column: A column of truth values, or a condition such as "age >= 18" in the syntax of SQL.
-            Records for which it is neither true nor false (no value) are left out.
+            Records for which it is neither true nor false (no value) are left out. In a pandas
+            frame or a text file, 0 and 1 are truth values as well.
 
     The other arguments are those of `median`. The mean of a column of truth values is the same.
     """

@@ -7,7 +7,7 @@ import attrs
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit

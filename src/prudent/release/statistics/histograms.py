@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale

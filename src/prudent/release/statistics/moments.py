@@ -13,8 +13,8 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import exact
-from prudent.budget.charging import LedgerLike
+from prudent._rounding import exact, outward
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit
@@ -54,9 +54,17 @@ from prudent.release.sums.moments import (
     MomentSums,
     fine_lattice,
 )
+from prudent.release.sums.octaves import OctaveSums
 
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
+
+MEAN_SHARES = 0.07, 0.14
+"""The same for a mean, and the fraction of the second for the number of records: with few of them
+no bounds are looked for. See `prudent.release.sums.octaves`."""
+
+_MEAN_SIZE = 0.21
+_FEW = 160.0  # records times ε
 
 CLIPPED_SHARE = 0.03
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
@@ -272,7 +280,7 @@ class OneMoment(Statistic):
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
-        parts = _Parts.of(request, records)
+        parts = _Parts.of(request, records, few=self.degree == 1)
         later = (
             "The noise is inversely proportional to the number of records, so its size is known "
             "only after the release."
@@ -284,7 +292,12 @@ class OneMoment(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
-        ends = parts.clipping.ends(records, noise)
+        known = None
+        if self.degree == 1 and parts.clipping.interval is not None:
+            known = parts.clipping.interval.released_count(records, noise)
+            if priced.preview.epsilon * known < _FEW * records.contribution.records:
+                return _mean_of_few(parts, records, noise)
+        ends = parts.clipping.ends(records, noise, known)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)
         spread = MomentSpread(moments, self.which, records.scale)
         released = Released(
@@ -335,15 +348,16 @@ class _Parts:
     sums: AdditiveMechanism
 
     @classmethod
-    def of(cls, request: Request, records: Column) -> "_Parts":
+    def of(cls, request: Request, records: Column, *, few: bool = False) -> "_Parts":
         """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
         whole = additive(request)  # checks ε, δ and the distribution
         if request.bounds is not None:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
-        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE
-        wide, narrow, share, rest = shares_of(request.epsilon, *shares)
+        bounds = MEAN_SHARES if few else (WIDE_SHARE, NARROW_SHARE)
+        wide, narrow, share, rest = shares_of(request.epsilon, *bounds, CLIPPED_SHARE)
+        size = {"size_share": _MEAN_SIZE} if few else {}
         return cls(
-            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow)),
+            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **size)),
             share=AdditiveMechanism.calibrate(share),
             sums=additive(request, rest),
         )
@@ -375,6 +389,34 @@ class _Parts:
         return attrs.evolve(
             released, spread=spread, clipped_share=share.interval, notes=(str(share),)
         )
+
+
+def _mean_of_few(parts: _Parts, records: Column, noise: Noise) -> Released:
+    """The mean where there are too few records for private bounds.
+
+    Neither the ε of the bounds nor that of the share of clipped values is used then.
+    """
+    found = OctaveSums(records.scale, records.contribution.records).release(
+        records, parts.sums, noise
+    )
+    shown = (outward(*map(records.scale.value, ends)) for ends in found.ranges)
+    about = " and ".join(f"about {low} to {high}" for low, high in shown)
+    note = (
+        f"Too few records for private bounds at this ε: values were looked for at all sizes, and "
+        f"those not from {about} were left out. With public bounds all are in the mean, and it has "
+        f"an interval."
+    )
+    return Released(
+        records.scale.value(found.value),
+        Branch.ROBUST,
+        found.deviation,
+        0.0,
+        parts.event,
+        parts.sums.distribution.value,
+        UnknownSpread(),
+        about=f"the mean of the values from {about}",
+        notes=(note,),
+    )
 
 
 def clipped_values(ends: tuple[float, float], records: Column) -> str:

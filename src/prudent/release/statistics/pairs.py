@@ -13,7 +13,7 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.kinds.pairs import PairColumn

@@ -17,7 +17,7 @@ from prudent import _validate
 from prudent._rounding import exact, rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
@@ -27,6 +27,8 @@ from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
+    CONFIDENCE,
+    INTERVAL_SHARE,
     ExponentialQuantile,
     ExponentialQuantiles,
     ExponentialRange,
@@ -140,7 +142,8 @@ def median(
         certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
             records must be added or removed before the statistic is further than that from the
             released value; see `Released.withstands`.
-        confidence: Probability with which an interval or a certificate holds.
+        confidence: Probability with which an interval or a certificate holds. 0: one quantile or
+            range is released without an interval, and the tenth of ε that it costs goes to it.
         unit: The column that identifies the privacy unit of a row. All rows of a unit are then
             protected together; without it, every row by itself.
         per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
@@ -341,10 +344,13 @@ class Quantile(Tested):
         measure = _choice(request, records)
         rest, scaled = _scaled(request, records, self.p)
         share = float_share(rest, records.contribution.records)
-        chosen = ExponentialQuantile(self.p, share, measure, confidence=request.confidence)
-        enough = int(float(rounded_up(chosen.enough_records, 2)))
-        few = f"With fewer than about {enough:,} records there may be no interval."
-        return _priced(name, Choosing(chosen, scaled), chosen.rank_error(), request, records, few)
+        chosen = ExponentialQuantile(self.p, share, measure, *_interval(request))
+        notes = []
+        if chosen.interval_share:
+            enough = int(float(rounded_up(chosen.enough_records, 2)))
+            notes = [f"With fewer than about {enough:,} records there may be no interval."]
+        choosing = Choosing(chosen, scaled)
+        return _priced(name, choosing, chosen.rank_error(), request, records, *notes)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
@@ -448,7 +454,7 @@ class Range(Tested):
             )
         measure = _choice(request, records)
         share = float_share(request.epsilon, records.contribution.records)
-        chosen = ExponentialRange(share, measure, confidence=request.confidence)
+        chosen = ExponentialRange(share, measure, *_interval(request))
         error = chosen.quartiles.rank_error()
         return _priced("iqr", Choosing(chosen), error, request, records)
 
@@ -558,6 +564,11 @@ def _scaled(
     wide, narrow, rest = shares_of(request.epsilon, WIDE_SHARE, NARROW_SHARE)
     halvings = _MANY_HALVINGS if always else _HALVINGS
     return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=halvings)
+
+
+def _interval(request: Request) -> tuple[float, float]:
+    """The fraction of ε for an interval, and its confidence; nothing for one of confidence 0."""
+    return (INTERVAL_SHARE, request.confidence) if request.confidence else (0.0, CONFIDENCE)
 
 
 def _choice(request: Request, records: Column) -> Measure:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import MARGIN_CAP, distance_by_margin
 from prudent.release.charging import Preview

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.private import Preparation, Wanted, answering_opacus, prepare
-from prudent.training.adapters.private_optimizer import PrivateOptimizer, specialise
+from prudent.training.adapters.private import Wanted, answering_opacus, prepare
+from prudent.training.adapters.private_optimizer import Preparation, PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
@@ -71,29 +71,14 @@ def make_private(
         loader: The training loader.
         model: What `training_step` calls on a batch, if it is not the module itself:
             `model=module.net` for a step that calls `self.net(inputs)`.
-        epsilon: As for `prudent.make_private`.
         delta: As for `prudent.make_private`. With a plan, the δ at which ε is logged.
-        epochs: As for `prudent.make_private`.
-        clip: As for `prudent.make_private`.
-        aggregation: As for `prudent.make_private`.
-        bands: As for `prudent.make_private`.
-        plan: As for `prudent.make_private`.
         watch: As for `prudent.make_private`: call `self.watch(losses)` in `training_step`. The
             noisy mean is logged as "train_loss", so log nothing else under this name.
         held_out: As for `prudent.make_private`. What is released is logged as "held_out_accuracy"
             or "held_out_loss"; callbacks and schedulers may monitor it, at no further cost.
-        held_out_set: As for `prudent.make_private`.
-        held_out_loss: As for `prudent.make_private`.
-        held_out_unit: As for `prudent.make_private`.
-        loss_reduction: As for `prudent.make_private`.
-        max_physical_batch: As for `prudent.make_private`.
-        example: As for `prudent.make_private`.
-        unit: As for `prudent.make_private`.
-        records_per_person: As for `prudent.make_private`.
-        per_unit: As for `prudent.make_private`.
-        fix: As for `prudent.make_private`.
-        key: As for `prudent.make_private`.
         ledger: As for `prudent.make_private`; to resume, `ckpt_path` has the saved state.
+
+    All other arguments are those of `prudent.make_private`.
 
     Guarantee:
         As for `prudent.make_private`. Values that `training_step` logs, such as the loss, are
@@ -169,7 +154,7 @@ class _Run:
                 "configure_optimizers", "to return one optimizer", shown=str(len(optimizers))
             )
         if self.optimizer is None:
-            self.optimizer = self.preparation.optimizer(optimizers[0])
+            self.optimizer = PrivateOptimizer(optimizers[0], self.preparation)
         else:
             self.optimizer.wrap(optimizers[0])
         return _mapped(configuration, lambda _: self.optimizer, self.optimizer)

@@ -13,9 +13,13 @@ from torch.utils.data import DataLoader, default_collate
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.private_optimizer import PrivateOptimizer, check_capturable
+from prudent.training.adapters.private_optimizer import (
+    Preparation,
+    PrivateOptimizer,
+    check_capturable,
+)
 from prudent.training.aggregation import Aggregation, Sum
 from prudent.training.checking.check import mend, refuse_untrainable
 from prudent.training.gradients.caller_loss import Reduction
@@ -56,9 +60,7 @@ _OPACUS = {
 def answering_opacus(**own: str | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """A decorator of functions that answer the names of Opacus with their own.
 
-    Args:
-        own: The answers of this function where they are not the usual ones; None for an argument
-            that it has in common with Opacus.
+    `own` are answers that are not the usual ones; None for an argument in common with Opacus.
     """
     table = {name: ours for name, ours in (_OPACUS | own).items() if ours is not None}
 
@@ -219,7 +221,7 @@ def make_private(
         key=key,
         ledger=ledger,
     )
-    return model, preparation.optimizer(optimizer), preparation.loader
+    return model, PrivateOptimizer(optimizer, preparation), preparation.loader
 
 
 @attrs.frozen(kw_only=True)
@@ -275,32 +277,6 @@ class Wanted:
         ).calibrate(epsilon=_validate.positive(epsilon=self.epsilon), delta=self.delta)
 
 
-@attrs.frozen
-class Preparation:
-    """What `make_private` knows before there is an optimizer."""
-
-    model: nn.Module
-    charge: RunCharge  # what the run is charged to, with its plan, calibrated
-    loader: PoissonLoader  # the private loader
-    reduction: Reduction  # how the loss combines the records of a batch
-    physical_batch: int | None  # largest number of records whose activations are in memory
-    key: Key  # the key of the noise and the draws
-    held_out: HeldOutRecords | None  # if the plan releases something of them
-
-    def optimizer(self, optimizer: torch.optim.Optimizer) -> PrivateOptimizer:
-        """The private optimizer; call it once, because a second one would repeat its noise."""
-        return PrivateOptimizer(
-            optimizer,
-            self.charge,
-            self.model,
-            self.loader,
-            reduction=self.reduction,
-            physical_batch=self.physical_batch,
-            key=self.key,
-            held_out=self.held_out,
-        )
-
-
 def prepare(
     model: nn.Module,
     loader: DataLoader[Any],
@@ -349,11 +325,9 @@ def prepare(
             PoissonSampler(count, plan.turn_rate, key=key, bands=plan.bands),
             batches,
             example,
-            charge.pay,
-            charge.priced,
-            unit,
-            people,
-            functools.partial(getattr, charge, "taken"),
+            charge=charge,
+            unit=unit,
+            people=people,
         ),
         Reduction(loss_reduction),
         max_physical_batch,

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,19 @@ _TESTED: dict[str, set[int]] = {}
 """Numbers of steps of each run after which its held-out records were used."""
 
 
+@attrs.frozen
+class Preparation:
+    """What is known of a private loop before there is an optimizer."""
+
+    model: nn.Module  # its forward passes are captured
+    charge: RunCharge  # what the run is charged to, with its plan, calibrated
+    loader: PoissonLoader  # what the batches come from
+    reduction: Reduction  # how the loss combines the records of a batch
+    physical_batch: int | None  # largest number of records whose activations are in memory
+    key: Key  # the key of the noise and the draws
+    held_out: HeldOutRecords | None  # if the plan releases something of them
+
+
 class PrivateOptimizer(torch.optim.Optimizer):
     """The optimizer that `make_private` returns: each step releases a batch as a plan prescribes.
 
@@ -40,13 +54,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     Args:
         optimizer: Any torch optimizer over parameters of the model.
-        charge: What the run is charged to, with its plan.
-        model: Its forward passes are captured from now on.
-        loader: The loader that the batches come from.
-        reduction: How the loss combines the records of a batch.
-        physical_batch: As for `OutsideLoss`.
-        key: The key of the noise.
-        held_out: The held-out records, if the plan releases something of them.
+        preparation: What the run will be; a second optimizer of it would repeat its noise.
 
     Attributes:
         plan: What is released; `plan.epsilon(delta)` is the price of the whole run.
@@ -58,47 +66,35 @@ class PrivateOptimizer(torch.optim.Optimizer):
         original_optimizer: The wrapped optimizer.
     """
 
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        charge: RunCharge,
-        model: nn.Module,
-        loader: PoissonLoader,
-        *,
-        reduction: Reduction = Reduction.MEAN,
-        physical_batch: int | None = None,
-        key: Key,
-        held_out: HeldOutRecords | None = None,
-    ) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, preparation: Preparation) -> None:
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.plan = charge.plan
+        self._charge, self._key = preparation.charge, preparation.key
+        self._held_out, self._loader = preparation.held_out, preparation.loader
+        self.plan, model = self._charge.plan, preparation.model
         self.outcome: StepOutcome | None = None
         self.released: dict[str, float] = {}
-        self._held_out, self._key = held_out, key
         self._watched: Tensor | None = None
         self._shares: Tensor | None = None
-        self._charge = charge
         self._own = secrets.token_hex(8)
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._release = Step(
             self.plan,
             model,
             _computed_elsewhere,
-            expected_batch=self.plan.sampling_rate * loader.count,
+            expected_batch=self.plan.sampling_rate * self._loader.count,
             engine=_Prepared(model, _computed_elsewhere),
-            key=key,
+            key=self._key,
         )
         self.wrap(optimizer)
-        self._loader = loader
         self._ready: list[tuple[Pass, Drawn | None]] = []
         self._before: dict[str, tuple[Tensor | None, int]] = {}
-        own = type(model).forward
+        forward = functools.partial(type(model).forward, model)
         self._run_outside = OutsideLoss(
-            model, functools.partial(own, model), reduction, physical_batch
+            model, forward, preparation.reduction, preparation.physical_batch
         )
         _capture(model, self._forward)
-        if held_out is not None:
-            held_out.rehearse(self._release)
+        if self._held_out is not None:
+            self._held_out.rehearse(self._release)
 
     def wrap(self, optimizer: torch.optim.Optimizer) -> None:
         """Wrap another optimizer from now on; the steps taken so far still count."""

@@ -116,7 +116,6 @@ def _findings(subject: Subject) -> Iterator[Finding]:
         subject.copied()
     except Exception as error:
         yield Finding(
-            Severity.ERROR,
             "model",
             f"It cannot be copied: {type(error).__name__}: {error}",
             "Keep no computed tensor in an attribute, and check a model that has not run yet.",
@@ -126,7 +125,6 @@ def _findings(subject: Subject) -> Iterator[Finding]:
         subject.outputs()
     except Exception as error:
         yield Finding(
-            Severity.ERROR,
             "model",
             f"It does not run on the batch: {type(error).__name__}: {error}",
             "Give the inputs as the model takes them: a tensor, a tuple for several arguments, or "

@@ -37,7 +37,6 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
     if not isinstance(losses, Tensor) or losses.shape not in ((), (subject.records,)):
         shown = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         yield Finding(
-            Severity.ERROR,
             "loss",
             f"It returns {shown}, neither one number nor one value per record.",
             "Average or add up the positions of each record, and then the records.",
@@ -45,7 +44,6 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
         return
     if not losses.requires_grad:
         yield Finding(
-            Severity.ERROR,
             "loss",
             "It does not depend on the model's outputs.",
             "Remove detach() or no_grad() from the model and the loss.",
@@ -65,7 +63,6 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
             subject.kind = next(kinds, (None,))[0]
     if subject.kind is None:
         yield Finding(
-            Severity.ERROR,
             "loss",
             "The term of a record depends on other records, as with class weights in a mean, or "
             "with a loss that compares records.",
@@ -87,7 +84,6 @@ def other_paths(subject: Subject) -> Iterator[Finding]:
             continue
         name = names.get(id(leaf))
         yield Finding(
-            Severity.ERROR,
             "loss" if name is None else name,
             "The loss reaches "
             + ("a trained tensor that is not the model's" if name is None else "this parameter")
@@ -161,28 +157,27 @@ def parameter_problems(subject: Subject) -> Iterator[Finding]:
     frozen = [name for name, p in subject.model.named_parameters() if not p.requires_grad]
     if not trained:
         yield Finding(
-            Severity.ERROR,
             "model",
             "No parameter is trained.",
             "Call requires_grad_(True) on what should be trained.",
         )
     elif frozen:
         yield Finding(
-            Severity.NOTE,
             "model",
             f"{len(frozen)} parameters are frozen: {_listed(frozen)}.",
             "None needed if that is meant; else call requires_grad_(True).",
+            Severity.NOTE,
         )
     try:
         check_parameter_types(subject.model)
     except ValueError as error:
-        yield Finding(Severity.ERROR, "model", str(error), "Call model.float() before training.")
+        yield Finding("model", str(error), "Call model.float() before training.")
     if not subject.model.training:
         yield Finding(
-            Severity.WARNING,
             "model",
             "It is in evaluation mode, in which dropout and batch normalisation act differently.",
             "Call model.train() before the check.",
+            Severity.WARNING,
         )
 
 
@@ -190,7 +185,6 @@ def unsupported_layers(subject: Subject) -> Iterator[Finding]:
     """Layers that are known to mix records or to change by what they see."""
     for layer in unsupported(subject.model):
         yield Finding(
-            Severity.ERROR,
             layer.path or "model",
             f"{layer.what} cannot give each record a gradient of its own.",
             layer.instead,
@@ -214,17 +208,16 @@ def changes_in_forward(subject: Subject) -> Iterator[Finding]:
             fix = "Compute the changed weight anew in forward, without writing to the parameter."
         kind = "buffer" if name in buffers else "parameter"
         yield Finding(
-            Severity.ERROR,
             name,
             f"A forward pass changes this {kind}: state of a batch is kept.",
             fix,
         )
     if not same(inputs, subject.inputs):
         yield Finding(
-            Severity.WARNING,
             "model",
             "A forward pass changes its inputs in place.",
             "Clone them first: x = x.clone(). Otherwise a batch that is run in parts is refused.",
+            Severity.WARNING,
         )
 
 
@@ -244,7 +237,6 @@ def mixed_records(subject: Subject) -> Iterator[Finding]:
         if got_same and not gave_same:
             layer = subject.model.get_submodule(path)
             yield Finding(
-                Severity.ERROR,
                 path or "model",
                 f"{type(layer).__name__} mixes records: the result of one depends on the others.",
                 "Compute each record's outputs from that record alone: no means, sorts or "
@@ -260,7 +252,6 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
         norms = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
     except KeptRecordError as error:
         yield Finding(
-            Severity.ERROR,
             "model",
             str(error),
             "Pass the state on as an argument, or set it back to None before forward returns.",
@@ -268,13 +259,11 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
         return
     except UnsupportedLayerError as error:
         layer = error.layer
-        yield Finding(
-            Severity.ERROR, layer.path or "model", f"No gradient per record: {error}", layer.instead
-        )
+        where = layer.path or "model"
+        yield Finding(where, f"No gradient per record: {error}", layer.instead)
         return
     except Exception as error:
         yield Finding(
-            Severity.ERROR,
             "model",
             f"No gradient per record: {' '.join(str(error).split())}",
             "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, or "
@@ -283,16 +272,15 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
         return
     if not bool(torch.isfinite(norms).all()):
         yield Finding(
-            Severity.WARNING,
             "model",
             "The gradient of some record is not finite; such records count as zero.",
             "Check the inputs and labels for values out of range, and the loss for log(0) or 0/0.",
+            Severity.WARNING,
         )
     elif _is_deterministic(subject) and not torch.allclose(
         norms[:2], _norms_one_by_one(subject, 2), rtol=1e-2
     ):
         yield Finding(
-            Severity.ERROR,
             "model",
             "The norms of the gradients differ from those of one record at a time.",
             "Train with Execution(engine='materialised'), and report the model as a bug.",
@@ -318,11 +306,11 @@ def unmoved_parameters(subject: Subject) -> Iterator[Finding]:
     unused = [name for name, zero in still.items() if bool(zero.all())]
     if unused:
         yield Finding(
-            Severity.WARNING,
             _listed(unused),
             "No record has a gradient for it: only noise would move it.",
             "Freeze it with requires_grad_(False), or use it in forward: look for detach(), "
             "no_grad() and outputs that the loss ignores.",
+            Severity.WARNING,
         )
     tables = {
         f"{path}.weight".lstrip(".")
@@ -333,11 +321,11 @@ def unmoved_parameters(subject: Subject) -> Iterator[Finding]:
         share = float(zero.float().mean())
         if name not in tables and 0.5 <= share < 1:
             yield Finding(
-                Severity.WARNING,
                 name,
                 f"{share:.0%} of its coordinates have no gradient from any of the {some} records.",
                 "Check for inputs that are always zero and units that never activate. On a larger "
                 "or more varied batch this may disappear.",
+                Severity.WARNING,
             )
 
 

@@ -55,10 +55,10 @@ class LossKind(Choice):
 class Finding:
     """One finding of a check."""
 
-    severity: Severity  # what it means for private training
     where: str  # the layer, parameter or function concerned
     problem: str  # what was found
     fix: str  # what to do about it
+    severity: Severity = Severity.ERROR  # what it means for private training
 
     def __str__(self) -> str:
         return f"[{self.severity.value}] {self.where}: {self.problem}\n    Fix: {self.fix}"
@@ -139,21 +139,13 @@ _LONG = 5.0  # seconds after which a measurement is not repeated
 
 @attrs.frozen
 class Cost:
-    """What a step costs on one batch, without the optimizer's own work.
+    """What a step costs on one batch, without the optimizer's own work."""
 
-    Attributes:
-        records: Number of records in the batch.
-        plain_seconds: Forward and backward without privacy.
-        private_seconds: The same with a gradient norm per record, clipping and noise.
-        plain_bytes: Most memory held at a time by the step without privacy, besides the model.
-        private_bytes: The same for the private step.
-    """
-
-    records: int
-    plain_seconds: float
-    private_seconds: float
-    plain_bytes: int
-    private_bytes: int
+    records: int  # number of records in the batch
+    plain_seconds: float  # Forward and backward without privacy
+    private_seconds: float  # the same with a gradient norm per record, clipping and noise
+    plain_bytes: int  # most memory held at a time by the step without privacy, besides the model
+    private_bytes: int  # the same for the private step
 
     @property
     def time_ratio(self) -> float:

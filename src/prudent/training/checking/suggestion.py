@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent.accounting.events import GaussianTest
+from prudent.records import PUBLIC
 from prudent.records.reader import Collate
-from prudent.records.seeds import PUBLIC
 from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.processes import Alone

@@ -16,6 +16,8 @@ A program contains no branch, so a function that reads values is not recorded.
 
 import functools
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import nullcontext
+from contextvars import ContextVar
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -57,6 +59,48 @@ def kept_whole(function: Callable[Arguments, Answer]) -> Callable[Arguments, Ans
         return result
 
     return call
+
+
+class _Exchanges:
+    """What other processes said in a step, so that running it again asks them nothing twice."""
+
+    def __init__(self) -> None:
+        self._heard: list[list[Tensor]] = []
+        self._place = 0
+
+    def __call__(self, function: Callable[..., None], tensors: tuple[Tensor, ...]) -> None:
+        """Call the function, or repeat what an earlier run heard at this place."""
+        if self._place == len(self._heard):
+            function(*tensors)
+            self._heard.append([tensor.clone() for tensor in tensors])
+        else:
+            for tensor, heard in zip(tensors, self._heard[self._place], strict=True):
+                tensor.copy_(heard)
+        self._place += 1
+
+    def run(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Run a step from its beginning."""
+        self._place = 0
+        token = _EXCHANGES.set(self)
+        try:
+            return function(*arguments)
+        finally:
+            _EXCHANGES.reset(token)
+
+
+_EXCHANGES: ContextVar[_Exchanges | None] = ContextVar("exchanges", default=None)
+
+
+def exchanged(function: Callable[..., None], *tensors: Tensor) -> None:
+    """Call a function that talks to other processes and overwrites tensors, also in programs."""
+    mode, exchanges = current_dispatch_mode(), _EXCHANGES.get()
+    with without_dispatch_modes() if isinstance(mode, Recording) else nullcontext():
+        if exchanges is None:
+            function(*tensors)
+        else:
+            exchanges(function, tensors)
+    if isinstance(mode, Recording):
+        mode.add(exchanged, (function, *tensors), {}, None, writes=True)
 
 
 def operation(
@@ -190,6 +234,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         """Record a call; `writes` if it may change the tensors that it is given."""
         made = list(result) if isinstance(result, (tuple, list)) else [result]
+        made = [] if result is None else made
         tensors = [each for each in made if isinstance(each, Tensor)]
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         call = _Call(
@@ -429,39 +474,47 @@ class Recorded:
             self._programs[key], result = self._recorded(leaves, arguments)
             return result
         program = self._programs.get(key)
-        if program is not None and calls == 3 and not self._is_right(program, leaves, arguments):
-            program = None
-        result = NotImplemented if program is None else program(leaves)
-        if result is not NotImplemented:
-            return result
-        if key in self._programs:
+        if program is None:
+            return self._function(*arguments)
+        if calls == 3:
+            is_right, result = self._compared(program, leaves, arguments)
+        else:
+            result = program(leaves)
+            is_right = result is not NotImplemented
+        if not is_right:
             self._programs[key] = None
-        return self._function(*arguments)
+        return result if result is not NotImplemented else self._function(*arguments)
 
     def _recorded(
         self, leaves: list[Any], arguments: tuple[Any, ...]
     ) -> tuple[Program | None, Any]:
         """A program of the function, if it is straight, and the result of the function."""
-        restart = self._restarting()
+        restart, exchanges = self._restarting(), _Exchanges()
         try:
             with Recording(leaves) as recording:
-                result = self._function(*arguments)
+                result = exchanges.run(self._function, *arguments)
             return recording.program(result) if recording.is_straight else None, result
         except Exception:  # of the function as well, which shows it again as it runs
             restart()
-            return None, self._function(*arguments)
+            return None, exchanges.run(self._function, *arguments)
 
-    def _is_right(self, program: Program, leaves: list[Any], arguments: tuple[Any, ...]) -> bool:
-        """Whether a program gives the numbers of the function; both are of these arguments."""
-        restart = self._restarting()
-        first, lengths, sizes, missing = _sketch(self._function(*arguments)).unbind()
+    def _compared(
+        self, program: Program, leaves: list[Any], arguments: tuple[Any, ...]
+    ) -> tuple[bool, Any]:
+        """Whether a program gives the numbers of the function for these arguments, and these."""
+        restart, exchanges = self._restarting(), _Exchanges()
+        first, lengths, sizes, missing = _sketch(exchanges.run(self._function, *arguments)).unbind()
         restart()
         with _Unfilled():  # type: ignore[no-untyped-call]
-            second, *_, others = _sketch(program(leaves)).unbind()
+            result = exchanges.run(program, leaves)
+        if result is not NotImplemented:
+            second, *_, others = _sketch(result).unbind()
+            usual = (lengths.square().sum() / sizes.sum()).sqrt()  # of one number
+            allowed = _NEAR * torch.maximum(lengths, usual * sizes.sqrt())
+            if bool((((first - second).abs() <= allowed) & (missing == others)).all()):
+                return True, result
         restart()
-        usual = (lengths.square().sum() / sizes.sum()).sqrt()  # of one number
-        allowed = _NEAR * torch.maximum(lengths, usual * sizes.sqrt())
-        return bool((((first - second).abs() <= allowed) & (missing == others)).all())
+        return False, exchanges.run(self._function, *arguments)
 
 
 class _Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]

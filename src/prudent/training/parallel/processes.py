@@ -36,7 +36,7 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
-from prudent.training.chunk import lacks_memory
+from prudent.training.chunk import Doubt, lacks_memory
 from prudent.training.compiled import aside
 from prudent.training.parallel.sharding import is_sharded
 
@@ -58,12 +58,10 @@ class Processes(ABC):
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
-        captures: Whether a step may be captured as CUDA graphs, with exchanges between them.
     """
 
     rank: int
     count: int
-    captures: bool = True
 
     @abstractmethod
     def largest(self, ids: Tensor | None) -> int:
@@ -133,7 +131,13 @@ class Alone(Processes):
     def decide(
         self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
     ) -> Decision:
-        return decide(norms, valid)
+        if ids is None:
+            return decide(norms, valid)
+        order = ids.argsort(stable=True)
+        decided = decide(norms[order], valid[order])
+        return decided._replace(
+            weights=torch.empty_like(decided.weights).scatter_(0, order, decided.weights)
+        )
 
     @override
     def summed(self, part: Tensor) -> Tensor:
@@ -175,10 +179,9 @@ class Together(Processes):
         self.rank = distributed.get_rank()
         self.count = distributed.get_world_size()
         # What the hosts say to each other must not wait for their devices.
-        self.captures = distributed.get_backend() == "nccl"  # gloo works on the host
-        self._hosts = (
-            distributed.new_group(backend="gloo", timeout=PATIENCE) if self.captures else None
-        )
+        on_device = distributed.get_backend() == "nccl"
+        self._hosts = distributed.new_group(backend="gloo", timeout=PATIENCE) if on_device else None
+        self._shared = Doubt(_shared)
 
     @override
     def largest(self, ids: Tensor | None) -> int:
@@ -207,12 +210,14 @@ class Together(Processes):
         all_norms, all_ids = whole[:, 0].flatten().to(norms.dtype), whole[:, 1].flatten()
         order = all_ids.sort().indices  # padding comes first
         ordered = all_ids[order]
+        repeated = torch.zeros_like(ordered, dtype=torch.bool)
+        repeated[1:] = (ordered[1:] == ordered[:-1]) & (ordered[1:] >= 0)
         answer = mine.new_empty(len(order) + 4)
         if self.rank == 0:
-            decided = decide(all_norms[order], ordered >= 0)
+            decided = decide(all_norms[order], (ordered >= 0) & ~repeated)
             answer[:-4].scatter_(0, order, decided.weights.to(answer.dtype))
             answer[-4:] = torch.stack([field.to(answer.dtype) for field in decided[1:]])
-        aside(self._agree, ordered, answer)
+        aside(self._agree, repeated, answer)
         start = self.rank * rows
         noise, passed, noisy_margin, scale = answer[-4:].unbind()
         return Decision(
@@ -299,9 +304,13 @@ class Together(Processes):
         with self.watched():
             distributed.all_gather(list(whole.unbind()), mine)
 
-    def _agree(self, ids: Tensor, answer: Tensor) -> None:
-        """Send the decision of the first process to all, unless a record is in two of them."""
-        _refuse_shared(ids)
+    def _agree(self, repeated: Tensor, answer: Tensor) -> None:
+        """Send the decision of the first process to all, unless a record is in two of them.
+
+        On a GPU the error comes in the next step, for which the device need not be waited for: a
+        record that is in two processes counts in one of them, as the decision has masked the other.
+        """
+        self._shared(repeated.any())
         with self.watched():
             distributed.broadcast(answer, 0)
 
@@ -356,14 +365,12 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
     return inner
 
 
-def _refuse_shared(ids: Tensor) -> None:
-    """Raise an error if two processes hold the same record, which would double its sensitivity."""
-    if bool(((ids[1:] == ids[:-1]) & (ids[1:] >= 0)).any()):
-        raise ValueError(
-            "Expected every record in one process alone, got a record id in two places of a batch: "
-            "it would count twice. Draw with PoissonSampler(..., processes=...), the same key in "
-            "every process."
-        )
+def _shared() -> ValueError:
+    return ValueError(
+        "Expected every record in one process alone, got a record id in two places of a batch: "
+        "it would count twice. Draw with PoissonSampler(..., processes=...), the same key in "
+        "every process."
+    )
 
 
 def _portable(error: Exception) -> Exception:

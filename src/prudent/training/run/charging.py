@@ -1,5 +1,6 @@
 """Charging a run to the budget of its data, kept in a ledger that other releases share."""
 
+import hashlib
 import secrets
 import warnings
 from collections.abc import Mapping
@@ -7,11 +8,13 @@ from typing import Any
 
 import attrs
 import dp_accounting as dp
+import torch
+from torch import Tensor
 
 from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
-from prudent.budget.charging import LedgerLike, charge_calibrated, check_ledger
-from prudent.receipts.making import receipt_of
+from prudent.budget import LedgerLike, charge_calibrated, check_ledger
+from prudent.receipts.making import ReceiptFile, receipt_of
 from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
 from prudent.training.aggregation import ProposeTestRelease
@@ -97,15 +100,16 @@ class RunCharge:
                 stacklevel=2,
             )
 
-    def model_card(self, model: object, protected: str, **facts: Any) -> ModelCard:
-        """The card of the trained model, for the whole plan.
-
-        Args:
-            model: The model, of which the name of its class is shown.
-            protected: What the plan counts: every "record", or every "person".
-            **facts: More of it; see `ModelCard`.
-        """
+    @property
+    def _price(self) -> dict[str, Any]:
+        """What the whole plan costs."""
         plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        price = {"event": plan.event, "epsilon": plan.epsilon(delta), "delta": delta}
+        return price | {"relation": plan.relation}
+
+    def model_card(self, model: object, **facts: Any) -> ModelCard:
+        """The card of the trained model, for the whole plan; for more facts see `ModelCard`."""
+        plan = self.plan
         released = (
             ["in which steps the test passed"]
             if isinstance(plan.aggregation, ProposeTestRelease)
@@ -126,39 +130,51 @@ class RunCharge:
             released.append("what was released before the first step")
         return ModelCard(
             name=type(model).__name__,
-            event=plan.event,
-            epsilon=plan.epsilon(delta),
-            delta=delta,
-            relation=plan.relation,
-            protected=protected,
+            **self._price,
+            protected=self.protected,
             steps=plan.steps,
             released=released,
             **facts,
         )
 
     def receipt(self, kind: str, released: Mapping[str, Any], **facts: Any) -> Receipt:
-        """The receipt of the run, for the whole plan.
-
-        Args:
-            kind: "training" or "federated".
-            released: What was released.
-            **facts: More of it; see `receipt_of`.
-        """
-        plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
+        """The receipt of a run of "training" or a "federated" one; for facts see `receipt_of`."""
+        plan = self.plan
         only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
         charge = only if only is not None and only.event == plan.event else None
         return receipt_of(
             kind,
             asked={"plan": plan, "run": self.name},
-            event=plan.event,
-            epsilon=plan.epsilon(delta),
-            delta=delta,
-            relation=plan.relation,
+            **self._price,
             released=released,
             ledger=self.ledger,
             charge=charge,
             **({"unit": self.protected} | facts),
         )
+
+    def write_receipt(
+        self, file: ReceiptFile, kind: str, state: Mapping[str, Any], **facts: Any
+    ) -> None:
+        """Write the receipt of a run that has ended: of the parameters of the model, and facts."""
+        predictable = facts.pop("predictable")
+
+        def make() -> Receipt:
+            ReceiptFile.at(file)  # it may have become another file meanwhile
+            released = {"parameters": digest_of_parameters(state), **facts}
+            return self.receipt(kind, released, predictable=predictable)
+
+        file.write(make)
+
+
+def digest_of_parameters(state: Mapping[str, Any]) -> str:
+    """SHA-256 of the parameters of a model: names, types, shapes and bytes, sorted by name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if isinstance(value, Tensor):
+            plain = value.detach().cpu().contiguous()
+            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
+            digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 USUAL_DELTA = 1e-6

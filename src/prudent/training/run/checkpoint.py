@@ -116,12 +116,7 @@ def _digest(file: IO[bytes], end: int) -> bytes:
 def record_paid(folder: Path, plan: Plan, steps: int, *, renewals: int = 0, run: str = "") -> None:
     """Record that the first `steps` steps are paid for, before they are taken.
 
-    Args:
-        folder: The folder of the run.
-        plan: Its plan.
-        steps: The number of steps.
-        renewals: How often the run has drawn a new key.
-        run: The name of the run, where a folder may hold several.
+    A folder may hold several runs, each with its name.
     """
     content = {
         "format": PAID_FORMAT,

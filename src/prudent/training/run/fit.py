@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from prudent import _validate
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.records.people import Unit
 from prudent.records.reader import Collate
@@ -171,15 +171,15 @@ def fit(
     with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
     key, lost = run.continuity.key, run.continuity.lost
-    ended_before = not history and run.processes.first(reporting.is_told)
+    file = reporting.receipt_file
+    ended_before = not history and run.processes.first(lambda: file is None or file.path.exists())
     if _is_covered(corrupt) and not ended_before:
-        if reporting.places_receipt:
+        if file is not None:
             state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
-            facts = {"pass_rate": run.pass_rate, "lost": lost}
-            write = partial(reporting.write_receipt, charge, state, facts)
-            run.processes.first(partial(write, predictable=key.predictable))
+            facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": key.predictable}
+            run.processes.first(partial(charge.write_receipt, file, "training", state, **facts))
         if reporting.out is not None:
-            card = charge.model_card(model, run.protected, predictable=key.predictable)
+            card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))
     best = opened.best.step if opened.best is not None and reporting.keep_best else None
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected, best)

@@ -12,11 +12,11 @@ from torch.utils.data import Dataset
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent.records import PUBLIC, generators_kept
 from prudent.records.containers import count_of, digest, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import People, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader
-from prudent.records.seeds import PUBLIC, generators_kept
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.results import Values
@@ -77,18 +77,9 @@ class HeldOutRecords:
     ) -> Self | None:
         """The held-out records of a plan; None if it releases nothing of any.
 
-        Args:
-            plan: The plan.
-            data: The records, as `fit` takes those for training.
-            loss: Maps outputs and targets to one loss per record; needed for the metric "loss".
-            unit: Who they belong to.
-            trained: The people whose records are trained on.
-            collate_fn: As for `fit`.
-            example: As for `fit`.
-            batch: See the attribute.
-            autocast: See the attribute.
-            reader: Makes the reader of items, given some that show their form.
-            split: See the attribute.
+        The arguments are those of `fit` for training records; `trained` are the people whose
+        records are trained on, and `reader` makes the reader of items, given some that show their
+        form.
         """
         settings = check_held_out(plan, data)
         if settings is None:

@@ -11,11 +11,11 @@ on what was released, and the ε of the steps taken is only that of a run whose 
 before.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Container
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import attrs
@@ -76,12 +76,13 @@ class Metrics:
         return {n: v for n, v in found if isinstance(v, int | float) and n != "step"}
 
 
-class Recorder:
+class Recorder(contextlib.ExitStack):
     """Shows progress and writes metrics; when resuming, drops entries after the checkpoint."""
 
     def __init__(
         self, folder: Path | None, start: int, steps: int, *, progress: bool, tensorboard: bool
     ) -> None:
+        super().__init__()
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:
             self._keep_until(self._path, start)
@@ -94,24 +95,11 @@ class Recorder:
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
-        self._reported = _progress.part("steps", steps - start)
         self._writer = _summary_writer(folder) if tensorboard else None
-
-    def __enter__(self) -> "Recorder":
-        self._progress.start()
-        self._reported.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._reported.__exit__(kind, error, trace)
-        self._progress.stop()
         if self._writer is not None:
-            self._writer.close()
+            self.enter_context(contextlib.closing(self._writer))
+        self.enter_context(self._progress)
+        self.enter_context(_progress.part("steps", steps - start))
 
     def advance(self) -> None:
         """Advance the progress bar by one step."""

@@ -19,15 +19,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent.records import PUBLIC, Seeds
 from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import People, PeopleReader, TensorReader, Unit
 from prudent.records.reader import Collate, RecordReader, checked
-from prudent.records.seeds import PUBLIC, Seeds
 from prudent.training.chunk import Chunk
 from prudent.training.parallel.processes import Processes
 from prudent.training.run.execution import Execution
-from prudent.training.sampling import Batch, PoissonSampler
+from prudent.training.sampling import Draw, PoissonSampler, unchanged
 
 
 class ReadRequest(NamedTuple):
@@ -76,7 +76,7 @@ class ItemLoader:
         self, sampler: PoissonSampler, steps: range, *, recompute: bool
     ) -> Generator[list[Chunk], None, None]:
         """The chunks of each step; with `recompute` they stay on the host until they are read."""
-        drawn: deque[Batch] = deque()
+        drawn: deque[Draw] = deque()
         parts = self._parts(_requests(sampler, steps, drawn))
         for part in parts:
             batch = drawn.popleft()
@@ -109,7 +109,7 @@ class ItemLoader:
             _ReadBatches(self.reader),  # type: ignore[arg-type]
             batch_size=None,  # an element is a whole physical batch
             sampler=requests,
-            collate_fn=_unchanged,  # type: ignore[arg-type]
+            collate_fn=unchanged,
             num_workers=self.workers,
             prefetch_factor=self.prefetch if self.workers else None,
             pin_memory=self.device.type == "cuda",
@@ -122,17 +122,13 @@ class ItemLoader:
             return map(checked, iter(loader))
 
 
-def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Batch]) -> Iterator[ReadRequest]:
-    """What to read for each step, noting the batch of the step in `drawn`."""
+def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Draw]) -> Iterator[ReadRequest]:
+    """What to read for each step, noting the draw of the step in `drawn`."""
     for step in steps:
-        batch, seeds = sampler.batch(step), sampler.reading_seeds(step)
-        drawn.append(batch)
-        for ids, valid in zip(batch.ids.tolist(), batch.valid.tolist(), strict=True):
-            yield ReadRequest(ids, valid, seeds)
-
-
-def _unchanged(part: ReadBatch | None) -> ReadBatch | None:
-    return part
+        draw = sampler.draw(step)
+        drawn.append(draw)
+        for ids, valid in zip(draw.ids.tolist(), draw.valid.tolist(), strict=True):
+            yield ReadRequest(ids, valid, draw.seeds)
 
 
 Gather = Callable[[Tensor], tuple[Any, Any]]

@@ -1,6 +1,5 @@
 """What a run evaluates, shows and writes."""
 
-import hashlib
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent._torch_private import pytree
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
-from prudent.receipts.receipt import Receipt
 from prudent.training.gradients.engine import run_on
-from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import modes_kept
 from prudent.training.run.metrics import Metrics
 
@@ -112,76 +109,25 @@ class Reporting:
         return sys.stderr.isatty() if self.progress is None else self.progress
 
     @property
-    def _receipt(self) -> ReceiptTarget | None:
-        in_folder = None if self.out is None else self.out / "receipt.json"
-        return in_folder if self.receipt is None else self.receipt
-
-    @property
-    def places_receipt(self) -> bool:
-        """Whether a receipt is written."""
-        return self._receipt is not None
-
-    def is_told(self) -> bool:
-        """Whether the receipt of a run is there, if it has one: it ended before."""
-        place = self._receipt
-        path = place.path if isinstance(place, ReceiptFile) else place
-        return path is None or Path(path).exists()
-
-    def write_receipt(
-        self,
-        charge: RunCharge,
-        state: Mapping[str, Any],
-        facts: Mapping[str, Any],
-        *,
-        predictable: bool,
-    ) -> None:
-        """Write the receipt of a run that has ended.
-
-        Args:
-            charge: What was paid.
-            state: The parameters of the released model.
-            facts: Other public facts that were released.
-            predictable: Whether the noise was seeded.
-        """
-        place = self._receipt
-        assert place is not None
-        place = place if isinstance(place, ReceiptFile) else ReceiptFile(place)
-
-        def make() -> Receipt:
-            ReceiptFile.at(place)  # it may have become another file meanwhile
-            released = {"parameters": digest_of_parameters(state), **facts}
-            return charge.receipt("training", released, predictable=predictable)
-
-        place.write(make)
+    def receipt_file(self) -> ReceiptFile | None:
+        """Where the receipt goes, if there is one."""
+        place = self.receipt
+        if place is None and self.out is not None:
+            place = self.out / "receipt.json"
+        return place if place is None or isinstance(place, ReceiptFile) else ReceiptFile(place)
 
 
-def digest_of_parameters(state: Mapping[str, Any]) -> str:
-    """SHA-256 of the parameters of a model: names, types, shapes and bytes, sorted by name."""
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        if isinstance(value, Tensor):
-            plain = value.detach().cpu().contiguous()
-            digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
-            digest.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def accuracy(features: Any, labels: Tensor, batch: int = 1000) -> "Accuracy":
+@attrs.frozen(eq=False)
+class accuracy:  # noqa: N801 - used as a function
     """An evaluation function for `fit`: the fraction of correct labels on public data.
 
-    Args:
+    Attributes:
         features: A tensor or a tree of tensors, with records along the first dimension, passed to
             the model as in training. The model returns scores of classes, or an object with them as
             `logits`.
         labels: Class indices.
         batch: Number of records per forward pass.
     """
-    return Accuracy(features, labels, batch)
-
-
-@attrs.frozen(eq=False)
-class Accuracy:
-    """The evaluation function that `accuracy` returns."""
 
     features: Any
     labels: Tensor

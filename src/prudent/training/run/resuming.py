@@ -64,11 +64,9 @@ class Identity:
         return attrs.asdict(self)
 
     def unproved(self, saved: dict[str, str], *, same_key: bool) -> list[str]:
-        """The parts that are not proved to be what they were, in words.
+        """The parts that are not proved to be those of a checkpoint, in words.
 
-        Args:
-            saved: The identity in a checkpoint, as `plain` returned it.
-            same_key: Whether the key of the checkpoint is the last that the run has drawn.
+        `same_key` tells whether its key is the last that the run has drawn.
         """
         parts = [] if same_key else ["the key, of which a later checkpoint has a new one"]
         return parts + [
@@ -133,14 +131,10 @@ class Continuity:
     ) -> int:
         """The number of steps after which to go on: `taken` if lost steps may be repeated.
 
-        Args:
-            taken: Steps that are in the checkpoint.
-            paid: What was paid for, so that it may have been taken.
-            unproved: The parts of the run that are not proved to be what they were, given whether
-                the key of the checkpoint is the last that the run has drawn.
-            processes: The processes of the run, which go on alike.
-            plan: The plan. A new key has new parts that take turns, so it begins with a new cycle:
-                with those of the old one a record takes part no more often than is paid for.
+        `unproved` lists the parts of the run that are not proved to be what they were, given
+        whether the key of the checkpoint is the last that the run has drawn. A new key has new
+        parts that take turns, so it begins with a new cycle: with those of the old one a record
+        takes part no more often than is paid for.
         """
         if paid is None or paid.steps <= taken:
             return taken
@@ -207,10 +201,7 @@ class PaidSteps:
     def pay(self, taken: int, renewals: int, stop: int | None = None) -> None:
         """Record that steps after the first `taken` are paid for, before one of them is taken.
 
-        Args:
-            taken: Steps taken.
-            renewals: How often the run has drawn a new key.
-            stop: The step of the next checkpoint, beyond which nothing need be paid yet.
+        Beyond `stop`, the step of the next checkpoint, nothing need be paid yet.
         """
         if taken >= self.steps and self.folders:
             portion = -(-self.plan.steps // PORTIONS)

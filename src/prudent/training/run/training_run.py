@@ -65,7 +65,9 @@ class TrainingRun:
     identity: Callable[[], Identity]
     # The held-out records, if the plan releases something of them.
     held_out: HeldOutRecords | None = None
-    _coming: "_Coming | None" = attrs.field(default=None, init=False)
+    # Batches that are being read ahead, and the step of the next one.
+    _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
+    _next: int = attrs.field(default=0, init=False)
 
     @classmethod
     def prepare(
@@ -203,17 +205,17 @@ class TrainingRun:
         """The batch of a step; items that were read ahead are used."""
         if self.records.loader is None:
             return self.sampler.batch(number)
-        if self._coming is None or self._coming.step != number:
+        if self._coming is None or self._next != number:
             self.close()
             ahead, again = range(number, self.plan.steps), self.step.engine.recompute
-            batches = self.records.loader.batches(self.sampler, ahead, recompute=again)
-            self._coming = _Coming(batches, number)
+            self._coming = self.records.loader.batches(self.sampler, ahead, recompute=again)
+        self._next = number + 1
         return next(self._coming)
 
     def close(self) -> None:
         """Stop the processes that read items ahead."""
         if self._coming is not None:
-            self._coming.batches.close()
+            self._coming.close()
             self._coming = None
 
     @contextmanager
@@ -313,12 +315,7 @@ class TrainingRun:
         }
 
     def restore(self, state: dict[str, Any], paid: Paid | None) -> int:
-        """Restore a saved state and return the step to go on from.
-
-        Args:
-            state: The saved state.
-            paid: What was paid for, so that it may have been taken.
-        """
+        """Restore a state after what was paid for; returns the number of steps to go on from."""
         restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
@@ -351,10 +348,8 @@ class TrainingRun:
     def check_own(self, state: dict[str, Any], *, may_be_longer: bool) -> None:
         """Raise an error unless the state is of this plan and these records.
 
-        Args:
-            state: The saved state.
-            may_be_longer: Whether the plan may have more steps than at the start of the run. Who
-                decides this has seen the model; the filter of a ledger allows for that.
+        The plan may have more steps than at the start if `may_be_longer`. Who decides this has seen
+        the model; the filter of a ledger allows for that.
         """
         started, plan = state["steps"], self.plan
         if plan.held_out is not None and started % plan.held_out.every:
@@ -394,21 +389,6 @@ class TrainingRun:
             return cast(Tensor, kept[rank]).cpu()
         key = self.continuity.key
         return key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
-
-
-@attrs.define
-class _Coming:
-    """Batches that are being read ahead."""
-
-    batches: Generator[list[Chunk], None, None]  # the batches
-    step: int  # the step of the next one
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> list[Chunk]:
-        self.step += 1
-        return next(self.batches)
 
 
 def _check_parts(plan: Any, model: Any, loss: Any, corrupt: Any, execution: Any) -> None:

@@ -136,10 +136,8 @@ class Counters:
             looks=looks,
         )
         self.read_step, self.read_passes = step, passes
-        self.drawn.zero_()
-        self.losses.zero_()
-        self.watched.zero_()
-        self.looks.zero_()
+        for since_reading in (self.drawn, self.losses, self.watched, self.looks):
+            since_reading.zero_()
         return averages
 
     def restore(self, step: int, passes: Tensor) -> None:

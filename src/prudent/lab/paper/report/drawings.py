@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
 from prudent.lab.paper import plots
@@ -217,9 +216,7 @@ def _panel(
     """A function that draws one panel; bands show one standard deviation over seeds."""
 
     def draw() -> Canvas:
-        canvas = Canvas(figsize=(3.4, 2.5), layout="constrained")
-        FigureCanvasAgg(canvas)
-        axes = canvas.subplots()
+        canvas, axes = plots.single_axes(3.4, 2.5)
         for line in lines:
             _draw_line(axes, line)
         if crosses:

@@ -6,11 +6,11 @@ import attrs
 import ibis.expr.types as ir
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import limb_bits
+from prudent.release.columns.dialects import computed_once, limb_bits
 from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
 from prudent.release.columns.scales import Scale
 from prudent.release.columns.table_columns import TableColumn, joined, one_row, only
-from prudent.release.columns.together.asking import Given, joint, keys_of, whole
+from prudent.release.columns.together.asking import Given, keys_of, whole
 from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 
 
@@ -83,19 +83,19 @@ class PairColumn(TableColumn):
         )
 
 
-@joint
-def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Expr:
+def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Table:
     """The sums of two columns, clipped and moved to lattices, of their squares and products."""
 
     def lattice(which: str) -> dict[str, Given]:
         return {name.removesuffix(which): given[name] for name in given if name.endswith(which)}
 
     one, two = lattice("_one"), lattice("_two")
-    rows = rows.select(
+    steps = rows.select(
         *keys_of(rows),
         one=steps_of(rows.value, **one) - whole(one["first"]),
         two=steps_of(rows.other, **two) - whole(two["first"]),
     )
+    rows = computed_once(steps)
     bits = limb_bits(rows, factors=2)
     first = limbs_of(rows.one, wide, bits)
     second = limbs_of(rows.two, high, bits)

@@ -5,6 +5,7 @@ import ibis.expr.types as ir
 import numpy as np
 
 from prudent.release.columns.table_columns import TableColumn
+from prudent.release.columns.together.asking import keys_of
 
 
 class SetColumn(TableColumn):
@@ -20,11 +21,13 @@ class SetColumn(TableColumn):
         return matched(found["holder"], found["kind"], self.contribution.records)
 
 
-def numbered(rows: ir.Table) -> ir.Expr:
+def numbered(rows: ir.Table) -> ir.Table:
     """The units and values of all pairs, as numbers."""
+    keys = keys_of(rows)
     return rows.select(
-        holder=ibis.dense_rank().over(ibis.window(order_by=rows.unit)),
-        kind=ibis.dense_rank().over(ibis.window(order_by=rows.value)),
+        *keys,
+        holder=ibis.dense_rank().over(ibis.window(group_by=keys, order_by=rows.unit)),
+        kind=ibis.dense_rank().over(ibis.window(group_by=keys, order_by=rows.value)),
     )
 
 

@@ -37,7 +37,8 @@ NUMBERS = "value", "other"
 PLACE = "place"
 """The column that says, in a query for several columns, which of them a row belongs to."""
 
-Question = Callable[..., ir.Expr]
+Question = Callable[..., ir.Table]
+"""Makes a query of rows, grouped by their `keys_of`, and of numbers, which may be columns."""
 
 Reader = Callable[..., dict[str, npt.NDArray[Any]]]
 """What is counted of rows: takes their values, those of `other` if there is such a column, and
@@ -106,7 +107,8 @@ class Asked:
     Attributes:
         column: The column.
         question: Makes a query of a table and of what is given by name.
-        given: Floating numbers may be others for each column; of integers the largest counts.
+        given: Floating numbers may be others for each column; of integers the largest counts, and
+            all else is the same for all.
         reader: Answers it from the rows themselves; its answer is called as that of the question.
     """
 
@@ -120,6 +122,11 @@ class Asked:
         """Whether the rows are handed over, and the question is not put to the engine."""
         return self.reader is not None and backend_name(self.column.share.whole) == "duckdb"
 
+    @property
+    def _same(self) -> dict[str, Any]:
+        """What is given, but for numbers that may be others."""
+        return {n: None if isinstance(g, int | float) else g for n, g in self.given.items()}
+
     def like(self, other: "Asked") -> bool:
         """Whether one query can answer both."""
         own, others = self.column.share, other.column.share
@@ -128,15 +135,8 @@ class Asked:
         return (
             self.question is other.question
             and own.second == others.second
-            and self.given.keys() == other.given.keys()
-            and getattr(self.question, "joint", False)
+            and self._same == other._same
         )
-
-
-def joint(question: Question) -> Question:
-    """Declare that a question groups by `keys_of` its rows, and takes columns for numbers."""
-    question.joint = True  # type: ignore[attr-defined]
-    return question
 
 
 def values_table(columns: Mapping[str, Sequence[ir.Value]]) -> ir.Table:
@@ -226,10 +226,7 @@ def _answers(asked: Sequence[Asked]) -> list[Any]:
     whole = share.whole if share.kept is None else withheld(share.kept)
     if asked[0].reads:
         return withheld(_read, asked, whole)
-    expression = query(asked, whole)
-    found = withheld(fetched, expression)
-    if isinstance(expression, ir.Scalar):
-        return [next(iter(found.values()))[0]]
+    found = withheld(fetched, query(asked, whole))
     if len(asked) == 1:
         return [found]
     places = found.pop(PLACE)

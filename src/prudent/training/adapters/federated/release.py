@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent.training.aggregation import Decision, Fallback, ProposeTestRelease
+from prudent.training.aggregation import Decision
 from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, given_or_random
 from prudent.training.noise import HostNoise
@@ -153,21 +153,15 @@ class RoundRelease:
         outcome = RoundOutcome(bool(decision.passed), int(trimmed), float(decision.noise))
         return released, outcome
 
-    def _skips(self, decision: Decision) -> bool:
-        aggregation = self.plan.aggregation
-        skips = (
-            isinstance(aggregation, ProposeTestRelease) and aggregation.fallback is Fallback.SKIP
-        )
-        return skips and not decision.passed
-
     def _noisy_mean(self, updates: Sequence[Tensor], decision: Decision) -> Tensor:
-        """Sum the updates in double precision, one at a time to save memory, and add noise."""
+        """Sum the updates in double precision, one at a time to save memory, and add noise.
+
+        A round that is skipped has weights and noise of zero.
+        """
         total = torch.zeros(self.dimension, dtype=torch.float64)
         for update, weight in zip(updates, decision.weights, strict=True):
             if weight > 0:  # NaN updates also have weight 0, and NaN times 0 is NaN
                 total.add_(update.double(), alpha=float(weight))
-        if self._skips(decision):
-            return torch.zeros_like(total)
         factor = noise_factor(self.dimension, 1, torch.float64)
         self._noise.add_(total, decision.noise * factor, self.state)
         return total / self.expected_clients * decision.scale

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from logging import INFO
 from typing import Any, NamedTuple
 
@@ -13,15 +12,13 @@ from torch import Tensor
 
 from prudent import _extras, _validate
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
-from prudent.receipts.receipt import Receipt
 from prudent.records.form import Form, Leaf
 from prudent.training.adapters.federated.release import RoundRelease
 from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.reporting import digest_of_parameters
 
 with _extras.needed("prudent.training.adapters.federated.PrivateStrategy"):
     from flwr.app import (
@@ -229,13 +226,10 @@ class PrivateStrategy(Uncopied, Strategy):
     def write_receipt(self) -> None:
         """Write the receipt of the rounds released so far, at the price of all of the plan."""
         if self._receipt is not None and self._layout is not None:
-            self._receipt.write(partial(self._receipt_of, self._layout))
-
-    def _receipt_of(self, layout: Layout) -> Receipt:
-        arrays = layout.unflatten(self._model)
-        parameters = {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
-        released = {"parameters": digest_of_parameters(parameters), "rounds": self.taken}
-        return self._charge.receipt("federated", released, predictable=self._key.predictable)
+            arrays = self._layout.unflatten(self._model)
+            state = {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
+            facts = {"rounds": self.taken, "predictable": self._key.predictable}
+            self._charge.write_receipt(self._receipt, "federated", state, **facts)
 
     def summary(self) -> None:
         """Log the plan and whether its noise is predictable."""

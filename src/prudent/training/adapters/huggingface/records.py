@@ -3,65 +3,31 @@
 A collator that sees several records pads them to the longest. Then one long record changes the
 rows of all others, and with them, through positions or rounding, their gradients; no clipping
 bounds that. So the collator is called with one record at a time, and every row has the public
-shapes of an example.
+shapes of an example, or the shortest of a few public lengths that holds its tokens.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from prudent._validate import ArgumentError
 from prudent.records.people import People, PeopleReader, Unit
 from prudent.records.reader import Collate, RecordReader
-from prudent.records.seeds import Seeds
-from prudent.training.sampling import PoissonSampler
+from prudent.training.sampling import Draw
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
+_MASK = "attention_mask"
 
 _EXAMPLES = 16
 """Number of public records that are looked at before training."""
 
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
-
-
-@attrs.frozen(eq=False)
-class LogicalDraw:
-    """What is drawn for one step. Secret."""
-
-    number: int  # the step, counted from 0
-    ids: Tensor  # ids of records, or of people, shape (chunks, physical batch)
-    valid: Tensor  # False for padding; same shape
-    seeds: Seeds  # seeds of the random numbers that are drawn while a record is read
-
-
-class LogicalDraws(Sampler[Any]):
-    """The batch sampler of a loader: the draws of one epoch.
-
-    Args:
-        sampler: Draws the batches.
-        steps: Steps per epoch.
-        taken: Returns the number of steps taken so far. An epoch that is resumed starts from its
-            beginning; the loader skips what has been taken.
-    """
-
-    def __init__(self, sampler: PoissonSampler, steps: int, taken: Callable[[], int]) -> None:
-        self._sampler, self._steps, self._taken = sampler, steps, taken
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __iter__(self) -> Iterator[LogicalDraw]:
-        first = self._taken() // self._steps * self._steps
-        for number in range(first, first + self._steps):
-            batch = self._sampler.batch(number)
-            seeds = self._sampler.reading_seeds(number)
-            yield LogicalDraw(number, batch.ids.cpu(), batch.valid.cpu(), seeds)
 
 
 @attrs.frozen(eq=False)
@@ -98,6 +64,8 @@ class LogicalRecords(Dataset[Any]):
         collate: Maps a list of one record to its tensors.
         examples: The tensors of public records, of which the first has the form of all.
         whole: Keep all padding, so that every part has the same number of rows.
+        lengths: Public numbers of tokens, ascending. Each record, or person, gets the smallest that
+            holds all of its tokens, and is in a part of such: a function of the record alone.
         unit: Who the records belong to; None: every record is drawn alone.
         people: The people of the data set, if there is a unit.
     """
@@ -109,20 +77,29 @@ class LogicalRecords(Dataset[Any]):
         examples: Row,
         *,
         whole: bool = False,
+        lengths: Sequence[int] = (),
         unit: Unit | None = None,
         people: People | None = None,
     ) -> None:
         self._count, self._whole = len(data) if people is None else len(people), whole
+        self._lengths = lengths
         like = {name: value[0] for name, value in examples.items()}
         first = range(len(data)) if people is None else people.first()
         items = data if unit is None else unit.items(data)
         reader = RecordReader(items, collate, first, like=like, cut=True)
         self._reader = reader if people is None else PeopleReader(reader, people)
+        if len(lengths) > 1 and _MASK not in examples:
+            raise ArgumentError(
+                "max_length",
+                f"one number for records without {_MASK!r}",
+                got=lengths,
+                why="it says how long a record is",
+            )
 
     def __len__(self) -> int:
         return self._count
 
-    def __getitems__(self, draw: LogicalDraw) -> LogicalBatch | None:
+    def __getitems__(self, draw: Draw) -> LogicalBatch | None:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
         ids, valid = draw.ids, draw.valid
         rows: Any
@@ -134,6 +111,9 @@ class LogicalRecords(Dataset[Any]):
             self._part(each, ids[place], int(valid[place].sum()))
             for place, each in enumerate(rows[i : i + size] for i in range(0, len(rows), size))
         ]
+        if len(self._lengths) > 1:
+            stand_in = dict(self._reader.batch([None]))
+            parts = [piece for part in parts for piece in divided(part, self._lengths, stand_in)]
         return LogicalBatch(draw.number, parts)
 
     def _part(self, rows: Any, ids: Tensor, drawn: int) -> PhysicalBatch:
@@ -142,6 +122,47 @@ class LogicalRecords(Dataset[Any]):
             rows, ids = rows[:kept], ids[:kept]
         known = torch.tensor([row is not None for row in rows])
         return PhysicalBatch(dict(self._reader.batch(rows)), known, ids, self._reader.shares(rows))
+
+
+def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[PhysicalBatch]:
+    """The records of a part by the shortest length that holds them, longer ones in later parts.
+
+    Numbers of rows are powers of two, so that few shapes recur.
+
+    Args:
+        part: Records of the greatest length.
+        lengths: Public numbers of tokens, ascending.
+        stand_in: Rows in place of a record, of the greatest length.
+    """
+    mask, greatest = part.inputs[_MASK] != 0, lengths[-1]
+    slots = len(mask) // len(part.ids)
+    ends = (mask * torch.arange(1, greatest + 1)).amax(1).view(-1, slots).amax(1)
+    places = torch.bucketize(ends, torch.tensor(lengths))
+    pieces = []
+    for place, length in enumerate(lengths):
+        chosen = (part.valid & (places == place)).nonzero().flatten()
+        if not (len(chosen) or (place == 0 and not part.valid.any())):
+            continue
+        count = max(_ROWS, 1 << (len(chosen) - 1).bit_length()) if len(chosen) else _ROWS
+        count = max(len(chosen), min(count, len(part.ids)))
+        more = count - len(chosen)
+        rows = (chosen[:, None] * slots + torch.arange(slots)).flatten()
+        inputs = {
+            name: _cut(torch.cat([value[rows], *[stand_in[name]] * more]), greatest, length)
+            for name, value in part.inputs.items()
+        }
+        shares = part.shares
+        if shares is not None:
+            shares = torch.cat([shares[rows], shares.new_zeros(more * slots)])
+        ids = torch.cat([part.ids[chosen], part.ids.new_zeros(more)])
+        pieces.append(PhysicalBatch(inputs, torch.arange(count) < len(chosen), ids, shares))
+    return pieces
+
+
+def _cut(values: Tensor, greatest: int, length: int) -> Tensor:
+    """Values with every axis of the greatest number of tokens cut to a length."""
+    inner = (slice(length) if size == greatest else slice(None) for size in values.shape[1:])
+    return values[(slice(None), *inner)]
 
 
 def public_records(example: Any, evaluated: Any) -> list[Any]:
@@ -162,13 +183,7 @@ def public_records(example: Any, evaluated: Any) -> list[Any]:
 
 
 def examples_of(records: Sequence[Any], collate: Collate, length: int | None = None) -> Row:
-    """The tensors of some public records, after checking that they agree in shape.
-
-    Args:
-        records: Public records.
-        collate: Maps a list of one record to its tensors.
-        length: The public number of tokens to which records are cut.
-    """
+    """The tensors of some public records, cut to a public length, after checking their shapes."""
     rows: list[Row] = []
     for record in records:
         row = collate([record])
@@ -194,11 +209,15 @@ def examples_of(records: Sequence[Any], collate: Collate, length: int | None = N
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
-def padded(collator: Collate, length: int | None) -> Collate:
-    """The collator, set to pad every record to a public number of tokens."""
-    if length is None:
+def padded(collator: Collate, length: int | None, *, several: bool = False) -> Collate:
+    """The collator, set to pad every record to a public number of tokens.
+
+    With several lengths, records that come padded to the greatest will do.
+    """
+    can_pad = hasattr(collator, "pad_to_multiple_of")
+    if length is None or (several and not can_pad):
         return collator
-    if not hasattr(collator, "pad_to_multiple_of"):
+    if not can_pad:
         raise ArgumentError(
             "max_length",
             "None with a collator that has no setting pad_to_multiple_of",

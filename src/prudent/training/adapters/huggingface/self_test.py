@@ -127,10 +127,8 @@ class Positions:
     def check(self, model: nn.Module, *, last: bool = True) -> bool:
         """Whether every trained parameter has moved; raises an error if a frozen one has.
 
-        Args:
-            model: The model after some updates.
-            last: Also raise an error if a trained parameter has not moved. The very first update
-                can be too small to change any number of it.
+        At last also if a trained one has not: the very first update can be too small to change any
+        number.
         """
         moved = self.moved(model)
         trained = {name for name, p in model.named_parameters() if p.requires_grad}

@@ -170,11 +170,6 @@ def check_given(
         )
 
 
-def logical_batch(args: Any) -> int:
-    """The expected number of records of a step: physical batch times accumulation."""
-    return int(args.per_device_train_batch_size * args.gradient_accumulation_steps)
-
-
 def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -> float:
     """δ, if there is one and either a plan or an ε; raises an error otherwise."""
     if (plan is None) == (epsilon is None):
@@ -189,6 +184,12 @@ def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -
     return _validate.between(0, 1, ends="()", delta=delta)
 
 
+def lengths(given: Any) -> tuple[int, ...]:
+    """The public numbers of tokens that `max_length` names, ascending; none if it is None."""
+    several = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    return tuple(sorted({_validate.count(1, max_length=length) for length in several}))
+
+
 def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
     """The given plan, or one made of the settings with the noise that ε needs."""
     if plan is not None:
@@ -198,15 +199,11 @@ def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
                 "max_steps", f"unset or plan.steps, {plan.steps}", got=args.max_steps
             )
         return plan
-    rate = min(1.0, logical_batch(args) / records)
+    # The expected number of records of a step: physical batch times accumulation.
+    batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    rate = min(1.0, batch / records)
     epochs = math.ceil(round(args.num_train_epochs / rate, 9))
-    clip = _clip(args) if wanted.aggregation is None else math.inf
-    return wanted.plan(rate, args.max_steps if args.max_steps > 0 else epochs, clip)
-
-
-def _clip(args: Any) -> float:
-    """The bound on the norm of each record's gradient."""
-    if not args.max_grad_norm:
+    if wanted.aggregation is None and not args.max_grad_norm:
         raise ArgumentError(
             "max_grad_norm",
             "> 0",
@@ -214,7 +211,8 @@ def _clip(args: Any) -> float:
             why="it bounds the gradient of each record",
             hint="Or pass an aggregation with a clip of its own.",
         )
-    return float(args.max_grad_norm)
+    steps = args.max_steps if args.max_steps > 0 else epochs
+    return wanted.plan(rate, steps, float(args.max_grad_norm or 0.0))
 
 
 def adapted(args: Any, plan: Plan) -> Any:

@@ -4,7 +4,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
 from prudent._validate import ArgumentError
-from prudent.budget.charging import LedgerLike
+from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
-from prudent.receipts.receipt import Receipt
-from prudent.records.containers import digest
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, without
 from prudent.records.reader import RecordReader, checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
     LogicalBatch,
-    LogicalDraws,
     LogicalRecords,
     PhysicalBatch,
     Row,
@@ -52,9 +49,8 @@ from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import save_checkpoint
 from prudent.training.run.held_out import HeldOutRecords, check_held_out
-from prudent.training.run.reporting import digest_of_parameters
 from prudent.training.run.resuming import Continuity, Identity, PaidSteps
-from prudent.training.sampling import PoissonSampler
+from prudent.training.sampling import Draws, PoissonSampler, unchanged
 from prudent.training.step import Step
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
@@ -112,7 +108,8 @@ class PrivateTrainer(Uncopied, Trainer):
         records_per_person: As for `prudent.fit`.
         per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
-            the collator pads to the longest record.
+            the collator pads to the longest record. Or several, such as (64, 128, 256): a record
+            is padded to the smallest that holds it, which takes less time for short ones.
         example: A public record, in the form of the training records, from which all shapes are
             taken. None: the first record of `eval_dataset`, which must be public in any case.
         key: The key of sampling and noise; a new one from the operating system unless given.
@@ -156,7 +153,7 @@ class PrivateTrainer(Uncopied, Trainer):
         unit: Any = None,
         records_per_person: int | None = None,
         per_unit: str | None = None,
-        max_length: int | None = None,
+        max_length: int | Sequence[int] | None = None,
         example: Mapping[str, Any] | None = None,
         key: Key | None = None,
         recompute: bool | None = None,
@@ -186,7 +183,7 @@ class PrivateTrainer(Uncopied, Trainer):
         if recompute is None:
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
-        self._max_length, self._given_example = max_length, example
+        self._lengths, self._given_example = settings.lengths(max_length), example
         protected = "record" if self._unit is None else self._unit.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
@@ -230,6 +227,7 @@ class PrivateTrainer(Uncopied, Trainer):
         """A loader of Poisson batches."""
         collate, examples = self._reading()
         steps = settings.steps_per_epoch(self.plan)
+        # An epoch that is resumed starts from its beginning; the loader skips what was taken.
         # A batch that is meant to be computed at once has room for most draws.
         sampler = PoissonSampler(
             self._count,
@@ -247,11 +245,12 @@ class PrivateTrainer(Uncopied, Trainer):
                 collate,
                 examples,
                 whole=whole,
+                lengths=self._lengths,
                 unit=self._unit,
                 people=self._people,
             ),
-            batch_sampler=LogicalDraws(sampler, steps, lambda: int(self.state.global_step)),
-            collate_fn=_as_it_is,
+            batch_sampler=Draws(sampler, steps, lambda _: self.state.global_step // steps * steps),
+            collate_fn=unchanged,
             num_workers=workers,
             persistent_workers=self.args.dataloader_persistent_workers and workers > 0,
             prefetch_factor=self.args.dataloader_prefetch_factor,
@@ -259,11 +258,12 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _reading(self) -> tuple[Any, Row]:
         """The collator of one record, and the tensors of public ones."""
-        collator = padded(self.data_collator, self._max_length)
+        greatest = self._lengths[-1] if self._lengths else None
+        collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
         records = [without(record, self._column) for record in public]
-        return collate, examples_of(records, collate, self._max_length)
+        return collate, examples_of(records, collate, greatest)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
@@ -304,6 +304,7 @@ class PrivateTrainer(Uncopied, Trainer):
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
             )
+        self._held_out = self._held_out_records()
         self._identity = self._own_identity()
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
@@ -358,6 +359,10 @@ class PrivateTrainer(Uncopied, Trainer):
         return super()._prepare_inputs(without(inputs, self._column))
 
     @property
+    def _autocast(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.args.bf16 else None
+
+    @property
     def _column(self) -> str | None:
         return None if self._unit is None else self._unit.column
 
@@ -389,11 +394,10 @@ class PrivateTrainer(Uncopied, Trainer):
     def _begin(self) -> None:
         """Test the model on public records, and make the private step."""
         check_optimizer(self.model, self.optimizer)
-        autocast = torch.bfloat16 if self.args.bf16 else None
         engine = BookKeeping(
-            self.model, self._loss, recompute=bool(self._recompute), autocast=autocast
+            self.model, self._loss, recompute=bool(self._recompute), autocast=self._autocast
         )
-        collate, examples = self._reading()
+        _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
         check_reach(reach(engine, *self._split(row)))
         engine.slots = None if self._people is None else self._people.slots
@@ -406,7 +410,6 @@ class PrivateTrainer(Uncopied, Trainer):
             key=self._continuity.key,
             compile=self._compile,
         )
-        self._held_out = self._held_out_records(collate, examples, autocast)
         if self._held_out is not None:
             self._held_out.rehearse(step)
         self._charge.pay()
@@ -422,9 +425,10 @@ class PrivateTrainer(Uncopied, Trainer):
 
     # ---- held-out records --------------------------------------------------------------------
 
-    def _held_out_records(
-        self, collate: Any, examples: Row, autocast: torch.dtype | None
-    ) -> HeldOutRecords | None:
+    def _held_out_records(self) -> HeldOutRecords | None:
+        if self.plan.held_out is None:
+            return None
+        collate, examples = self._reading()
         like = {name: value[0] for name, value in examples.items()}
         data, unit = self._held_out_set, self._unit
 
@@ -441,7 +445,7 @@ class PrivateTrainer(Uncopied, Trainer):
             unit=None if unit is None else unit.of_held_out(data, self._held_out_unit),
             trained=self._people,
             batch=self.args.per_device_eval_batch_size,
-            autocast=autocast,
+            autocast=self._autocast,
             reader=lambda items, first: RecordReader(items, collate, first, like=like, cut=True),
             split=split,
         )
@@ -529,18 +533,14 @@ class PrivateTrainer(Uncopied, Trainer):
         folder.mkdir(parents=True, exist_ok=True)
         self._charge.model_card(
             self.model,
-            "record" if self._unit is None else "person",
             predictable=self._continuity.key.predictable,
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
-        ReceiptFile(folder / "receipt.json").write(self._receipt)
-
-    def _receipt(self) -> Receipt:
         parameters = {} if self.model is None else self.model.state_dict()
-        released = {"parameters": digest_of_parameters(parameters)}
         predictable = self._continuity.key.predictable
-        return self._charge.receipt("training", released, predictable=predictable)
+        file = ReceiptFile(folder / "receipt.json")
+        self._charge.write_receipt(file, "training", parameters, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
@@ -572,23 +572,16 @@ class PrivateTrainer(Uncopied, Trainer):
         found = records_fingerprint(self.train_dataset)  # may read every record
         return found if self._people is None else self._people.fingerprint(found)
 
-    @functools.cached_property
-    def _held_out_fingerprint(self) -> str:
-        data, unit = self._held_out_set, self._unit
-        if data is None or unit is None:
-            return "" if data is None else records_fingerprint(data)
-        people = unit.of_held_out(data, self._held_out_unit).people(data, len(data))
-        return records_fingerprint(data) + digest(people.apart_from(self._people)).hex()
-
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
+        held_out = "" if self._held_out is None else self._held_out.data()
         return identity_of(
             self.model,
             self.args,
-            records=self._records_fingerprint + self._held_out_fingerprint,
+            records=self._records_fingerprint + held_out,
             loss=(self.compute_loss_func, self.label_smoother),
-            reading=(self.data_collator, self._max_length, self._given_example),
+            reading=(self.data_collator, self._lengths, self._given_example),
             optimizer=(self.optimizer_cls_and_kwargs, optimizer),
             execution=(self._recompute, self._compile, self._accumulates),
         )
@@ -665,7 +658,3 @@ class _Follow(TrainerCallback):
         """Complete a checkpoint by the key and the state of the private step."""
         if not args.save_only_model:
             self._trainer._save_secrets(Path(args.output_dir) / f"checkpoint-{state.global_step}")
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch

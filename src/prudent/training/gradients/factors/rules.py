@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import attrs
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -22,7 +23,7 @@ from prudent._torch_private import (
     retrieve_current_functorch_interpreter,
     unwrap_batched,
 )
-from prudent.training.gradients.factors.contributions import as_it_is
+from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is
 from prudent.training.gradients.factors.convolution import Convolution, NativeConvolution
 from prudent.training.gradients.factors.kernels import Geometry
 from prudent.training.gradients.factors.layers import (
@@ -172,6 +173,59 @@ def _convolution(
         return result.view(*values.shape[:2], *result.shape[1:])
 
     return on_records(convolve, input)
+
+
+def _upscaling(
+    tape: Tape,
+    record: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Any:
+    """A transposed convolution whose patches do not overlap: a linear layer at each position."""
+    axes, shape = weight.ndim - 2, weight.shape
+    apart = _per_axis(stride, axes) == list(shape[2:]) and set(_per_axis(dilation, axes)) == {1}
+    whole = not any((*_per_axis(padding, axes), *_per_axis(output_padding, axes)))
+    if input is not record or input.ndim != weight.ndim or not (apart and whole and groups == 1):
+        return NotImplemented
+    outputs, kernel = shape[1], shape[2:]
+    matrix = weight.detach().flatten(1)
+
+    def weighted(of: Any) -> Any:
+        """A contribution to the matrix as one to the weight."""
+        return attrs.evolve(of, form=lambda m: of.form(m).unflatten(-1, (outputs, *kernel)))
+
+    def shifted(of: Any) -> Dense:
+        """A contribution to each number of a patch as one to the bias."""
+        return Dense(of.per_example().unflatten(-1, (outputs, -1)).sum(-1))
+
+    uses = _through(weighted, tape.use(weight)), _through(shifted, tape.use(bias))
+
+    def upscale(records: int, values: Tensor) -> Tensor:
+        size = values.shape[3:]
+        flat = values.movedim(2, -1).reshape(-1, values.shape[2])
+        shifts = None if bias is None else bias.detach().repeat_interleave(kernel.numel())
+        converted = flat.detach().to(autocast_type(flat))
+        settings = records, *uses, True, matrix.shape[1]
+        result = call(Linear, tape.anchor, flat, converted, matrix.T, shifts, *settings)
+        patches = result.view(*values.shape[:2], *size, outputs, *kernel)
+        # Each position beside the place in its patch, and the channels last.
+        order = [place for axis in range(axes) for place in (2 + axis, 3 + axes + axis)]
+        image = patches.permute(0, 1, *order, 2 + axes)
+        sizes = [a * b for a, b in zip(size, kernel, strict=True)]
+        return image.reshape(*values.shape[:2], *sizes, outputs).movedim(-1, 2)
+
+    return on_records(upscale, input)
+
+
+def _through(change: Callable[[Any], Any], use: Use | None) -> Use | None:
+    """A use that is given changed contributions."""
+    return None if use is None else lambda contribution: use(change(contribution))
 
 
 def _multiplies_patches(images: Tensor) -> bool:
@@ -366,6 +420,9 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.conv1d: _convolution,
     torch.conv2d: _convolution,
     torch.conv3d: _convolution,
+    torch.conv_transpose1d: _upscaling,
+    torch.conv_transpose2d: _upscaling,
+    torch.conv_transpose3d: _upscaling,
     functional.embedding: _embedding,
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,

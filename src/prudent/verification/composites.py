@@ -1,10 +1,16 @@
-"""The best of a random number of candidates, in ball arithmetic.
+"""People with several records, and the best of many candidates, in ball arithmetic.
 
-Let h be the profile of a candidate, K the number of candidates, f(u) = E u^K, and T(u) the largest
-e^-t (u - h(t)). If Ψ(x) = c₀ + Σ λₖ (xₖ - x)₊ is at least f'(u) - f'(T(u)) x for all u in [0, 1]
-and x >= 0, the profile of the selection at ε >= 0 is at most c₀ + Σ λₖ xₖ h(ε - log xₖ): a proof is
-in `prudent.accounting.losses.repeated_selection`. Here Ψ joins, by chords, upper bounds of the
-lines at a few x, for u in many small intervals; what is rounded is rounded away from the claim.
+**Groups.** Of Poisson-sampled Gaussian noise each of k records is in the sample with probability q,
+so the noise N(0, 1) is moved by j/σ with a binomial probability. The ratio of the two densities
+rises along the line, so the best event is a half-line; both sides of a narrow bracket of its end
+bound the profile from above.
+
+**Selections.** Let h be the profile of a candidate, K the number of candidates, f(u) = E u^K, and
+T(u) the largest e^-t (u - h(t)). If Ψ(x) = c₀ + Σ λₖ (xₖ - x)₊ is at least f'(u) - f'(T(u)) x for
+all u in [0, 1] and x >= 0, the profile of the selection at ε >= 0 is at most c₀ + Σ λₖ xₖ h(ε - log
+xₖ): a proof is in `prudent.accounting.losses.repeated_selection`. Here Ψ joins, by chords, upper
+bounds of the lines at a few x, for u in many small intervals; what is rounded is rounded away from
+the claim.
 """
 
 import math
@@ -17,7 +23,7 @@ import numpy as np
 from flint import arb
 
 from prudent.verification.laws import upper
-from prudent.verification.pairs import UnknownEventError, finite, number, positive
+from prudent.verification.pairs import UnknownEventError, finite, least, number, positive
 
 SELECTIONS = ("RepeatAndSelectDpEvent", "BinomialSelectionDpEvent")
 """The kinds of events that release the best of many candidates."""
@@ -29,7 +35,78 @@ _MOST = 10**4  # candidates
 _ROUNDING = 1e-11  # relative, above the errors of sums and of powers up to the number of candidates
 _REACH = 60.0
 
+_STEPS = 90  # bisections
+_FAR = 1e6  # beyond it, no ball of a tail is above zero
+
 _Array = np.ndarray[tuple[int], np.dtype[np.float64]]
+_Law = list[tuple[arb, arb]]
+
+
+def sampled_group(sigma: arb, rate: arb, relation: Mapping[str, Any]) -> Callable[..., arb]:
+    """The profile for all records of a person, removed, added or replaced."""
+    records = int(relation["records"])
+    weights = [
+        math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)
+    ]
+    present = [(weight, arb(j) / sigma) for j, weight in enumerate(weights)]
+    absent = [(arb(1), arb(0))]
+    if relation["adjacency"] == "replace-one":
+        absent = [(weight, -arb(j) / sigma) for j, weight in enumerate(weights)]
+
+    def profile(epsilon: arb, *, adding: bool) -> arb:
+        # Mirrored, the swapped pair has its largest losses on the right as well.
+        first, second = (_mirrored(absent), _mirrored(present)) if adding else (present, absent)
+        low, high = _bracket(first, second, epsilon)
+        found = _above(first, low) - epsilon.exp() * _above(second, high)
+        return found.nonnegative_part().max(least(epsilon))
+
+    return profile
+
+
+def _mirrored(law: _Law) -> _Law:
+    return [(weight, -mean) for weight, mean in law]
+
+
+def _above(law: _Law, at: float) -> arb:
+    total = arb(0)
+    for weight, mean in law:
+        total += weight * ((at - mean) / arb(2).sqrt()).erfc() / 2
+    return total
+
+
+def _log_density(law: _Law, at: float) -> arb:
+    total = arb(0)
+    for weight, mean in law:
+        total += weight * (-((at - mean) ** 2) / 2).exp()
+    return total.log()
+
+
+def _bracket(first: _Law, second: _Law, epsilon: arb) -> tuple[float, float]:
+    """Two points: the log-ratio of the densities is below ε at the first, above it at the second.
+
+    Each sign is that of a ball, so it is certain. Where none is, an end of the line serves.
+    """
+
+    def excess(at: float) -> arb:
+        return _log_density(first, at) - _log_density(second, at) - epsilon
+
+    reach = 60.0 + max(abs(float(mean)) for _, mean in (*first, *second))
+    low, high = -_FAR, _FAR
+    if excess(-reach) > 0:
+        return low, -reach
+    if excess(reach) < 0:
+        return reach, high
+    low, high = -reach, reach
+    for _ in range(_STEPS):
+        middle = low + (high - low) * 0.4871  # not one half: at zero signs are often uncertain
+        sign = excess(middle)
+        if sign < 0:
+            low = middle
+        elif sign > 0:
+            high = middle
+        else:
+            break
+    return low, high
 
 
 @attrs.frozen

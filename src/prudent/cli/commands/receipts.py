@@ -1,0 +1,191 @@
+"""`prudent keys`, `verify` and `report`: signing, checking and reporting what was released."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from prudent._validate import ArgumentError
+from prudent.cli import options
+from prudent.cli.display import echo, echo_json, neutral, note
+
+UNUSABLE = 2
+_KINDS = ".html", ".md", ".json"
+
+keys = typer.Typer(no_args_is_help=True, help="Make and show the keys that sign receipts.")
+
+
+@keys.command()
+def make(
+    name: str = typer.Argument("default", metavar="NAME", help="Of the new key."),
+    as_json: options.Json = False,
+) -> None:
+    """Make an Ed25519 key. Its secret part stays on this machine, readable by you alone.
+
+    [b]Example[/b]
+
+    $ prudent keys make research
+    """
+    from prudent.receipts import keys as kept
+
+    public = kept.make(name)
+    if as_json:
+        echo_json({"name": name, "public": public})
+        return
+    echo(public)
+    note(f"The secret part is in {kept.folder() / name}.key: whoever has it signs as you.")
+
+
+@keys.command()
+def show(as_json: options.Json = False) -> None:
+    """Show the public part of every key, to hand to those who check receipts.
+
+    [b]Example[/b]
+
+    $ prudent keys show
+    """
+    from prudent.receipts import keys as kept
+
+    if as_json:
+        echo_json({"keys": kept.public_keys()})
+        return
+    for name, public in kept.public_keys().items():
+        echo(f"{public}  {name}")
+
+
+def verify(
+    receipt: Path = typer.Argument(metavar="RECEIPT", help="What --receipt wrote."),
+    signer: str | None = options.value(
+        "PUBKEY", "Whose signature it must have: a public key.", default=None
+    ),
+    head: str | None = options.value(
+        "HASH", "The digest of the ledger, from its keeper.", default=None
+    ),
+    checklist: Path | None = options.value(
+        "FILE",
+        "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
+        default=None,
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
+
+    The price is proved again by ball arithmetic, in code that shares nothing with the accountant.
+    It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, with 2 if the
+    file is none, or a claim that matters could not be checked, and with 3 if the check itself
+    failed.
+
+    [b]Example[/b]
+
+    $ prudent verify answer.json --signer 3f0a…
+    """
+    from prudent import _files
+    from prudent._formats import DamagedFileError, NewerFormatError
+    from prudent.cli.errors import Fault, UncheckedError, tell
+    from prudent.verification.checks import verify as check
+
+    try:
+        found = check(receipt, signer=signer, head=head)
+    except (DamagedFileError, NewerFormatError) as error:
+        tell(Fault(str(error), status=UNUSABLE))
+        raise typer.Exit(UNUSABLE) from None
+    except (ValueError, ImportError, OSError):  # of an option, of what is not installed, of a file
+        raise
+    except Exception as error:
+        text = "Could not check the receipt, by a bug of this program: nothing is said about it."
+        raise UncheckedError(text) from error
+    if as_json:
+        echo_json(found.plain())
+    else:
+        for line in found.lines():
+            echo(neutral(line))
+    if checklist is not None:
+        from prudent.receipts.pages import checklist as filled
+
+        with _files.replacing(checklist) as file:
+            file.write(filled(found.receipt, found.summary))
+    if found.status:
+        raise typer.Exit(found.status)
+
+
+def report(
+    location: list[str] = typer.Argument(
+        metavar="LEDGER…",
+        help="A ledger, as for `prudent budget`; or receipts, files that end in .json.",
+    ),
+    out: Path | None = options.value(
+        "FILE",
+        "Where to write it; its ending says how: .html, .md or .json. By default "
+        "Markdown is printed.",
+        default=None,
+    ),
+    dataset: options.Dataset = "default",
+    digest: str | None = options.value(
+        "HASH",
+        "A digest that an earlier report gave: with it, also missing last rows are noticed.",
+        default=None,
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Report on a budget: what was asked, by whom, at which price, and what is left.
+
+    One page to hand to a data-protection officer. It says what is protected, why numbers differ
+    from those that were typed, what an attacker could learn, and whether the ledger is intact.
+
+    [b]Example[/b]
+
+    $ prudent report budget.db --out report.html
+
+    $ prudent report median.json regression.json --out report.md
+    """
+    from prudent.budget.ledger import Ledger
+    from prudent.budget.report import BudgetReport
+
+    if out is not None and out.suffix not in _KINDS:
+        raise ArgumentError("out", f"a file that ends in {', '.join(_KINDS)}", got=str(out))
+    if all(place.endswith(".json") for place in location):
+        _on_receipts(location, out, as_json=as_json)
+        return
+    if len(location) > 1:
+        raise ArgumentError("location", "one ledger, or receipts", got=" ".join(location))
+    with Ledger.open(location[0], dataset=dataset) as ledger:
+        found = BudgetReport.of(ledger, digest)
+    _hand_over(found.plain(), found.markdown, found.html, out, as_json=as_json)
+
+
+def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
+    """Report on receipts, each of which is checked."""
+    from prudent.receipts import pages
+    from prudent.verification.checks import verify
+
+    verdicts = {place: verify(place) for place in places}
+    plain = {place: each.receipt.plain() | each.plain() for place, each in verdicts.items()}
+    found = {place: (each.receipt, each.summary) for place, each in verdicts.items()}
+    markdown = functools.partial(pages.officers_page, found)
+    html = functools.partial(pages.officers_html, found)
+    _hand_over(plain, markdown, html, out, as_json=as_json)
+
+
+def _hand_over(
+    plain: Any,
+    markdown: Callable[[], str],
+    html: Callable[[], str],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write a report in the form that the ending of a file names, and print it or say where."""
+    from prudent import _files
+
+    if out is not None:
+        forms = {".html": html, ".md": markdown}
+        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        with _files.replacing(out) as file:
+            file.write(forms[out.suffix]() if out.suffix in forms else text)
+    if as_json:
+        echo_json(plain)
+    else:
+        echo(markdown() if out is None else f"Wrote {out}.")
