@@ -550,6 +550,17 @@ def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
         assert part.ids.tolist() == list(range(rows))
 
 
+def test_records_without_labels_are_told_apart_from_a_bug(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    bare = [
+        {name: row[name] for name in ("input_ids", "attention_mask")}
+        for row in map(Sentences().__getitem__, range(RECORDS))
+    ]
+    with pytest.raises(ValueError, match=r"Expected a loss .* Give every record its `labels`"):
+        trainer(bert(), arguments(), train_dataset=bare, eval_dataset=bare[:8]).train()
+
+
 def test_the_length_of_a_record_is_its_own() -> None:
     """Of several public ones the smallest that holds it, whatever the others are."""
     draw = torch.Generator().manual_seed(0)
