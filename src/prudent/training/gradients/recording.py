@@ -353,7 +353,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _place(tensor: Tensor, base: str) -> _Place:
-    return _Place(base, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return _Place(base, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
 
 def _share(one: Tensor, other: Tensor) -> bool:
