@@ -70,8 +70,8 @@ class Doubt:
                 raise self._error()
             return
         copy = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(wrong, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
         self._copy = copy, event
 
 

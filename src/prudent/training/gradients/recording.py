@@ -89,10 +89,20 @@ class _Exchanges:
 
 
 _EXCHANGES: ContextVar[_Exchanges | None] = ContextVar("exchanges", default=None)
+Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
+SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
 
 
 def exchanged(function: Callable[..., None], *tensors: Tensor) -> None:
-    """Call a function that talks to other processes and overwrites tensors, also in programs."""
+    """Call a function that waits for others, now and whenever the step is repeated.
+
+    It reads and overwrites the given tensors and returns nothing. A CUDA graph is divided here, and
+    the function is called between its parts.
+    """
+    split = SPLIT.get()
+    if split is not None:
+        split(function, tensors)
+        return
     mode, exchanges = current_dispatch_mode(), _EXCHANGES.get()
     with without_dispatch_modes() if isinstance(mode, Recording) else nullcontext():
         if exchanges is None:
