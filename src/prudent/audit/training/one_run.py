@@ -194,9 +194,7 @@ def right_guesses(odds: FloatArray, coins: BoolArray, guesses: int) -> int:
 
 def _odds(plan: Plan, along: FloatArray) -> FloatArray:
     """The log-odds of each canary, given what its lane shows."""
-    blank = np.zeros(along.shape)
-    seen = Releases(along, blank > 0, blank, blank)
-    return Likelihood(plan, dirac(plan.aggregation)).score(seen)
+    return Likelihood(plan, dirac(plan.aggregation)).score(Releases.of_sums(along))
 
 
 def p_value(
