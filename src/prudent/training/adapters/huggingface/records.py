@@ -224,7 +224,7 @@ def padded(collator: Collate, length: int | None, *, several: bool = False) -> C
             got=length,
             hint="Let the collator itself pad to a fixed length.",
         )
-    fixed = copy.copy(collator)
+    fixed: Any = copy.copy(collator)
     fixed.pad_to_multiple_of = length
     if hasattr(fixed, "padding"):
         fixed.padding = True
