@@ -8,6 +8,7 @@ import datetime
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ import pyarrow.parquet
 from prudent import release
 from prudent.release import statistics
 from prudent.release.columns import queries, table_columns
+from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.kinds import pairs
-from prudent.release.columns.opening import open_column
+from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.columns.table_rows import Asked, open_rows
 from prudent.release.columns.together import asking
+from prudent.release.columns.together.turns import together
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
@@ -232,6 +235,40 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
         first_squares=sum(a * a for a in first),
         second_squares=sum(b * b for b in second),
     )
+
+
+def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
+    monkeypatch.setattr(asking, "_BATCH", 7)
+    monkeypatch.setattr(asking, "BLOCK", 2)
+    first, second = ADVERSARIAL, ADVERSARIAL[::-1]
+    group = np.arange(len(first)) % 3
+    table = pa.table({"x": first, "y": second, "c": group})
+    columns: Any = open_groups(table, "x", by="c", groups=[2, 0, 5, 1], other="y")
+    lattice, points = Lattice(-30, -(2**52), 2**52), Lattice(-1, -40, 60)
+
+    def sums(each: Any) -> list[int]:
+        return [each.clipped_sum(-9.0, 1e9, lattice), each.clipped_squares(-9.0, 1e9, lattice)]
+
+    found = dict(
+        zip(columns, together([partial(sums, each) for each in columns.values()]), strict=True)
+    )
+    both = together([partial(each.sums, points, lattice) for each in columns.values()])
+    for (name, column), pair in zip(columns.items(), both, strict=True):
+        own = (group == name) & ~(np.isnan(first) | np.isnan(second))
+        array, other = ArrayColumn(first[own]), ArrayColumn(second[own])
+        assert found[name] == sums(array)
+        for ours, theirs in ((column, array), (column.second, other)):
+            for one, two in (
+                (ours.half_octaves(), theirs.half_octaves()),
+                (ours.frequencies(points, 2**62), theirs.frequencies(points, 2**62)),
+                (ours.frequencies(lattice, 2), theirs.frequencies(lattice, 2)),
+            ):
+                assert [each.tolist() for each in one] == [each.tolist() for each in two]
+        steps = [int(step) - points.low for step in points.steps(first[own])]
+        others = [int(step) - lattice.low for step in lattice.steps(second[own])]
+        assert (pair.first, pair.second) == (sum(steps), sum(others))
+        assert pair.product == sum(a * b for a, b in zip(steps, others, strict=True))
 
 
 def test_no_statistics_of_a_file_let_a_missing_number_in(tmp_path: Any) -> None:

@@ -138,6 +138,23 @@ def test_postgres_uses_an_index_on_the_column(
     assert ("Seq Scan" in after, "Index" in after) == (False, True)
 
 
+def test_postgres_takes_few_groups_for_few(
+    make_table: Callable[[int], str], postgres_url: str
+) -> None:
+    """Of as many as rows it would let one process count what several can."""
+    psycopg = pytest.importorskip("psycopg")
+    table = make_table(20_000)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"VACUUM ANALYZE {table}")
+    where: Any = {"connect": postgres_url, "table": table, "column": "x", "epsilon": 1.0}
+    questions = explain(statistics.mean, **where)
+    assert len(questions) == 3
+    for question in questions:
+        rows = re.findall(r"Aggregate .*rows=(\d+)", question.plan)
+        assert rows
+        assert all(int(each) < ROWS / 10 for each in rows), question.plan
+
+
 MEMORY = """
 import sys
 from prudent.release.statistics import median, trimmed_mean

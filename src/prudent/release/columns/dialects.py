@@ -239,11 +239,7 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     return found
 
 
-BATCH = 2**14
-"""Rows that are handed over at a time: with what is made of them they fit a processor's cache."""
-
-
-def handed_over(rows: ir.Table, size: int = BATCH) -> Iterable[Any]:
+def handed_over(rows: ir.Table, size: int = 2**15) -> Iterable[Any]:
     """The rows of a query in Arrow batches, as the engine hands them over: few are in memory."""
     backend = rows.get_backend()
     if rows.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over

@@ -29,7 +29,7 @@ import functools
 import math
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -50,6 +50,9 @@ from prudent.release.lattice import (
 )
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
+
+Sizes: TypeAlias = tuple[IntArray, IntArray]
+"""Half-octaves that hold records, and how many each holds. Private."""
 
 POINTS = 2**10
 """Points into which an interval is divided to find a narrower one."""
@@ -207,6 +210,8 @@ class PrivateInterval:
         points: The number of points that the interval is divided into.
         steepest: The largest s of the second step: the less, the fewer records lie outside.
         halvings: How often the interval may be halved in the second step.
+        farther: How many times as far an interval that begins at zero reaches in the second step:
+            the first one misses a few records of a heavy tail.
     """
 
     scale: Scale
@@ -216,6 +221,7 @@ class PrivateInterval:
     points: int = POINTS
     steepest: float = _MOST_STEEP
     halvings: int = _HALVINGS
+    farther: float = 1.0
 
     @classmethod
     def of(
@@ -245,20 +251,32 @@ class PrivateInterval:
         return [self.wide.event, self.size.event, self.narrow.event]
 
     def release(
-        self, column: Column, noise: Noise, records: int | None = None
+        self, column: Column, noise: Noise, sizes: Sizes | None = None, records: int | None = None
     ) -> tuple[float, float]:
-        """Release the interval, and the number of records unless it was released already."""
-        ends = self.widest(column, noise)
+        """Release the interval.
+
+        Args:
+            column: The records.
+            noise: Source of randomness.
+            sizes: Their half-octaves, if they were read already.
+            records: Their number, if it was released already.
+        """
+        ends = self.widest(column, noise, sizes)
+        if 0.0 in ends:
+            ends = ends[0] * self.farther, ends[1] * self.farther
         return self.within(self.read(column, ends), ends, noise, records)
 
-    def released_count(self, column: Column | Points, noise: Noise) -> int:
-        """Release the number of records."""
-        return self.size.noisy([column.count()], self.narrow.records, noise)[0]
+    def released_count(self, counts: IntArray, noise: Noise) -> int:
+        """Release the number of records, given how many are at each place."""
+        return self.size.noisy([int(counts.sum())], self.narrow.records, noise)[0]
 
-    def widest(self, column: Column, noise: Noise) -> tuple[float, float]:
-        """Release the interval of half-octaves."""
+    def widest(
+        self, column: Column, noise: Noise, sizes: Sizes | None = None
+    ) -> tuple[float, float]:
+        """Release the interval of half-octaves; see `release`."""
         candidates = octave_candidates(self.scale)
-        first, last = self.wide.release(candidates, *column.half_octaves(), noise)
+        found = column.half_octaves() if sizes is None else sizes
+        first, last = self.wide.release(candidates, *found, noise)
         return _rounded(*_ends(first, last), self.scale)
 
     def read(self, column: Column, ends: tuple[float, float]) -> Points:
@@ -280,7 +298,7 @@ class PrivateInterval:
     ) -> tuple[float, float]:
         """Release a part of a released interval; see `release`."""
         lattice, spacing = points.lattice, points.lattice.spacing
-        known = self.released_count(points, noise) if records is None else records
+        known = self.released_count(points.counts, noise) if records is None else records
         steepness = self._steepness(known)
         candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
         first, last = self.narrow.release(

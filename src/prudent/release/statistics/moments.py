@@ -59,11 +59,10 @@ from prudent.release.sums.octaves import OctaveSums
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-MEAN_SHARES = 0.07, 0.14
-"""The same for a mean, and the fraction of the second for the number of records: with few of them
-no bounds are looked for. See `prudent.release.sums.octaves`."""
+MEAN_SHARES = 0.05, 0.16
+"""The same for a mean. With few records no bounds are looked for: see `sums.octaves`."""
 
-_MEAN_SIZE = 0.21
+_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
 _FEW = 160.0  # records times ε
 
 CLIPPED_SHARE = 0.03
@@ -292,12 +291,15 @@ class OneMoment(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
-        known = None
-        if self.degree == 1 and parts.clipping.interval is not None:
-            known = parts.clipping.interval.released_count(records, noise)
+        interval = parts.clipping.interval
+        if self.degree == 1 and interval is not None:
+            sizes = records.half_octaves()
+            known = interval.released_count(sizes[1], noise)
             if priced.preview.epsilon * known < _FEW * records.contribution.records:
                 return _mean_of_few(parts, records, noise)
-        ends = parts.clipping.ends(records, noise, known)
+            ends = interval.release(records, noise, sizes, known)
+        else:
+            ends = parts.clipping.ends(records, noise)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)
         spread = MomentSpread(moments, self.which, records.scale)
         released = Released(
@@ -355,9 +357,9 @@ class _Parts:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
         bounds = MEAN_SHARES if few else (WIDE_SHARE, NARROW_SHARE)
         wide, narrow, share, rest = shares_of(request.epsilon, *bounds, CLIPPED_SHARE)
-        size = {"size_share": _MEAN_SIZE} if few else {}
+        others = _MEAN_INTERVAL if few else {}
         return cls(
-            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **size)),
+            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **others)),
             share=AdditiveMechanism.calibrate(share),
             sums=additive(request, rest),
         )
@@ -413,7 +415,7 @@ def _mean_of_few(parts: _Parts, records: Column, noise: Noise) -> Released:
         0.0,
         parts.event,
         parts.sums.distribution.value,
-        UnknownSpread(),
+        found,
         about=f"the mean of the values from {about}",
         notes=(note,),
     )

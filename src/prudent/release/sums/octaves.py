@@ -17,6 +17,7 @@ There is no interval: the half-octaves that are kept are those whose noise was f
 
 import math
 from functools import cached_property
+from typing import Any
 
 import attrs
 import numpy as np
@@ -41,17 +42,22 @@ _EDGES = np.stack([np.minimum(_HIGH, _INNER), np.maximum(_HIGH, _INNER)])
 
 @attrs.frozen
 class FewMean:
-    """The mean of the values in a few half-octaves, which may be published.
+    """The mean of the values in a few half-octaves, which may be published; see `outcome.Spread`.
 
     Attributes:
         value: The mean.
         deviation: The standard deviation of its noise, to first order in the noise.
         ranges: The ends between which the values are that were not left out.
+        sums: The noisy sums of 1 - t and of t of each half-octave, in records.
     """
 
     value: float
     deviation: float
     ranges: tuple[tuple[float, float], ...]
+    sums: FloatArray = attrs.field(eq=False, repr=False)
+
+    def interval(self, value: Any, confidence: float) -> None:
+        """There is none."""
 
 
 @attrs.frozen(slots=False)
@@ -106,7 +112,8 @@ class OctaveSums:
             mechanism.distribution.deviation(scale) / count * math.hypot(*(edges - mean).flat)
         )
         ends = ((_EDGES[0, first + LAST_HALF], _EDGES[1, last + LAST_HALF]) for first, last in kept)
-        return FewMean(mean, deviation, tuple((float(low), float(high)) for low, high in ends))
+        ranges = tuple((float(low), float(high)) for low, high in ends)
+        return FewMean(mean, deviation, ranges, sums)
 
     def _kept(self, counts: FloatArray) -> list[tuple[int, int]]:
         """The ranges of places that are kept, ascending, from counts in units of s."""

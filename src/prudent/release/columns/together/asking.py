@@ -26,7 +26,7 @@ import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import BATCH, backend_name, double, fetched, handed_over
+from prudent.release.columns.dialects import backend_name, double, fetched, handed_over
 from prudent.release.columns.together.turns import AT_ONCE
 from prudent.release.failures import withheld
 from prudent.release.lattice import FloatArray
@@ -44,7 +44,10 @@ Reader = Callable[..., dict[str, npt.NDArray[Any]]]
 """What is counted of rows: takes their values, those of `other` if there is such a column, and
 returns whole numbers, which are added up over all batches."""
 
-_MOST_BATCHES = 32  # of so many the rows of groups are put in order at once
+_BATCH = 2**19  # rows that are handed over at a time
+BLOCK = 2**13
+"""Rows that are read at a time. Arrays of more are so large that the allocator returns them to the
+system and asks for them again, which takes longer than all that is computed of them."""
 
 Given: TypeAlias = float | ir.Value
 """A number of a question; a column of numbers, if it is asked for several columns at once."""
@@ -200,15 +203,16 @@ def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
 
     def add(columns: list[FloatArray], ends: list[int]) -> None:
         for each, place, total in zip(asked, places, totals, strict=True):
-            part = slice(ends[place - 1] if place else 0, ends[place])
-            own = [column[part] for column in columns[each.column.share.second :]]
+            own, begin = columns[each.column.share.second :], ends[place - 1] if place else 0
             assert each.reader is not None
-            for name, count in each.reader(*own).items():
-                total[name] = total.get(name, 0) + count
+            for start in range(begin, ends[place], BLOCK) or [begin]:
+                part = slice(start, min(start + BLOCK, ends[place]))
+                for name, count in each.reader(*(column[part] for column in own)).items():
+                    total[name] = total.get(name, 0) + count
 
     names = [name for name in rows.columns if name != PLACE]
     add([np.empty(0)] * len(names), [0] * len(members))
-    for batch in handed_over(rows, BATCH * min(len(members), _MOST_BATCHES)):
+    for batch in handed_over(rows, _BATCH):
         columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
         if len(members) == 1:
             add(columns, [batch.num_rows])
