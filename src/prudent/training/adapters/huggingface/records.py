@@ -229,7 +229,8 @@ def padded(collator: Collate, length: int | None, *, several: bool = False) -> C
     fixed.pad_to_multiple_of = length
     if hasattr(fixed, "padding"):
         fixed.padding = True
-    return fixed
+    made: Collate = fixed
+    return made
 
 
 def _shapes(row: Any) -> str:
