@@ -26,7 +26,7 @@ from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
-from prudent.lab.explore.page import COUNTS, quantiles, sliders
+from prudent.lab.explore import COUNTS, quantiles, sliders
 from prudent.lab.paper import bounds
 from prudent.release.suggestion import SHAPES, suggest
 

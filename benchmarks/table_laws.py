@@ -1,17 +1,19 @@
 """The median error of quantiles in a tail beside other tools, from the laws of the mechanisms.
 
-    PRUDENT_TABLES=... python -m benchmarks.table_laws [--most 60000] [--scales 8]
+    PRUDENT_TABLES=... python -m benchmarks.table_laws [--most 60000] [--scales 8] [--confidence 0]
 
 `benchmarks.table_accuracy` asks each tool a few times, and a median of eleven errors varies by a
 third. Here nothing is drawn where a law is known: ours is the law of the value, from its weights,
 and without bounds its mixture over a few private intervals. diffprivlib's is the exponential
 mechanism between neighbouring records with rate ε/2; OpenDP's is permute-and-flip among 10,001
-candidates, drawn 601 times by its formula.
+candidates, drawn 601 times by its formula. Neither of them gives an interval; with --confidence 0
+ours does not either.
 """
 
 import argparse
 from collections.abc import Callable, Iterator
 
+import attrs
 import numpy as np
 
 from benchmarks.public_tables import SOURCES, FloatArray, Source
@@ -63,13 +65,15 @@ def _least(chance: Callable[[float], float], share: float, size: float) -> float
     return high
 
 
-def our_errors(source: Source, values: FloatArray, p: float, epsilon: float, scales: int) -> Bounds:
+def our_errors(
+    source: Source, values: FloatArray, p: float, epsilon: float, scales: int, confidence: float
+) -> Bounds:
     """The median error with typed bounds, and with none."""
     column = ArrayColumn(values.astype(np.int64) if source.whole else values)
     truth = float(np.sort(values)[int(np.ceil(p * len(values))) - 1])
     typed, none = (
         Quantile(ExponentialQuantile(p, 1.0).p)
-        .price(Request.of({"epsilon": epsilon, "bounds": bounds}), column)
+        .price(Request.of({"epsilon": epsilon, "bounds": bounds, "confidence": confidence}), column)
         .mechanism
         for bounds in (source.typed, None)
     )
@@ -78,7 +82,7 @@ def our_errors(source: Source, values: FloatArray, p: float, epsilon: float, sca
     for seed in range(scales):
         ends = none.scaled.release(column, ReproducibleNoise(seed))
         measure: Measure = _measure(ends, column.scale)
-        near = ExponentialQuantile(p, none.chosen.epsilon, measure)
+        near = attrs.evolve(none.chosen, measure=measure)
         mixed += law_errors(near, column, truth, _SHARES)
     return error, float(np.median(mixed))
 
@@ -107,17 +111,19 @@ def peer_errors(
     return float(np.median(np.abs(between - truth))), float(np.median(np.abs(flipped - truth)))
 
 
-def rows(source: Source, scales: int) -> Iterator[tuple[float, float, float, float]]:
+def rows(
+    source: Source, scales: int, confidence: float
+) -> Iterator[tuple[float, float, float, float]]:
     """p, ε, and the ratios to the better peer: with typed bounds, and of none to wide ones."""
     values = source.read()
     ordered = np.sort(values)
     for p in (0.9, 0.99):
         for epsilon in EPSILONS:
-            ours = our_errors(source, values, p, epsilon, scales)
+            ours = our_errors(source, values, p, epsilon, scales, confidence)
             kinds = source.typed, wide_bounds(values)
             peers = [min(peer_errors(source, ordered, p, epsilon, each)) for each in kinds]
             ratios = [
-                our / peer if peer else float(our > 0) * np.inf or 1.0
+                our / peer if peer else (np.inf if our > 0 else 1.0)
                 for our, peer in zip(ours, peers, strict=True)
             ]
             yield p, epsilon, ratios[0], ratios[1]
@@ -128,12 +134,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--most", type=int, default=10**9, help="Columns of at most this length.")
     parser.add_argument("--scales", type=int, default=8, help="Private intervals without bounds.")
+    parser.add_argument("--confidence", type=float, default=0.95, help="Of our intervals.")
     given = parser.parse_args(arguments)
     found = []
     for source in SOURCES:
         if source.name.startswith("shape") or len(source.read()) > given.most:
             continue
-        for p, epsilon, typed, none in rows(source, given.scales):
+        for p, epsilon, typed, none in rows(source, given.scales, given.confidence):
             found.append((p, typed, none))
             shown = f"typed {typed:.2f}, none {none:.2f}"
             print(f"{source.name:28} p={p} ε={epsilon}: {shown}", flush=True)

@@ -212,7 +212,9 @@ def client(engine: str, rows: int, where: str, rounds: int, questions: list[str]
                     after = traffic.queries, traffic.rows, traffic.bytes
                     out = [now - then for now, then in zip(after, before, strict=True)]
                     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-                    if turn or not rounds:  # the first warms the process up: it calibrates and imports
+                    if (
+                        turn or not rounds
+                    ):  # the first warms the process up: it calibrates and imports
                         line = [engine, rows, name, round(seconds, 3), round(used, 3), *out, peak]
                         print(json.dumps(dict(zip(FIELDS, line, strict=True))), flush=True)
 

@@ -308,3 +308,31 @@ def test_a_folder_holds_what_a_person_can_keep_in_mind() -> None:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         name = folder.relative_to(PACKAGE).as_posix()
         assert len(modules) <= EXCEPTIONS.get(name, MOST_MODULES), name
+
+
+def defined_twice(source: str) -> list[str]:
+    """The names that a module binds more than once, of which the first would be forgotten."""
+    found: list[str] = []
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Assign(targets=targets):
+                found += [each.id for each in targets if isinstance(each, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+                found.append(name)
+            case (
+                ast.FunctionDef(name=name, decorator_list=decorators)
+                | ast.ClassDef(name=name, decorator_list=decorators)
+            ) if not any("overload" in ast.unparse(each) for each in decorators):
+                found.append(name)
+    return sorted({name for name in found if found.count(name) > 1})
+
+
+def test_no_name_of_a_module_is_bound_twice() -> None:
+    """Where two modules became one, a constant of the second once replaced that of the first."""
+    found = {
+        path.relative_to(PACKAGE).as_posix(): names
+        for path in PACKAGE.rglob("*.py")
+        if (names := defined_twice(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+    assert defined_twice("_ROWS = 512\ndef f(): ...\n_ROWS: int = 4000") == ["_ROWS"]

@@ -6,6 +6,7 @@ above it: `<!-- not run: needs a GPU -->`; it is skipped with that reason, never
 """
 
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -16,15 +17,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import typer
 
 import prudent
 from prudent import samples
+from prudent.cli import command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path
     for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 }
+
+NAMING = PAGES | {name: ROOT / name for name in ("CONTRIBUTING.md", "benchmarks/README.md")}
 
 _BLOCK = re.compile(
     r"(?:^[ \t]*<!-- not run: (?P<reason>.+?) -->[ \t]*\n(?:[ \t]*\n)*)?"
@@ -180,6 +185,38 @@ def test_what_the_text_tells_to_import_exists() -> None:
     for name, path in PAGES.items():
         for module, part in re.findall(r"`from (prudent[\w.]*) import (\w+)`", path.read_text()):
             assert package.joinpath(*module.split(".")[1:], part).is_dir(), name
+
+
+def test_files_that_are_named_exist() -> None:
+    """Those of the package by their place in it, as in `release/noise.py`."""
+    places = (ROOT, Path(prudent.__file__).parent)
+    for name, path in NAMING.items():
+        for file in re.findall(r"`([\w.-]+/[\w./-]+\.(?:py|md|v))`", path.read_text()):
+            assert any((place / file).exists() for place in places), (name, file)
+
+
+def test_commands_are_those_of_the_command_line() -> None:
+    """With flags that they have; `prudent audit CASE …` stands for several."""
+    lines = (
+        (name, line.strip().removeprefix("$ "))
+        for name, path in NAMING.items()
+        for block in re.findall(r"```\w*\n(.*?)```|`(prudent [^`]+)`", path.read_text(), re.DOTALL)
+        for line in "".join(block).replace("\\\n", " ").splitlines()
+    )
+    tried = 0
+    for name, line in lines:
+        if not line.startswith("prudent ") or "…" in line or re.search(r"\b(CASE|COMMAND)\b", line):
+            continue
+        command, words = command_line(), shlex.split(line, comments=True)[1:]
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        parameters = command.get_params(typer.Context(command))
+        taken = {flag for each in parameters for flag in (*each.opts, *each.secondary_opts)}
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert flags <= taken, (name, line)
+        assert not hasattr(command, "commands") or not words or flags, (name, line)
+        tried += 1
+    assert tried > 100
 
 
 def test_pages_stay_short() -> None:

@@ -113,6 +113,12 @@ def test_every_public_name_is_that_of_its_module() -> None:
     assert set(prudent.__all__) <= set(dir(prudent))
 
 
+@pytest.mark.parametrize("room", ["accounting", "estimators", "training"])
+def test_a_package_of_users_is_there_once_prudent_is_imported(room: str) -> None:
+    """As in `relation=prudent.accounting.ZERO_OUT`, also where nothing else imported it before."""
+    assert prudent.__getattr__(room) is importlib.import_module(f"prudent.{room}")
+
+
 def test_other_names_are_no_attributes() -> None:
     with pytest.raises(AttributeError, match="module 'prudent' has no attribute 'medain'"):
         _ = prudent.medain

@@ -1,6 +1,12 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
+from prudent import accounting as accounting
 from prudent import audit as audit
+from prudent import budget as budget
+from prudent import certify as certify
+from prudent import estimators as estimators
+from prudent import release as release
+from prudent import training as training
 from prudent import tune as tune
 from prudent._validate import ArgumentError as ArgumentError
 from prudent.accounting import DiscreteGaussianTest as DiscreteGaussianTest

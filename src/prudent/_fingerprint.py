@@ -126,8 +126,10 @@ class _Walk:
             self._instance(value)
 
     def _code(self, code: types.CodeType) -> None:
-        parts = ("code", "consts", "names", "varnames", "freevars", "flags", "argcount")
-        parts += ("kwonlyargcount", "posonlyargcount", "exceptiontable")
+        parts = (
+            *("code", "consts", "names", "varnames", "freevars", "flags", "argcount"),
+            *("kwonlyargcount", "posonlyargcount", "exceptiontable"),
+        )
         self._all("code", [getattr(code, f"co_{part}") for part in parts])
 
     def _function(self, function: types.FunctionType) -> None:

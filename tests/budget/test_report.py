@@ -61,7 +61,7 @@ def test_it_tells_who_asked_what_at_which_price_and_why_it_differs(ledger: Ledge
     assert f"ε = {first['ε spent']} instead of 0.2" in less
     assert float(first["ε spent"]) < 0.2
     for page in (found.html(), found.markdown(), json.dumps(found.plain(), ensure_ascii=False)):
-        for words in ("Ada", "Grace", "0.25", "adding or removing one record", "priced again"):
+        for words in ("Ada", "Grace", "0.25", "adding or removing one record", "of 2 charges"):
             assert words in page
         assert found.balance.digest in page
 

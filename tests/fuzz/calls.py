@@ -1476,6 +1476,10 @@ EXCLUDED: dict[str, str] = {
     "accounting.InfiniteEpsilon": _RESULT,
     "accounting.PartPrice": _RESULT,
     ".audit": "a package; its commands are targets",
+    **{
+        f".{name}": "a package; its names are targets"
+        for name in ("accounting", "budget", "certify", "estimators", "release", "training")
+    },
     ".tune": "a package; its command and its search of estimators are targets",
     "accounting.TestChoice": _RESULT,
     "estimators.PrivateEstimator": "abstract; its kinds are targets",

@@ -176,9 +176,9 @@ def price_list(event: dp.DpEvent, delta: float) -> list[PartPrice]:
     _validate.between(0, 1, delta=delta)
     every, parts = _parts(event), []
     while every:
-        rest = [part for part in every if part != every[0]]
-        parts.append((every[0], len(every) - len(rest)))
-        every = rest
+        others = [part for part in every if part != every[0]]
+        parts.append((every[0], len(every) - len(others)))
+        every = others
     total = _epsilon(parts, delta)
     prices = []
     for index, (part, count) in enumerate(parts):

@@ -32,18 +32,24 @@ _SMALLEST_EPSILON = 1e-6  # no release asks for less; rounding leaves less of a 
 State = TypeVar("State")
 
 
+def _some(epsilon: float) -> float:
+    return epsilon if epsilon >= _SMALLEST_EPSILON else 0.0
+
+
+def _useful(noise_multiplier: float) -> float:
+    return noise_multiplier if noise_multiplier <= 1 / _SMALLEST_EPSILON else math.inf
+
+
 @attrs.frozen
 class Room:
     """What would still fit."""
 
     # Largest ε of a release at `delta` that surely fits; 0 if none of a millionth does.
-    epsilon: float = attrs.field(converter=lambda left: left if left >= _SMALLEST_EPSILON else 0.0)
+    epsilon: float = attrs.field(converter=_some)
     delta: float  # the δ beside it
     # Least noise multiplier of a Gaussian release that surely fits; infinite if none of a million
     # does.
-    noise_multiplier: float = attrs.field(
-        converter=lambda least: least if least <= 1 / _SMALLEST_EPSILON else math.inf
-    )
+    noise_multiplier: float = attrs.field(converter=_useful)
 
     def __str__(self) -> str:
         choices = []

@@ -200,7 +200,7 @@ class BudgetReport:
             table = html_table(_CHANCES, self.chances(), "chances")
             parts.append(f'<div class="side">{table}{_curve(attacks.success)}</div>')
         parts.append(f"<h2>Integrity</h2><p>{text(self.integrity)}</p>")
-        return html_page(f"{_TITLE} of {self.balance.dataset}", "\n".join(parts), _STYLE)
+        return html_page(f"{_TITLE} of {self.balance.dataset}", "\n".join(parts))
 
     @property
     def _verdict(self) -> str:
@@ -309,22 +309,3 @@ def _curve(success: Callable[[Any], Any]) -> str:
         '<text x="90" y="60" class="sees-text">with the answers</text>'
         '<text x="165" y="174" class="blind-text">without</text></svg>'
     )
-
-
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
-    "color:#1a1a1a;background:#fff}h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}"
-    "table{border-collapse:collapse;font-size:.9em}td,th{padding:.3rem .6rem;text-align:left;"
-    "vertical-align:top;border-bottom:1px solid #ddd}th{border-bottom:2px solid #888}"
-    ".facts td:first-child{font-weight:600;white-space:nowrap}.facts td{overflow-wrap:anywhere}"
-    ".charges td:nth-child(n+6){white-space:nowrap}"
-    ".scroll{overflow-x:auto}.good,.bad{padding:.6rem .9rem;border-left:5px solid #2c7a4b;"
-    "background:#eef7f1}.bad{border-color:#b3261e;background:#fdeceb}"
-    ".bar{height:.8rem;background:#e4e4e4;margin:1rem 0}.bar div{height:100%;background:#2b5c9e}"
-    ".side{display:flex;flex-wrap:wrap;gap:2rem;align-items:flex-start}"
-    "svg{width:260px;font-size:11px}polyline{fill:none;stroke-width:2}.sees{stroke:#b3261e}"
-    ".blind{stroke:#666;stroke-dasharray:4 3}.sees-text{fill:#b3261e}.blind-text{fill:#555}"
-    "@media print{body{margin:0;max-width:none;font-size:11px}.scroll{overflow:visible}"
-    "tr,.side{break-inside:avoid}h2{break-after:avoid}"
-    ".bar,.bar div,.good,.bad{print-color-adjust:exact}}"
-)

@@ -76,7 +76,8 @@ def command_line(only: str | None = None) -> Any:
         context_settings={"help_option_names": _HELP},
     )
     app.callback()(_prudent)
-    for name in _names() if only is None else [only]:
+    every = dict.fromkeys([*needs.MODULES, *needs.plugins("commands")])
+    for name in every if only is None else [only]:
         module = _module(name)
         found = getattr(module, "app", None) or getattr(module, name)
         if isinstance(found, typer.Typer):
@@ -92,10 +93,6 @@ def command_line(only: str | None = None) -> Any:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # not <bool>: a switch is given without a value
     return whole
-
-
-def _names() -> list[str]:
-    return list(dict.fromkeys([*needs.MODULES, *needs.plugins("commands")]))
 
 
 def _module(name: str) -> Any:

@@ -57,7 +57,7 @@ class Request:
             "NAME", "The column to release from, or an expression of one row: 'price * quantity'."
         ),
     ] = None
-    epsilon: Annotated[float, options.number("ε of this release, at least 0.001.")]
+    epsilon: Annotated[float, options.number("ε of this release, between 0.001 and 50.")]
     delta: Annotated[
         float | None,
         options.number("δ of this release; needed for a test and for private groups only."),

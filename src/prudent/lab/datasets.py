@@ -30,7 +30,7 @@ be an additional release, which the guarantee of the training would not cover.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
@@ -47,6 +47,7 @@ from prudent.lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDa
 from prudent.records.containers import digest
 from prudent.records.people import PerUnit, Unit
 
+Array: TypeAlias = npt.NDArray[np.generic]
 _SPLIT = 0  # the seed of the public split into training and held-out records
 
 
@@ -202,22 +203,22 @@ def _load_npz(name: str) -> Dataset:
         got = ", ".join(found) or "none of them"
         raise ValueError(f"Expected {path} to hold {', '.join(spellings[0])}, got {got}.")
     features, labels, test_features, test_labels = (found[key] for key in keys)
-    for part in (labels, test_labels):
+    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
+    for _, part in (train, test):
         if not np.issubdtype(part.dtype, np.integer):
             raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
     classes = _class_count(path, found)
-    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
     for records, _ in (train, test):
         if records.dtype.kind not in "biuf":
             raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
     return _dataset(name, train, test, classes, f"From the archive {path.name}.")
 
 
-def units(name: str, key: str) -> npt.NDArray[np.generic]:
+def units(name: str, key: str) -> Array:
     """The array of an archive npz:PATH that says who each training record belongs to."""
     if not name.startswith("npz:"):
         raise ArgumentError("unit", f"None with {name}, whose records have no owners", got=key)
-    path = _validate.path(name=name.removeprefix("npz:"))
+    path = _archive(name)
     found = read_npz(path, "an .npz archive", key)
     if key not in found:
         raise ArgumentError("unit", f"the name of an array in {path}", got=key)
@@ -233,9 +234,7 @@ def split_of(count: int, held_out: float) -> tuple[Tensor, Tensor]:
     return order[few:], order[:few]
 
 
-def people_apart(
-    owners: npt.NDArray[np.generic], data: Dataset, held_out: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def people_apart(owners: Array, data: Dataset, held_out: float) -> tuple[Tensor, Tensor, Tensor]:
     """The records of those who are trained on, of those held out, and one place of each of these.
 
     It is the place of the record whose content has the least digest, a function of hers alone.
@@ -259,7 +258,7 @@ def archive_classes(name: str) -> int:
     return _class_count(path, read_npz(path, "an .npz archive", "classes"))
 
 
-def _class_count(path: Path, found: Mapping[str, npt.NDArray[np.generic]]) -> int:
+def _class_count(path: Path, found: Mapping[str, Array]) -> int:
     if (stored := found.get("classes")) is None:
         raise ValueError(
             f"Expected {path} to hold classes, how many there are, known without a look at the "
@@ -275,17 +274,10 @@ def _dataset(name: str, train: Arrays, test: Arrays, classes: int, note: str) ->
     # training record whose label is no class counts as a zero gradient.
     if not 0 <= test[1].min(initial=0) <= test[1].max(initial=0) < classes:
         raise ValueError(f"Expected every label of {name} (test) in 0 to {classes - 1}.")
-    return Dataset(
-        name=name,
-        train_features=_features(train[0]),
-        train_labels=torch.from_numpy(train[1].astype(np.int64)),
-        test_features=_features(test[0]),
-        test_labels=torch.from_numpy(test[1].astype(np.int64)),
-        classes=classes,
-        note=note,
-    )
 
+    def tensors(records: Array, labels: Array) -> tuple[Tensor, Tensor]:
+        features = torch.from_numpy(records.astype(np.float32, order="C"))
+        scaled = features.div_(255) if records.dtype == np.uint8 else features
+        return scaled, torch.from_numpy(labels.astype(np.int64))
 
-def _features(values: npt.NDArray[np.generic]) -> Tensor:
-    features = torch.from_numpy(values.astype(np.float32, order="C"))
-    return features.div_(255) if values.dtype == np.uint8 else features
+    return Dataset(name, *tensors(*train), *tensors(*test), classes, note)

@@ -4,11 +4,13 @@ Each field is declared once, with what the command line says of it: flags are de
 So this module imports no torch, which `--help` would have to wait for.
 """
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
+import prudent
 from prudent import _validate
 
 if TYPE_CHECKING:
@@ -29,28 +31,9 @@ class Method(_validate.Choice):
     SGD = "sgd"
 
 
-def _reveals(value: "Reveals | str") -> "Reveals":
-    from prudent.accounting import Reveals
-
-    return Reveals(value)
-
-
-def _fallback(value: "Fallback | str") -> "Fallback":
-    from prudent.training import Fallback
-
-    return Fallback(value)
-
-
-def _gaussian_test() -> "MarginTest":
-    from prudent.accounting import GaussianTest
-
-    return GaussianTest(4.0)
-
-
-def _pld() -> "Accountant":
-    from prudent.accounting import PldAccountant
-
-    return PldAccountant
+def _late(module: str, name: str) -> Callable[[Any], Any]:
+    """A converter to a class that is imported when it is first used, which `--help` never does."""
+    return lambda value: getattr(importlib.import_module(module), name)(value)
 
 
 def _flag(help: str, default: Any = None, shown: str | None = None, **options: Any) -> Any:
@@ -71,14 +54,18 @@ class RuleSettings:
     test: "MarginTest" = _flag(
         "The test: laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S.",
         shown="gaussian:4",
-        factory=_gaussian_test,
+        factory=lambda: prudent.GaussianTest(4.0),
     )
     failure: float = _flag("δ₀ of the test.", 1e-8, "1e-8")
     reveals: "Reveals" = _flag(
-        "margin, branch or monotone-branch.", "monotone-branch", converter=_reveals
+        "margin, branch or monotone-branch.",
+        "monotone-branch",
+        converter=_late("prudent.accounting", "Reveals"),
     )
     fallback: "Fallback" = _flag(
-        "After a failed test: sum, trimmed or skip.", "sum", converter=_fallback
+        "After a failed test: sum, trimmed or skip.",
+        "sum",
+        converter=_late("prudent.training", "Fallback"),
     )
     fallback_scale: float = _flag("Factor on the learning rate of steps whose test failed.", 1.0)
     trim: float = _flag("Initial trim fraction.", 0.25)
@@ -141,7 +128,9 @@ class PrivacySettings:
         "replace-one.",
         shown="add-remove with --public-size, else zero-out",
     )
-    accountant: "Accountant" = _flag("pld or rdp.", shown="pld", factory=_pld)
+    accountant: "Accountant" = _flag(
+        "pld or rdp.", shown="pld", factory=lambda: prudent.PldAccountant
+    )
     bands: int = _flag(
         "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
         "records take turns.",
@@ -192,41 +181,6 @@ class PrivacySettings:
                 "contradict each other. Drop noise_multiplier to have the least noise solved for, "
                 "steps to take as many as epsilon allows, or epsilon to have it computed."
             )
-
-    def plan(
-        self,
-        rule: RuleSettings,
-        watching: "WatchSettings",
-        records: int,
-        before: "dp.DpEvent | None",
-    ) -> "Plan":
-        """The plan of a rule, with the missing one of noise, steps and ε solved for."""
-        from prudent.accounting import ADD_REMOVE, ZERO_OUT
-        from prudent.training import Plan
-
-        size = records if self.public_size is None else self.public_size
-        known = ZERO_OUT if self.public_size is None else ADD_REMOVE
-        plan = Plan(
-            sampling_rate=min(1.0, self.batch / size),
-            steps=1000 if self.steps is None else self.steps,
-            expected_batch=self.batch,
-            relation=known if self.relation is None else self.relation,
-            aggregation=rule.aggregation(self.noise_multiplier or 1.0),
-            before=before,
-            bands=self.bands,
-            watch=watching.watch,
-            held_out=watching.tested,
-        )
-        if rule.method is Method.SGD or self.epsilon is None:
-            return plan
-        target: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "accountant": self.accountant,
-        }
-        if self.noise_multiplier is None:
-            return plan.calibrate(**target)
-        return plan.longest(**target)
 
 
 @attrs.frozen(kw_only=True)
@@ -280,24 +234,19 @@ class WatchSettings:
     @property
     def watch(self) -> "Watch | None":
         """The training loss as a release."""
-        from prudent.training import Watch
-
         if self.watch_every is None:
             return None
-        return Watch(
-            loss_every=self.watch_every,
-            bound=self.watch_bound,
-            noise_multiplier=self.watch_noise,
+        noise = self.watch_noise
+        return prudent.Watch(
+            loss_every=self.watch_every, bound=self.watch_bound, noise_multiplier=noise
         )
 
     @property
     def tested(self) -> "HeldOut | None":
         """The accuracy on held-out records as a release."""
-        from prudent.training import HeldOut
-
         if self.held_out is None:
             return None
-        return HeldOut(every=self.held_out_every, noise_multiplier=self.held_out_noise)
+        return prudent.HeldOut(every=self.held_out_every, noise_multiplier=self.held_out_noise)
 
 
 _PARTS = {
@@ -412,7 +361,25 @@ class Experiment:
             records: Number of training records, or of people with a unit.
             before: What is released about them before training; ε includes it.
         """
-        return self.privacy.plan(self.rule, self.watching, records, before)
+        from prudent.accounting import ADD_REMOVE, ZERO_OUT
+
+        own = self.privacy
+        known = ZERO_OUT if own.public_size is None else ADD_REMOVE
+        plan = prudent.Plan(
+            sampling_rate=min(1.0, own.batch / (own.public_size or records)),
+            steps=1000 if own.steps is None else own.steps,
+            expected_batch=own.batch,
+            relation=known if own.relation is None else own.relation,
+            aggregation=self.rule.aggregation(own.noise_multiplier or 1.0),
+            before=before,
+            bands=own.bands,
+            watch=self.watching.watch,
+            held_out=self.watching.tested,
+        )
+        if self.rule.method is Method.SGD or own.epsilon is None:
+            return plan
+        solved = plan.calibrate if own.noise_multiplier is None else plan.longest
+        return solved(epsilon=own.epsilon, delta=own.delta, accountant=own.accountant)
 
 
 def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:

@@ -133,13 +133,7 @@ def officers_html(found: Mapping[str, tuple[Receipt, str]]) -> str:
     """The same page as HTML that loads nothing."""
     title = "Privacy report on receipts"
     rows = html_table(_HEADER, _rows(found, escaped=False), "receipts")
-    return html_page(title, f"<h1>{title}</h1>{rows}<p>{html.escape(_total(found))}</p>", _STYLE)
-
-
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem}table{border-collapse:collapse}"
-    "td,th{padding:.3rem .6rem;text-align:left;border-bottom:1px solid #ddd}"
-)
+    return html_page(title, f"<h1>{title}</h1>{rows}<p>{html.escape(_total(found))}</p>")
 
 
 def _rows(
@@ -195,13 +189,32 @@ def html_table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], kind
     return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
-def html_page(title: str, body: str, style: str) -> str:
-    """A page of HTML that loads nothing; the body is escaped already."""
+def html_page(title: str, body: str) -> str:
+    """A page of HTML that loads nothing and prints well; the body is escaped already."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
-        f'</title><meta name="viewport" content="width=device-width"><style>{style}</style></head>'
+        f'</title><meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
         f"<body>\n{body}\n</body></html>\n"
     )
+
+
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+    "color:#1a1a1a;background:#fff}h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}"
+    "table{border-collapse:collapse;font-size:.9em}td,th{padding:.3rem .6rem;text-align:left;"
+    "vertical-align:top;border-bottom:1px solid #ddd}th{border-bottom:2px solid #888}"
+    ".facts td:first-child{font-weight:600;white-space:nowrap}.facts td{overflow-wrap:anywhere}"
+    ".charges td:nth-child(n+6){white-space:nowrap}"
+    ".scroll{overflow-x:auto}.good,.bad{padding:.6rem .9rem;border-left:5px solid #2c7a4b;"
+    "background:#eef7f1}.bad{border-color:#b3261e;background:#fdeceb}"
+    ".bar{height:.8rem;background:#e4e4e4;margin:1rem 0}.bar div{height:100%;background:#2b5c9e}"
+    ".side{display:flex;flex-wrap:wrap;gap:2rem;align-items:flex-start}"
+    "svg{width:260px;font-size:11px}polyline{fill:none;stroke-width:2}.sees{stroke:#b3261e}"
+    ".blind{stroke:#666;stroke-dasharray:4 3}.sees-text{fill:#b3261e}.blind-text{fill:#555}"
+    "@media print{body{margin:0;max-width:none;font-size:11px}.scroll{overflow:visible}"
+    "tr,.side{break-inside:avoid}h2{break-after:avoid}"
+    ".bar,.bar div,.good,.bad{print-color-adjust:exact}}"
+)
 
 
 @attrs.frozen(kw_only=True)

@@ -291,7 +291,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
 
 def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:
     """The parts with their table opened once: one connection, one snapshot, one copy of a frame."""
-    from prudent.release.columns.sources import open_source
+    from prudent.release.columns.joining import open_source
     from prudent.release.columns.table_rows import columns_used
 
     data = request.data

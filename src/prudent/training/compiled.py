@@ -63,8 +63,8 @@ class Compiled:
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
-        leaves, structure = pytree.tree_flatten(arguments)
-        key = repr(structure), tuple(map(kind, leaves)), self._setting()  # torch 2.6 hashes no dict
+        leaves = pytree.tree_leaves(arguments)
+        key = kind_of(arguments), self._setting()
         # On the CPU the program is compiled as one, so the layers, like the norms, must not use
         # reduced-precision products. On a GPU the products of norms and sums have settings of
         # their own.
@@ -170,6 +170,12 @@ def kind(leaf: Any) -> Any:
     return leaf
 
 
+def kind_of(tree: Any) -> Hashable:
+    """The cache key of a tree."""
+    leaves, structure = pytree.tree_flatten(tree)
+    return repr(structure), tuple(map(kind, leaves))  # torch 2.6 hashes no dict
+
+
 Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
 _SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
 
@@ -189,7 +195,7 @@ def aside(function: Callable[..., None], *tensors: Tensor) -> None:
 
 _WARM_UP, _RECORDED = 2, 3
 """Calls that run as they are before a capture, and before that of a program that repeats them."""
-_MOST = 16
+_MOST = 32
 _LOG = logging.getLogger(__name__)
 
 
@@ -214,6 +220,8 @@ class Captured:
         generators: Generators that the function draws from, besides torch's default.
         otherwise: The same function for calls that cannot be captured, as a `Recorded`; itself
             unless given.
+        shares: Whether a graph may use the memory of another, because one ends before the next
+            begins.
     """
 
     def __init__(
@@ -222,6 +230,8 @@ class Captured:
         setting: Callable[[], Hashable] = tuple,
         generators: Sequence[torch.Generator] = (),
         otherwise: Callable[..., Any] | None = None,
+        *,
+        shares: bool = True,
     ) -> None:
         self._function = function
         self._otherwise = function if otherwise is None else otherwise
@@ -229,15 +239,15 @@ class Captured:
         self._generators = generators
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, _Graph] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle() if shares else None
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
         """Return what the function returns."""
         if is_capturing():
             return self._function(fixed, *arguments)
-        leaves, structure = pytree.tree_flatten(arguments)
+        leaves = pytree.tree_leaves(arguments)
         places = tuple(map(_place, pytree.tree_leaves(fixed)))
-        key = repr(structure), tuple(map(kind, leaves)), places, self._setting()
+        key = kind_of(arguments), places, self._setting()
         graph = self._graphs.get(key)
         if graph is not None:
             return graph.replay(leaves)
@@ -267,13 +277,16 @@ class Captured:
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = [(each, each.get_state()) for each in (default, *self._generators)]
-        parts = _Parts(self._pool, self._generators)
+        pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
+        parts = _Parts(pool, self._generators)
         try:
             with _no_collection(), parts:
                 result = function(fixed, *inputs)
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             for generator, state in before:
                 _renew(generator, state)
+            if self._pool is not None:  # it cannot be used again while a part of it is held
+                self._pool = torch.cuda.graph_pool_handle()
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result)

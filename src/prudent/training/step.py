@@ -13,22 +13,22 @@ from prudent.training.chunk import (
     Chunk,
     Corrupt,
     Corruption,
-    StepState,
     check_chunks,
     counted_once,
     record_ids,
     repeated_ids,
     valid_rows,
 )
-from prudent.training.compiled import Captured, Compiled, kind
+from prudent.training.compiled import Captured, Compiled, kind, kind_of
 from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.record_streams import is_capturing, restarting
 from prudent.training.gradients.recording import Recorded
 from prudent.training.gradients.results import Values
+from prudent.training.in_turn import InTurn
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.model_randomness import ModelRandomness
-from prudent.training.noise import add_cancelling_, noise_on
+from prudent.training.noise import StepState, add_cancelling_, noise_on
 from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,
@@ -250,6 +250,7 @@ class Step:
         captures = device.type == "cuda" and cuda_graph is not False
         captures = captures and self._repeats() and not has_shards(model)
         self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
+        self._in_turn = InTurn(self._gradients, self.modes if captures else None)
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -316,13 +317,18 @@ class Step:
         """Whether steps with batches of the same shape consist of the same operations."""
         return self.corrupt is None and not self.engine.recompute
 
-    def _run_on(self, values: Values, *arguments: Any) -> "_Released":
+    def _run_on(
+        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
+    ) -> "_Released":
+        arguments = values, trim, chunks, words, most
         reads = any(callable(leaf) for leaf in pytree.tree_leaves(arguments))
         if reads or is_capturing():
-            return self._release(values, *arguments)
+            return self._release(*arguments)
         if self._captured is None:
-            return self._run(values, *arguments)
-        released: _Released = self._captured(values, *arguments)
+            return self._run(*arguments)
+        if len(set(map(kind_of, chunks))) > 1:
+            return self._release_in_turn(*arguments)
+        released: _Released = self._captured(*arguments)
         # The next replay overwrites what this one returned; the sum is used up before it.
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
@@ -339,39 +345,64 @@ class Step:
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
     ) -> "_Released":
         """Compute the step except for the noise on the sum, as a pure function of tensors."""
-        policy = self.plan.aggregation.trim
         batches, rows = [], 0
         for chunk in chunks:
             batches.append(self._gradients(values, chunk, rows))
             rows += len(batches[-1].norms)
-        norms = torch.cat([batch.norms for batch in batches])
-        records = valid_rows(chunks, [batch.norms for batch in batches])
-        valid = counted_once(records, record_ids(chunks))
+        norms, losses = [batch.norms for batch in batches], [batch.losses for batch in batches]
+        parts, released = self._decide(norms, losses, trim, chunks, words, most)
+        total: Values = {}
+        for batch, part in zip(batches, parts, strict=True):
+            for name, value in batch.weighted_sum(part).items():
+                total[name] = total[name] + value if name in total else value
+        return released._replace(total=total)
+
+    def _release_in_turn(
+        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
+    ) -> "_Released":
+        """The same for chunks of different forms, with a graph for each of them."""
+        released: _Released
+        total, released = self._in_turn(
+            values,
+            [name for name, value in self.model.named_parameters() if value.requires_grad],
+            chunks,
+            lambda norms, losses: self._decide(norms, losses, trim, chunks, words, most),
+        )
+        return released._replace(total=total)
+
+    def _decide(
+        self,
+        norms: list[Tensor],
+        losses: list[Tensor],
+        trim: Tensor,
+        chunks: tuple[Chunk, ...],
+        words: Tensor,
+        most: int,
+    ) -> "tuple[Sequence[Tensor], _Released]":
+        """The weights of each chunk's records, and what is released, but for their sum."""
+        policy = self.plan.aggregation.trim
+        valid = counted_once(valid_rows(chunks, norms), record_ids(chunks))
         trimmed = policy.records(trim)
         decision = self.processes.decide(
-            norms,
+            torch.cat(norms),
             valid,
             record_ids(chunks),
             most,
             lambda norms, valid: self.plan.aggregation.decide(norms, valid, trimmed, words),
         )
-        total: Values = {}
-        parts = torch.split(decision.weights.double(), [len(batch.norms) for batch in batches])
-        for batch, part in zip(batches, parts, strict=True):
-            for name, value in batch.weighted_sum(part).items():
-                total[name] = total[name] + value if name in total else value
-        losses = torch.cat([batch.losses for batch in batches]).detach()
+        all_losses = torch.cat(losses).detach()
         outcome = StepOutcome(
             passed=decision.passed,
             trim=trimmed,
             noise=decision.noise,
             noisy_margin=decision.noisy_margin,
             drawn=valid.sum(),
-            loss=torch.where(valid, losses, 0.0).sum(),  # sums of this process; see _of_all
-            watched=self._loss_sum(losses, valid),
+            loss=torch.where(valid, all_losses, 0.0).sum(),  # sums of this process; see _of_all
+            watched=self._loss_sum(all_losses, valid),
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
-        return _Released(total, decision.noise, decision.scale, trim, outcome)
+        parts = torch.split(decision.weights.double(), [len(each) for each in norms])
+        return parts, _Released({}, decision.noise, decision.scale, trim, outcome)
 
     def _gradients(self, values: Values, chunk: Chunk, first: int) -> Gradients:
         """The gradients of a chunk; `first` is the number of its first row."""
@@ -449,7 +480,7 @@ class Step:
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         if len(types) == 1:
-            flat = flat.to(*types)  # one kernel instead of one per parameter
+            flat = flat.to(dtype=next(iter(types)))  # one kernel instead of one per parameter
         parts = torch.split(flat, [value.numel() for value in total.values()])
         for parameter, value, part in zip(trained.values(), total.values(), parts, strict=True):
             gradient = part.view(value.shape).to(parameter.dtype)

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-import attrs
-
 from prudent._files import check_writable, held, replacing
 from prudent._formats import check_format
 from prudent._validate import ArgumentError
@@ -52,11 +50,18 @@ _RESULT_KINDS = {
 }
 
 
-@attrs.frozen
 class SearchFolder:
-    """The files of a search."""
+    """The files of a search.
 
-    place: Path  # the folder
+    Attributes:
+        place: The folder.
+        best: The files of the best candidate, once the search has ended.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.best = place, place / "best"
+        self._secret, self._result = place / "secret", place / "result.json"
+        self._state, self._candidates = self._secret / "state.json", self._secret / "candidates"
 
     @classmethod
     @contextmanager
@@ -71,27 +76,6 @@ class SearchFolder:
         with held(folder):
             yield place
         place._set_times()  # not before: the lock, too, is a file that comes and goes
-
-    @property
-    def best(self) -> Path:
-        """The files of the best candidate, once the search has ended."""
-        return self.place / "best"
-
-    @property
-    def _secret(self) -> Path:
-        return self.place / "secret"
-
-    @property
-    def _state(self) -> Path:
-        return self._secret / "state.json"
-
-    @property
-    def _candidates(self) -> Path:
-        return self._secret / "candidates"
-
-    @property
-    def _result(self) -> Path:
-        return self.place / "result.json"
 
     def opened(self, event: dict[str, Any], known: str, *, resume: bool) -> dict[str, Any] | None:
         """The state or the result of the search in this folder; None if there is none.

@@ -65,7 +65,7 @@ def test_a_network_of_glyphs_is_made_again_by_its_recipe(tmp_path: Path) -> None
 
 
 def test_glyphs_are_drawn_class_by_class_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glyphs, "_AT_ONCE", 10)  # two characters
+    monkeypatch.setattr(glyphs, "_KEPT_AT_ONCE", 10)  # two characters
     pictures, labels = FEW.drawn(5, 1, "cpu")
     assert (pictures.shape, pictures.dtype) == ((25, 28, 28), torch.uint8)
     assert labels.tolist() == [each for each in range(5) for _ in range(5)]

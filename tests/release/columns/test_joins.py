@@ -20,7 +20,7 @@ import prudent
 from prudent.cli import main
 from prudent.release import open_column
 from prudent.release.columns import joining
-from prudent.release.columns.sources import open_source
+from prudent.release.columns.joining import open_source
 from prudent.release.joins import join
 from tests.release.recording import Book, Silence
 

@@ -23,8 +23,9 @@ import pyarrow.parquet  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
 from prudent.release.columns import table_columns, table_rows  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
+from prudent.release.columns.joining import open_source  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
-from prudent.release.columns.sources import SourceError, open_source  # noqa: E402
+from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.columns.together import asking  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
@@ -211,7 +212,7 @@ import sys, types
 kernel = types.SimpleNamespace(config={"IPKernelApp": {}})
 sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: kernel)
 sys.modules["ipywidgets"] = None  # not installed
-from prudent.release.columns.sources import open_source
+from prudent.release.columns.joining import open_source
 opened = open_source(sys.argv[1]).table
 shown = opened.get_backend().raw_sql("SELECT current_setting('enable_progress_bar')").fetchone()
 print(*opened.columns, *shown)

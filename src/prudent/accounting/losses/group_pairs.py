@@ -157,6 +157,7 @@ class BoundPair(Pair):
 
     nodes: Array  # values of ε on both sides of zero, increasing
     excess: Array  # the excess of the bound at the nodes
+    largest: tuple[float, float] = (math.inf, math.inf)  # loss of this direction, and of the other
 
     @classmethod
     def of(cls, nodes: Array, forward: Array, backward: Array) -> "BoundPair":
@@ -182,16 +183,23 @@ class BoundPair(Pair):
         # Between nodes on opposite sides of zero the chord is that of the whole profile.
         inside = value + np.where((low < 0) & (high > 0), (1 - share) * _least(low), least)
         beyond = self.excess[0] * np.exp(np.minimum(epsilon - self.nodes[0], 0.0)) + least
-        return np.asarray(np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside)))
+        bound = np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside))
+        return np.where((epsilon >= self.largest_loss) & (epsilon < np.inf), 0.0, bound)
 
     @override
     def swapped(self) -> "BoundPair":
-        return BoundPair(-self.nodes[::-1], (self.excess * np.exp(-self.nodes))[::-1])
+        excess = (self.excess * np.exp(-self.nodes))[::-1]
+        return BoundPair(-self.nodes[::-1], excess, self.largest[::-1])
 
     @property
     @override
     def infinite_mass(self) -> float:
-        return float(self.excess[-1])
+        return float(self.excess[-1]) if math.isinf(self.largest_loss) else 0.0
+
+    @property
+    @override
+    def largest_loss(self) -> float:
+        return self.largest[0]
 
 
 def _least(epsilon: Array) -> Array:

@@ -46,13 +46,12 @@ from collections.abc import Callable
 
 import attrs
 import numpy as np
-from typing_extensions import override
 
 from prudent.accounting.losses.composed import tabulated_pair
 from prudent.accounting.losses.conversion import best_delta
 from prudent.accounting.losses.group_pairs import BoundPair
 from prudent.accounting.losses.loss_tables import Array, TradeOff
-from prudent.accounting.losses.pairs import Dominating, Pair, TabulatedPair
+from prudent.accounting.losses.pairs import Dominating, TabulatedPair
 from prudent.accounting.losses.trial_counts import (
     Binomial,
     NegativeBinomial,
@@ -160,33 +159,6 @@ def _thinned(highs: Array, lows: Array, bends: Array) -> tuple[Array, Array]:
     return masses * (1 + _MARGIN), points
 
 
-@attrs.frozen(eq=False)
-class SelectedPair(Pair):
-    """The dominating pair of a selection."""
-
-    bound: BoundPair  # its profile, at nodes joined by chords
-    # The largest loss of removing a record and of adding one; may be infinite.
-    largest: tuple[float, float]
-
-    @override
-    def profile(self, epsilon: Array) -> Array:
-        return np.where(epsilon >= self.largest_loss, 0.0, self.bound.profile(epsilon))
-
-    @override
-    def swapped(self) -> "SelectedPair":
-        return SelectedPair(self.bound.swapped(), self.largest[::-1])
-
-    @property
-    @override
-    def infinite_mass(self) -> float:
-        return self.bound.infinite_mass if math.isinf(self.largest[0]) else 0.0
-
-    @property
-    @override
-    def largest_loss(self) -> float:
-        return self.largest[0]
-
-
 def selected(
     candidate: Dominating,
     count: TrialCount,
@@ -226,7 +198,7 @@ def selected(
                 profile[some] = np.minimum(profile[some], least)
     profiles = [np.minimum.accumulate(profile) for profile in profiles]
     bound = BoundPair.of(nodes, profiles[0], profiles[1])
-    return Dominating((SelectedPair(bound, (ways[0][3], ways[1][3])),))
+    return Dominating((attrs.evolve(bound, largest=(ways[0][3], ways[1][3])),))
 
 
 def _trade_off(base: TabulatedPair) -> TradeOff:

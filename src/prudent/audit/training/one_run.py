@@ -48,7 +48,7 @@ from prudent.audit.training.curves import Family, PrivacyCurve
 from prudent.audit.training.scenes import Likelihood, Releases, dirac, observe_lanes
 from prudent.audit.training.white_box import with_batch
 from prudent.training.aggregation import Sum
-from prudent.training.cancelling import coefficients
+from prudent.training.noise import coefficients
 from prudent.training.plan import Plan
 
 _LARGEST_FACTOR = 64.0
@@ -194,9 +194,7 @@ def right_guesses(odds: FloatArray, coins: BoolArray, guesses: int) -> int:
 
 def _odds(plan: Plan, along: FloatArray) -> FloatArray:
     """The log-odds of each canary, given what its lane shows."""
-    blank = np.zeros(along.shape)
-    seen = Releases(along, blank > 0, blank, blank)
-    return Likelihood(plan, dirac(plan.aggregation)).score(seen)
+    return Likelihood(plan, dirac(plan.aggregation)).score(Releases.of_sums(along))
 
 
 def p_value(

@@ -28,7 +28,6 @@ branch. By Neyman and Pearson no test beats one on the sum of the logarithms ove
 
 import math
 from functools import lru_cache
-from typing import cast
 
 import attrs
 import dp_accounting as dp
@@ -56,30 +55,13 @@ from prudent.training.aggregation import (
     clip_weights,
     keep_smallest,
 )
-from prudent.training.cancelling import coefficients
+from prudent.training.noise import coefficients
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
 from prudent.training.run.training_run import TrainingRun
 
 _SHORTER = 1 - 1e-6  # a norm that ranks below those of the other records, and moves a sum as far
 _RARE = math.log(1e-6)
-
-
-class LinearScene(nn.Module):
-    """A linear model whose output for a record is its inner product with the weights."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(size, 1, bias=False, dtype=torch.float64)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The output for each record."""
-        return cast(Tensor, self.layer(inputs))[:, 0]
-
-
-def output_as_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each record: the output, so that the gradient is the record."""
-    return outputs
 
 
 @attrs.frozen(eq=False)
@@ -156,6 +138,12 @@ class Releases:
     trim: FloatArray  # F of each step
 
     @classmethod
+    def of_sums(cls, along: FloatArray) -> "Releases":
+        """The releases of runs without a test."""
+        blank = np.zeros(along.shape)
+        return cls(along, blank > 0, blank, blank)
+
+    @classmethod
     def joined(cls, parts: "list[Releases]") -> "Releases":
         """The runs of all parts, one after the other."""
         names = [field.name for field in attrs.fields(cls)]
@@ -176,13 +164,13 @@ def observe(
     records = scene.records(present=present)
     copies = torch.ones(len(records), dtype=torch.int64)
     copies[0] = slots if present and slots else 1
-    model = LinearScene(records.shape[1])
+    model = nn.Linear(records.shape[1], 1, bias=False, dtype=torch.float64)
     run = _prepared(plan, plan.steps * runs, model, records, copies, slots)
     seen: list[Tensor] = []
     for number in track(range(plan.steps * runs), "training runs", plan.steps * runs):
         run.take(number)
         outcome = run.last
-        gradient = model.layer.weight.grad
+        gradient = model.weight.grad
         assert outcome is not None
         assert gradient is not None
         along = gradient[0] @ scene.direction * run.step.expected_batch
@@ -194,19 +182,6 @@ def observe(
     return Releases(table[..., 0], table[..., 1] > 0, table[..., 2], table[..., 3])
 
 
-class Lanes(nn.Module):
-    """A model with one weight per lane; a record is the number of its lane."""
-
-    def __init__(self, lanes: int) -> None:
-        super().__init__()
-        self.weights = nn.Embedding(lanes, 1, dtype=torch.float64)
-        nn.init.zeros_(self.weights.weight)
-
-    def forward(self, lanes: Tensor) -> Tensor:
-        """The weight of each record's lane."""
-        return cast(Tensor, self.weights(lanes))[:, 0]
-
-
 def observe_lanes(plan: Plan, present: BoolArray, slots: int | None = None) -> FloatArray:
     """Take the steps of one run in which each lane is a run of its own; shape (lanes, steps).
 
@@ -216,20 +191,16 @@ def observe_lanes(plan: Plan, present: BoolArray, slots: int | None = None) -> F
     shows is distributed as in a run with this canary alone, and lanes are independent. With
     `slots`, every canary is a person with so many copies of its record.
     """
-    clip = plan.aggregation.clip
-    model = Lanes(len(present))
+    model = nn.Embedding(len(present), 1, dtype=torch.float64)  # a record is the number of its lane
+    nn.init.zeros_(model.weight)
     records = torch.from_numpy(np.flatnonzero(present))
-
-    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return 2 * clip * outputs
-
     copies = torch.full((len(records),), slots or 1)
-    run = _prepared(plan, plan.steps, model, records, copies, slots, loss)
+    run = _prepared(plan, plan.steps, model, records, copies, slots, 2 * plan.aggregation.clip)
     seen = np.empty((len(present), plan.steps))
     for number in range(plan.steps):
         run.take(number)
-        assert model.weights.weight.grad is not None
-        seen[:, number] = run.step.expected_batch * model.weights.weight.grad[:, 0].numpy()
+        assert model.weight.grad is not None
+        seen[:, number] = run.step.expected_batch * model.weight.grad[:, 0].numpy()
     return seen
 
 
@@ -240,15 +211,18 @@ def _prepared(
     records: Tensor,
     copies: Tensor,
     slots: int | None,
-    loss: "object" = output_as_loss,
+    length: float = 1.0,
 ) -> TrainingRun:
-    """A run of the plan's steps, whose updates leave the model as it is."""
+    """A run of the plan's steps, whose updates leave the model as it is.
+
+    The loss of a record is its output, times a length: so is its gradient the record.
+    """
     people = None if slots is None else torch.arange(len(records)).repeat_interleave(copies)
     records = records.repeat_interleave(copies, 0)
     return TrainingRun.prepare(
         attrs.evolve(plan, steps=steps),
         model,
-        loss,  # type: ignore[arg-type]
+        lambda outputs, targets: length * outputs[:, 0],
         (records, torch.zeros(len(records))),
         options={"lr": 0.0},
         execution=Execution(distributed=False),
@@ -313,8 +287,8 @@ class Likelihood:
     def _score_in_turns(self, seen: Releases) -> FloatArray:
         """The log-likelihood ratio for noise that cancels; the part of the canary is unknown.
 
-        With C of `cancelling`, C times the releases has independent noise, to which a canary drawn
-        in step t adds column t of C.
+        With C of `prudent.training.noise`, C times the releases has independent noise, to which a
+        canary drawn in step t adds column t of C.
         """
         failed, passed = self._branches(int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed
@@ -365,13 +339,10 @@ class Likelihood:
         if not isinstance(self.rule, ProposeTestRelease):
             return np.zeros(seen.along.shape)
         if self.rule.reveals is Reveals.MARGIN:
-            absent, drawn = (self._margin(trim, present=p) for p in (False, True))
-            return _margin_log_ratio(self.rule.test, seen.noisy_margin, absent, drawn)
+            both = [self.scene.release(self.rule, trim, present=p).margin for p in (False, True)]
+            return _margin_log_ratio(self.rule.test, seen.noisy_margin, *both)
         failed, passed = self._branches(trim)
         return np.where(seen.passed, passed.drawn - passed.absent, failed.drawn - failed.absent)
-
-    def _margin(self, trim: int, *, present: bool) -> int:
-        return self.scene.release(self.rule, trim, present=present).margin
 
     def _branches(self, trim: int) -> tuple[StepBranch, StepBranch]:
         """The branch of a failed test and that of a passed one."""

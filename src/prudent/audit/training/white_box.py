@@ -170,9 +170,7 @@ class CanaryAttack:
     def releases(self, plan: Plan, coins: BoolArray) -> Releases:
         """Run the plan once for each coin."""
         if self.in_lanes:
-            along = observe_lanes(plan, coins, self.slots)
-            blank = np.zeros(along.shape)
-            return Releases(along, blank > 0, blank, blank)
+            return Releases.of_sums(observe_lanes(plan, coins, self.slots))
         counts = [int(np.sum(coins == value)) for value in (False, True)]
         parts = [
             observe(plan, self.scene, present=present, runs=count, slots=self.slots)
@@ -285,9 +283,11 @@ def most_telling_trim(plan: Plan, delta: float) -> Plan:
 
 def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
     """Every attack that suits a plan."""
-    rule, trim = plan.aggregation, _trim(plan)
+    rule, batch = plan.aggregation, plan.expected_batch
+    assert batch is not None
+    trim = math.floor(rule.trim.start(batch))
     # With the canary the batch is as large as expected, where trims by batch size would change.
-    others = max(1, trim, round(_batch(plan) / plan.sampling_rate) - 1)
+    others = max(1, trim, round(batch / plan.sampling_rate) - 1)
     if plan.bands > 1:  # all runs in a row would share one draw of the parts, and the noise
         runs = 0
     scenes = [opposed(rule, others)] if runs else []
@@ -352,12 +352,3 @@ def _best(
         rated.append((rating, -place, attack, reading))
     best = max(rated, key=lambda entry: entry[:2])
     return best[2], best[3]
-
-
-def _trim(plan: Plan) -> int:
-    return math.floor(plan.aggregation.trim.start(_batch(plan)))
-
-
-def _batch(plan: Plan) -> float:
-    assert plan.expected_batch is not None
-    return plan.expected_batch

@@ -70,9 +70,7 @@ def _read_quantiles(text: str | dict[float, float]) -> dict[float, float]:
 
 def _read_epsilons(text: str | list[float]) -> list[float]:
     """Parses a comma-separated list of numbers, as typer wants it."""
-    return (
-        [options.read_number(part) for part in text.split(",")] if isinstance(text, str) else text
-    )
+    return text if isinstance(text, list) else list(map(options.read_number, text.split(",")))
 
 
 def suggest(

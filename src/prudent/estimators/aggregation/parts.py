@@ -227,7 +227,7 @@ def open_records(data: Any, connect: str | None, table: str | None) -> Callable[
         records = Records.of(data)
         return lambda: records
     with _extras.needed("A release from a table"):
-        from prudent.release.columns.sources import open_source
+        from prudent.release.columns.joining import open_source
 
     source = open_source(data, connect=connect, table=table)
 

@@ -31,7 +31,7 @@ def explore(
     One file to send or to put on a site:
     $ prudent explore --export page.html
     """
-    from prudent.lab.explore.page import page
+    from prudent.lab.explore import page
 
     path = Path(tempfile.mkdtemp()) / "explore.html" if export is None else export
     path.write_text(page(), encoding="utf-8")

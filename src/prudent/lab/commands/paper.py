@@ -17,8 +17,6 @@ from prudent.lab.commands.paper_tables import TABLES, ResultsOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from prudent.lab.paper.bounds import Price
-    from prudent.lab.paper.panels import Figure
     from prudent.lab.paper.results import Results
 
 NEEDS = {
@@ -112,15 +110,18 @@ def report(
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
     from prudent.lab.paper.panels import figure
+    from prudent.lab.paper.report import page
 
     found = _read_given(results, seeds)
     out.parent.mkdir(parents=True, exist_ok=True)
     numbers = track(FIGURES if figures else (), "figures")
-    _write_page(found, out, [figure(number) for number in numbers])
-    pages = {path: whole for path, whole in ((docs, True), (overview, False)) if path is not None}
-    for path, whole in pages.items():
+    command = "prudent paper report"
+    out.write_text(page.as_html(found, command, figures=[figure(n) for n in numbers]), "utf-8")
+    pages = {path: flag for path, flag in ((docs, "--docs"), (overview, "--overview")) if path}
+    for path, flag in pages.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_markdown(found, path, whole=whole)
+        text = page.as_markdown(found, f"{command} {flag}", whole=flag == "--docs")
+        path.write_text(text, "utf-8")
     show_files([out, *pages], as_json=as_json)
 
 
@@ -145,7 +146,7 @@ def everything(
     """
     from prudent.lab.paper import plots
     from prudent.lab.paper.panels import figure
-    from prudent.lab.paper.report import grids, tables
+    from prudent.lab.paper.report import grids, page, tables
     from prudent.lab.paper.report.cells import datasets, plain_table
 
     found = _read_given(results, seeds)
@@ -161,7 +162,8 @@ def everything(
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
         (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
     with part("report"):
-        _write_page(found, out / "report.html", drawn)
+        text = page.as_html(found, "prudent paper report", figures=drawn)
+        (out / "report.html").write_text(text, "utf-8")
     show_files(sorted(out.iterdir()), as_json=as_json)
 
 
@@ -176,17 +178,10 @@ def _read_given(path: Path | None, seeds: int | None) -> "Results":
     return read(shipped() if path is None else path, seeds=seeds)
 
 
-def _write_page(results: "Results", path: Path, figures: "Sequence[Figure]") -> None:
-    from prudent.lab.paper.report.page import as_html
-
-    path.write_text(as_html(results, "prudent paper report", figures=figures), "utf-8")
-
-
-def _write_markdown(results: "Results", path: Path, *, whole: bool) -> None:
-    from prudent.lab.paper.report.page import as_markdown
-
-    command = f"prudent paper report {'--docs' if whole else '--overview'}"
-    path.write_text(as_markdown(results, command, whole=whole), "utf-8")
+def _tell_files(paths: "Sequence[Path]", *, as_json: bool) -> None:
+    """Say which files were written besides the result."""
+    for path in paths:
+        (note if as_json else echo)(neutral(path))
 
 
 @app.command()
@@ -229,16 +224,16 @@ def compare(
         from prudent.lab.paper import plots
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
-        for path in plots.save_comparison(prices, title, out):
-            (note if as_json else echo)(neutral(path))
+        _tell_files(plots.save_comparison(prices, title, out), as_json=as_json)
     if as_json:
-        rows = [
-            {"analysis": p.analysis, "epsilon": p.epsilon, "note": p.note or _infinite(p)}
-            for p in prices
-        ]
-        echo_json(rows)
-    else:
-        _print_prices(prices)
+        # The reason for a null that stands for no missing number.
+        reasons = ("infinite" if p.epsilon == float("inf") else "" for p in prices)
+        pairs = zip(prices, reasons, strict=True)
+        echo_json([attrs.asdict(p) | {"note": p.note or reason} for p, reason in pairs])
+        return
+    shown = ("–" if p.epsilon is None else rounded_up(p.epsilon) for p in prices)
+    cells = [(p.analysis, epsilon, p.note) for p, epsilon in zip(prices, shown, strict=True)]
+    show_table(("analysis", "ε", ""), cells, lines=False)
 
 
 @app.command()
@@ -286,8 +281,7 @@ def convergence(
     if out is not None:
         from prudent.lab.paper import plots
 
-        for path in plots.save_distances(rows, out):
-            (note if as_json else echo)(neutral(path))
+        _tell_files(plots.save_distances(rows, out), as_json=as_json)
     if as_json:
         echo_json([attrs.asdict(row) for row in rows])
         return
@@ -300,14 +294,3 @@ def convergence(
         for row in rows
     ]
     show_table(("bad", "corrected bound", "as printed (false)"), cells, words=0, lines=False)
-
-
-def _infinite(price: "Price") -> str:
-    """The reason for a null that stands for no missing number."""
-    return "infinite" if price.epsilon == float("inf") else ""
-
-
-def _print_prices(prices: "Sequence[Price]") -> None:
-    shown = (("–" if p.epsilon is None else rounded_up(p.epsilon)) for p in prices)
-    rows = [(p.analysis, epsilon, p.note) for p, epsilon in zip(prices, shown, strict=True)]
-    show_table(("analysis", "ε", ""), rows, lines=False)

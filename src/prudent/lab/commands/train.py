@@ -198,8 +198,11 @@ def train(
     if recipe == "list":
         _show_recipes(as_json=as_json)
         return
-    named = chosen.pop("recipe", None) if recipe is None else recipe
-    followed = None if named is None else _recipe(str(named))
+    named, followed = chosen.pop("recipe", None) if recipe is None else recipe, None
+    if named is not None:
+        from prudent.lab.recipes import recipe_named
+
+        followed = recipe_named(str(named))
     experiment = experiment_of(chosen, followed)
     if out is not None and seed_is_drawn(chosen) and experiment.corrupt != "none":
         raise ArgumentError(
@@ -243,12 +246,6 @@ def _from_file(path: Path | None) -> dict[str, Any]:
     except (RecursionError, ValueError) as error:  # of TOML, of UTF-8, of a number too long
         why = error if isinstance(error, tomllib.TOMLDecodeError) else "no text in UTF-8"
         raise ArgumentError("settings", "a TOML file", shown=f"{str(path)!r} ({why})") from error
-
-
-def _recipe(name: str) -> "Recipe":
-    from prudent.lab.recipes import recipe_named
-
-    return recipe_named(name)
 
 
 def _show_recipes(*, as_json: bool) -> None:

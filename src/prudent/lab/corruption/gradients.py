@@ -24,8 +24,8 @@ here.
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -35,26 +35,11 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent.lab.corruption.records import VALUES, corrupted_mask, seeded_generator
+from prudent.training.chunk import Chunk, Corrupt
 
 Gradients = Mapping[str, Tensor]
 _POSITIVE = _validate.by(_validate.positive)
 _POSITIVE_OR_NONE: Any = optional(_POSITIVE)
-
-
-class BatchRows(Protocol):
-    """The parts of a physical batch that a corruption uses."""
-
-    @property
-    def ids(self) -> Tensor | None:
-        """Record ids."""
-
-    @property
-    def valid(self) -> Tensor | None:
-        """False for padding."""
-
-
-Hook = Callable[[Gradients, BatchRows, torch.Generator], dict[str, Tensor]]
-"""Maps the gradients of a batch, the batch and the generator of the step to the sent gradients."""
 
 
 @attrs.frozen(eq=False)
@@ -131,7 +116,7 @@ class GradientCorruption(ABC):
             for name, gradient in gradients.items()
         }
 
-    def hook(self, records: int, device: torch.device | str) -> Hook:
+    def hook(self, records: int, device: torch.device | str) -> Corrupt:
         """The corruption as a function for a training step, for the records of `corrupted_records`.
 
         `prudent.fit(corrupt=...)` calls this itself; `prudent.Step(corrupt=...)` takes the result.
@@ -139,7 +124,7 @@ class GradientCorruption(ABC):
         is_bad = corrupted_mask(records, self.ratio, self.seed, device)
 
         def corrupt(
-            gradients: Gradients, chunk: BatchRows, generator: torch.Generator
+            gradients: Gradients, chunk: Chunk, generator: torch.Generator
         ) -> dict[str, Tensor]:
             if chunk.ids is None:
                 raise _validate.ArgumentError(

@@ -30,7 +30,7 @@ from prudent.records.whole_network import TOP, Layer, write_network
 CURVES = 4
 POINTS = 14
 _SIDE = 28
-_AT_ONCE = 512
+_DRAWN_AT_ONCE = 512  # images whose distances from strokes are in memory
 _FAR = 1e3
 
 
@@ -128,7 +128,7 @@ def drawn(lines: Tensor, used: Tensor, hand: Hand) -> Tensor:
     points = points - centre + _SIDE / 2 + 0.5 * hand.normal(len(points), 1, 2)
     points = torch.where(inked, points, _FAR).view_as(lines)
     starts, ends = points[:, :, :-1].flatten(1, 2), points[:, :, 1:].flatten(1, 2)
-    parts = zip(torch.split(starts, _AT_ONCE), torch.split(ends, _AT_ONCE), strict=True)
+    parts = zip(torch.split(starts, _DRAWN_AT_ONCE), torch.split(ends, _DRAWN_AT_ONCE), strict=True)
     distance = torch.cat([_distance(start, end) for start, end in parts])
     width = 0.7 + 0.9 * hand.uniform(len(points), 1)
     return torch.sigmoid((width - distance) / 0.35).view(-1, _SIDE, _SIDE)
@@ -210,11 +210,8 @@ def _pieces(
     return [line[start : start + POINTS] for start in range(0, len(line) - 1, step)]
 
 
-_AT_ONCE = 4000
-
-
-def _training() -> letters.NetworkRecipe:
-    return letters.NetworkRecipe(steps=4000, channels=(32, 64, 128, 128), half=True)
+_KEPT_AT_ONCE = 4000  # images in floating point, before they become bytes
+_TRAINING = letters.NetworkRecipe(steps=4000, channels=(32, 64, 128, 128), half=True)
 
 
 @attrs.frozen
@@ -233,11 +230,11 @@ class GlyphRecipe:
     loops: float = 0.25  # probability that a curve is closed
     seed: int = 5  # of the characters; that of the others is the next one
     # The network and how it is trained; `sample` is not used.
-    training: letters.NetworkRecipe = attrs.field(factory=_training)
+    training: letters.NetworkRecipe = _TRAINING
 
     def drawn(self, classes: int, seed: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
         """Images of new characters, as bytes, and their classes."""
-        hand, at_once = Hand.seeded(seed, device), max(1, _AT_ONCE // self.copies)
+        hand, at_once = Hand.seeded(seed, device), max(1, _KEPT_AT_ONCE // self.copies)
         parts = []
         for start in range(0, classes, at_once):
             count = min(at_once, classes - start)

@@ -28,16 +28,18 @@ def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
 
     A work is prepared only when it starts.
     """
-    coming = iter(works)
-    under_way = deque(_next_ones(coming, at_once, device))
-    while under_way:
-        work, stream = under_way.popleft()
-        with _on(stream):
-            ended = next(work, _ENDED) is _ENDED
-        if ended:
-            under_way.extend(_next_ones(coming, 1, device, stream))
-        else:
-            under_way.append((work, stream))
+    coming, on_gpu = iter(works), device.type == "cuda"
+    waiting: deque[tuple[Work, Any]] = deque()  # of each stream its work, at first an empty one
+    for _ in range(at_once):
+        stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        waiting.append((iter(()), stream))
+    while waiting:
+        work, stream = waiting.popleft()
+        with torch.cuda.stream(stream) if on_gpu else contextlib.nullcontext():
+            if next(work, _ENDED) is not _ENDED:
+                waiting.append((work, stream))
+            elif (following := next(coming, None)) is not None:
+                waiting.append((following, stream))
 
 
 def training(
@@ -90,26 +92,3 @@ def training(
 
 
 _ENDED = object()
-
-
-def _next_ones(
-    coming: Iterator[Work], count: int, device: torch.device, stream: Any = None
-) -> Iterator[tuple[Work, Any]]:
-    for _ in range(count):
-        own = _stream(device) if stream is None else stream
-        with _on(own):
-            work = next(coming, None)
-        if work is None:
-            return
-        yield work, own
-
-
-def _stream(device: torch.device) -> Any:
-    """A new stream on a GPU; None on the CPU."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _on(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -265,13 +265,17 @@ def _sampled_curve(
     return (chord / (a - 1))[()]
 
 
+def _log_binomial(n: int, k: NDArray[np.int64]) -> Array:
+    found: Array = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+    return found
+
+
 def _log_expansion(n: int, q: float, log_terms: Array) -> float:
     """The value log(1 + Σ C(n,k) (1-q)^(n-k) q^k e^log_terms[k-2]), k = 2..n; zero at n = 1."""
     if n < 2:
         return 0.0
     k = np.arange(2, n + 1)
-    binomial = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    weight = binomial + special.xlog1py(n - k, -q) + k * math.log(q)
+    weight = _log_binomial(n, k) + special.xlog1py(n - k, -q) + k * math.log(q)
     return float(np.logaddexp(0.0, special.logsumexp(weight + log_terms[: n - 1])))
 
 
@@ -305,13 +309,8 @@ def strong_composition(epsilon: float, delta: float, count: int, delta_total: fl
     rest = (delta_total - revealed) / (1 - revealed)
     flips = np.arange(count + 1)
     losses = (count - 2.0 * flips) * epsilon
-    log_mass = (
-        special.gammaln(count + 1)
-        - special.gammaln(flips + 1)
-        - special.gammaln(count - flips + 1)
-        - flips * np.logaddexp(0.0, epsilon)
-        - (count - flips) * np.logaddexp(0.0, -epsilon)
-    )
+    log_odds = np.logaddexp(0.0, epsilon), np.logaddexp(0.0, -epsilon)
+    log_mass = _log_binomial(count, flips) - flips * log_odds[0] - (count - flips) * log_odds[1]
     # The margin covers the rounding of the log-gamma functions, which grows with the count.
     target = rest * (1 - 1e-14 * (10 + count * math.log1p(count)))
 

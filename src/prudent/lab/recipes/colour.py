@@ -116,22 +116,15 @@ def colour_features(
     """
     encoder = pretrained(setting, device)
     generator = torch.Generator(device).manual_seed(setting.seed + 2)
-    rows = torch.cat(
-        [
-            row
-            for _ in range(0, _REFERENCES, _AT_ONCE)
-            for row in pooled(encoder, cells, _references(setting, generator))
-        ]
-    )
+    parts: list[Tensor] = []
+    for _ in range(0, _REFERENCES, _AT_ONCE):  # random images of the size of records
+        drawn = draw(_AT_ONCE, setting.side, generator, setting.mixture)
+        images = functional.interpolate(drawn, (SIDE, SIDE), mode="bilinear", antialias=True)
+        parts += pooled(encoder, cells, images)
+    rows = torch.cat(parts)
     mean = rows.mean(0)
     sizes = [setting.widths[stage] * side * side for stage, side in cells]
     return ColourFeatures(encoder, cells, mean, whitening_of(rows - mean, sizes, floor))
-
-
-def _references(setting: Pretraining, generator: torch.Generator) -> Tensor:
-    """Random images of the size of records."""
-    drawn = draw(_AT_ONCE, setting.side, generator, setting.mixture)
-    return functional.interpolate(drawn, (SIDE, SIDE), mode="bilinear", antialias=True)
 
 
 def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Encoder:
@@ -155,8 +148,7 @@ def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Enco
     parts = torch.split(values, [tensor.numel() for tensor in wanted.values()])
     named = zip(wanted.items(), parts, strict=True)
     encoder.load_state_dict({name: p.view(t.shape) for (name, t), p in named}, strict=False)
-    encoder.eval().requires_grad_(False)
-    return encoder
+    return encoder.eval().requires_grad_(False)
 
 
 def _pretrained_now(setting: Pretraining, device: torch.device) -> Encoder:

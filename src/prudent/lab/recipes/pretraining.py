@@ -196,7 +196,11 @@ def pretrain(
         projector = Projector(setting.widths[-1]).to(device)
     generator = torch.Generator(device).manual_seed(setting.seed + 1)
     optimizer = _optimizer([*encoder.parameters(), *projector.parameters()], setting)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_cosine(setting.steps))
+    warm, total = max(1, setting.steps // 20), setting.steps
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / total)),
+    )
     encoder.train()
     projector.train()
     for step in _progress.track(range(setting.steps), "pretraining on random images"):
@@ -220,15 +224,9 @@ def pretrain(
 
 def _optimizer(parameters: list[nn.Parameter], setting: Pretraining) -> torch.optim.Optimizer:
     """AdamW that decays matrices and filters, but no gains and biases."""
-    decayed = [p for p in parameters if p.ndim > 1]
-    plain = [p for p in parameters if p.ndim <= 1]
+    decay = setting.weight_decay
     groups = [
-        {"params": decayed, "weight_decay": setting.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=setting.lr, betas=(0.9, 0.98))
-
-
-def _warm_cosine(steps: int) -> Callable[[int], float]:
-    warm = max(1, steps // 20)
-    return lambda step: min(1.0, (step + 1) / warm) * 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -1,4 +1,4 @@
-"""A join of two tables as one open table, computed by the engine that has both.
+"""Any source as one open table; a join of two is computed by the engine that has both.
 
 Every step is a function of the rows of one unit and of public rows (see `prudent.release.joins`):
 
@@ -26,7 +26,7 @@ import ibis.expr.types as ir
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import backend_name, double, exact, fetched
-from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.sources import OpenTable, open_table
 from prudent.release.columns.together.asking import values_table
 from prudent.release.columns.units import evenly_spaced
 from prudent.release.failures import withheld
@@ -50,7 +50,50 @@ _WRITTEN = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
 _READ = {"integer": "int64", "number": "float64", "date": "date"}  # from the texts of a file
 
 
-def open_join(join: Join) -> OpenTable:
+def open_source(
+    source: Any = None,
+    *,
+    connect: str | None = None,
+    table: str | None = None,
+    columns: Sequence[str] | None = None,
+    unit: str | None = None,
+    beside: OpenTable | None = None,
+) -> OpenTable:
+    """Open a table without reading its records.
+
+    Args:
+        source: A path (Parquet, CSV, TSV, DuckDB; or a pattern such as `sales/*.parquet`, unless a
+            file with that exact name exists), a pandas or polars frame, including a lazy one, a
+            frame of narwhals, a relation of DuckDB, a pyarrow table or whatever hands one over, an
+            ibis table, a Spark data frame, a join, or a table that is open already.
+        connect: Instead of a source, the address of a database: `postgres://user@host/database`,
+            or `duckdb://` with a path.
+        table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
+        columns: All columns that will be used, if known; other columns of a frame are not copied.
+        unit: The column whose units the caller protects; None if it protects rows.
+        beside: The open table whose engine to use, where it is possible.
+
+    Raises:
+        SourceError: if there is no such table.
+        ArgumentError: if it is a join in which a unit has several rows, and the caller protects
+            rows, or other units.
+    """
+    join = source.join if isinstance(source, OpenTable) else source
+    if isinstance(join, Join) and join.unit not in (None, unit):
+        raise ArgumentError(
+            "unit",
+            f"{join.unit!r}, as of the join",
+            got=unit,
+            why="a unit may have many rows there",
+        )
+    if isinstance(source, OpenTable):
+        return source
+    if isinstance(source, Join):
+        return _open_join(source)
+    return open_table(source, connect=connect, table=table, columns=columns, beside=beside)
+
+
+def _open_join(join: Join) -> OpenTable:
     """Open both tables, and return their join, without reading a private record.
 
     Raises:

@@ -25,10 +25,11 @@ from prudent.release.columns.dialects import (
     stored_literal,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
+from prudent.release.columns.joining import open_source
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.table_rows import group_key
 from prudent.release.lattice import FloatArray
@@ -97,7 +98,7 @@ class NumberTable:
         where: Predicate | str | None = None,
         columns: Sequence[str] | None = None,
     ) -> None:
-        """Open a table; see `prudent.release.columns.sources.open_source`."""
+        """Open a table; see `prudent.release.columns.joining.open_source`."""
         self.owner = open_source(
             source, connect=connect, table=table, columns=columns if where is None else None
         )

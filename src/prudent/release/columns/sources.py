@@ -19,7 +19,6 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
-from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
@@ -63,48 +62,15 @@ class OpenTable:
     origins: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
 
 
-def open_source(
+def open_table(
     source: Any = None,
     *,
     connect: str | None = None,
     table: str | None = None,
     columns: Sequence[str] | None = None,
-    unit: str | None = None,
     beside: OpenTable | None = None,
 ) -> OpenTable:
-    """Open a table without reading its records.
-
-    Args:
-        source: A path (Parquet, CSV, TSV, DuckDB; or a pattern such as `sales/*.parquet`, unless a
-            file with that exact name exists), a pandas or polars frame, including a lazy one, a
-            frame of narwhals, a relation of DuckDB, a pyarrow table or whatever hands one over, an
-            ibis table, a Spark data frame, a join, or a table that is open already.
-        connect: Instead of a source, the address of a database: `postgres://user@host/database`,
-            or `duckdb://` with a path.
-        table: The table in that database or DuckDB file; `schema.table` if it is in a schema.
-        columns: All columns that will be used, if known; other columns of a frame are not copied.
-        unit: The column whose units the caller protects; None if it protects rows.
-        beside: The open table whose engine to use, where it is possible.
-
-    Raises:
-        SourceError: if there is no such table.
-        ArgumentError: if it is a join in which a unit has several rows, and the caller protects
-            rows, or other units.
-    """
-    join = source.join if isinstance(source, OpenTable) else source
-    if isinstance(join, Join) and join.unit not in (None, unit):
-        raise ArgumentError(
-            "unit",
-            f"{join.unit!r}, as of the join",
-            got=unit,
-            why="a unit may have many rows there",
-        )
-    if isinstance(source, OpenTable):
-        return source
-    if isinstance(source, Join):
-        from prudent.release.columns.joining import open_join  # it opens its tables here
-
-        return open_join(source)
+    """Open one table without reading its records; see `joining.open_source`."""
     backend = None
     if beside is not None and beside.own_connection:
         backend = beside.table.get_backend()
@@ -470,8 +436,8 @@ def _header(path: str, delimiter: str) -> tuple[str, ...]:
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):
         raise SourceError(
-            f"Expected columns separated by {delimiter!r} in {path!r}, got {other[0]!r} in its "
-            "first line. Save it with commas, or give a frame in its place: "
+            f"Expected names separated by {delimiter!r} in the first line of {path!r}, got "
+            f"{other[0]!r} between them. Save it with commas, or give a frame in its place: "
             f"pandas.read_csv(path, sep={other[0]!r}), with decimal=',' where numbers have commas."
         )
     return tuple(names)

@@ -25,6 +25,7 @@ from prudent.release.columns.dialects import (
     scale_of,
     stored_literal,
 )
+from prudent.release.columns.joining import open_source
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.kinds.sets import SetColumn
 from prudent.release.columns.queries import sizes_of_groups
@@ -37,7 +38,7 @@ from prudent.release.columns.row_values.expressions import (
 )
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
-from prudent.release.columns.sources import OpenTable, open_source
+from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.together.asking import Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of

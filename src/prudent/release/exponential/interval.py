@@ -21,15 +21,15 @@ a second query, and its parts are the candidates.
 so the larger s is. But 9 halvings with s = 4 outweigh 36/ε records: a small table would be clipped
 to nothing. So the number of records is released as well, with a little of ε, and s follows from it:
 the records that are there outweigh all halvings. Values with a heavy tail crowd at the other end of
-the interval, so for parts that share an end with it s is at most 1: half of the mass of each width
-is theirs, before it is weighed.
+the interval, so for parts that share an end with it s is at most 1, of a mean 1.5: half of the mass
+of each width is theirs, before it is weighed.
 """
 
 import functools
 import math
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -50,6 +50,9 @@ from prudent.release.lattice import (
 )
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
+
+Sizes: TypeAlias = tuple[IntArray, IntArray]
+"""Half-octaves that hold records, and how many each holds. Private."""
 
 POINTS = 2**10
 """Points into which an interval is divided to find a narrower one."""
@@ -207,6 +210,9 @@ class PrivateInterval:
         points: The number of points that the interval is divided into.
         steepest: The largest s of the second step: the less, the fewer records lie outside.
         halvings: How often the interval may be halved in the second step.
+        farther: How many times as far an interval that begins at zero reaches in the second step:
+            the first one misses a few records of a heavy tail.
+        steepest_at_an_end: The largest s of a part that shares an end with the interval.
     """
 
     scale: Scale
@@ -216,6 +222,8 @@ class PrivateInterval:
     points: int = POINTS
     steepest: float = _MOST_STEEP
     halvings: int = _HALVINGS
+    farther: float = 1.0
+    steepest_at_an_end: float = _STEEP_AT_AN_END
 
     @classmethod
     def of(
@@ -245,20 +253,32 @@ class PrivateInterval:
         return [self.wide.event, self.size.event, self.narrow.event]
 
     def release(
-        self, column: Column, noise: Noise, records: int | None = None
+        self, column: Column, noise: Noise, sizes: Sizes | None = None, records: int | None = None
     ) -> tuple[float, float]:
-        """Release the interval, and the number of records unless it was released already."""
-        ends = self.widest(column, noise)
+        """Release the interval.
+
+        Args:
+            column: The records.
+            noise: Source of randomness.
+            sizes: Their half-octaves, if they were read already.
+            records: Their number, if it was released already.
+        """
+        ends = self.widest(column, noise, sizes)
+        if 0.0 in ends:
+            ends = ends[0] * self.farther, ends[1] * self.farther
         return self.within(self.read(column, ends), ends, noise, records)
 
-    def released_count(self, column: Column | Points, noise: Noise) -> int:
-        """Release the number of records."""
-        return self.size.noisy([column.count()], self.narrow.records, noise)[0]
+    def released_count(self, counts: IntArray, noise: Noise) -> int:
+        """Release the number of records, given how many are at each place."""
+        return self.size.noisy([int(counts.sum())], self.narrow.records, noise)[0]
 
-    def widest(self, column: Column, noise: Noise) -> tuple[float, float]:
-        """Release the interval of half-octaves."""
+    def widest(
+        self, column: Column, noise: Noise, sizes: Sizes | None = None
+    ) -> tuple[float, float]:
+        """Release the interval of half-octaves; see `release`."""
         candidates = octave_candidates(self.scale)
-        first, last = self.wide.release(candidates, *column.half_octaves(), noise)
+        found = column.half_octaves() if sizes is None else sizes
+        first, last = self.wide.release(candidates, *found, noise)
         return _rounded(*_ends(first, last), self.scale)
 
     def read(self, column: Column, ends: tuple[float, float]) -> Points:
@@ -280,9 +300,11 @@ class PrivateInterval:
     ) -> tuple[float, float]:
         """Release a part of a released interval; see `release`."""
         lattice, spacing = points.lattice, points.lattice.spacing
-        known = self.released_count(points, noise) if records is None else records
+        known = self.released_count(points.counts, noise) if records is None else records
         steepness = self._steepness(known)
-        candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
+        candidates = part_candidates(
+            lattice.diameter - 2, steepness, self.halvings, self.steepest_at_an_end
+        )
         first, last = self.narrow.release(
             candidates, points.steps - lattice.low - 1, points.counts, noise
         )
@@ -339,7 +361,12 @@ def octave_candidates(scale: Scale) -> Candidates:
 
 
 @functools.lru_cache(maxsize=64)
-def part_candidates(last: int, steepness: float, halvings: int = _HALVINGS) -> Candidates:
+def part_candidates(
+    last: int,
+    steepness: float,
+    halvings: int = _HALVINGS,
+    steepest_at_an_end: float = _STEEP_AT_AN_END,
+) -> Candidates:
     """Parts of the places 0, ..., last, four of whose widths are in each octave."""
     size, starts = last + 1, []
     widths = {size * part >> (halved + 3) for halved in range(halvings) for part in range(5, 9)}
@@ -348,7 +375,9 @@ def part_candidates(last: int, steepness: float, halvings: int = _HALVINGS) -> C
         starts.append(np.stack([evenly, np.full_like(evenly, width)]))
     first, width = np.concatenate(starts, axis=1)
     at_an_end = (first == 0) | (first + width == size)
-    logs = np.where(at_an_end, min(steepness, _STEEP_AT_AN_END), steepness) * np.log2(size / width)
+    logs = np.where(at_an_end, min(steepness, steepest_at_an_end), steepness) * np.log2(
+        size / width
+    )
     alike = _alike(2 * width + at_an_end)
     return Candidates.weighing(first, first + width - 1, logs - np.log(alike))
 

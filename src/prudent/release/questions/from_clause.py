@@ -11,7 +11,7 @@ from sqlglot import expressions as ast
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.sources import open_source
+from prudent.release.columns.joining import open_source
 from prudent.release.joins import Join, join
 from prudent.release.questions.text import NEAREST, Node, refused, text_of
 

@@ -273,7 +273,7 @@ def asked(questions: Any) -> list[Ask]:
 
 def _described(request: Request) -> list[Ask]:
     """A description of every column, as its public type allows."""
-    from prudent.release.columns.sources import open_source
+    from prudent.release.columns.joining import open_source
 
     opened = open_source(
         request.data, connect=request.connect, table=request.table, unit=request.unit

@@ -125,7 +125,7 @@ def median(
     Args:
         data: An array, a series, a path, a frame, an ibis table, or a `Column`.
         column: The name of the column, unless `data` is an array, a series or a `Column`.
-        epsilon: ε of this release, at least 0.001.
+        epsilon: ε of this release, between 0.001 and 50.
         delta: δ of this release. A mechanism that needs none ignores it.
         propose: The proposal τ: how far one record may move the median, in the unit of the data. It
             is tested, and `delta` pays for the test. None: the median is chosen by the exponential

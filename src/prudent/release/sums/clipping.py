@@ -103,13 +103,10 @@ class Clipping:
         """The privacy events of releasing the bounds."""
         return [] if self.interval is None else self.interval.events
 
-    def ends(self, column: Column, noise: Noise, records: int | None = None) -> tuple[float, float]:
-        """Return the bounds; if they are private, read the records and release them.
-
-        `records` is their number, if it was released already.
-        """
+    def ends(self, column: Column, noise: Noise) -> tuple[float, float]:
+        """Return the bounds; if they are private, read the records and release them."""
         if self.interval is not None:
-            return self.interval.release(column, noise, records)
+            return self.interval.release(column, noise)
         assert self.given is not None
         return self.given
 

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent.accounting.events import GaussianTest
-from prudent.records import PUBLIC
 from prudent.records.reader import Collate
 from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.processes import Alone
 from prudent.training.run.execution import Execution
-from prudent.training.run.reading import ReadRequest, RunRecords
+from prudent.training.run.reading import RunRecords
 
 _STEP = 0.02
 
@@ -61,18 +60,9 @@ def gradient_norms(
     device = execution.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         for ids in torch.split(torch.arange(records.count), rows):
-            inputs, targets = _read(records, ids, device)
-            parts.append(engine(values, inputs, targets).norms.detach().cpu())
+            parts.append(engine(values, *records.read(ids)).norms.detach().cpu())
     norms = torch.cat(parts)
     return norms[norms.isfinite()]
-
-
-def _read(records: RunRecords, ids: Tensor, device: torch.device) -> tuple[Any, Any]:
-    if records.gather is not None:
-        return records.gather(ids.to(device))
-    assert records.loader is not None
-    request = ReadRequest(ids.tolist(), [True] * len(ids), PUBLIC)
-    return records.loader.chunk(records.loader.part(request), ids).read()
 
 
 def suggest_aggregation(

@@ -129,7 +129,8 @@ class OpenedRun:
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
-        self.run.step.rehearse(self.run.records.form())
+        form = self.run.records.read(torch.empty(0, dtype=torch.int64))
+        self.run.step.rehearse(form)
         device = self.run.execution.device
         rehearse = getattr(self.reporting.evaluate, "rehearse", None)
         if self.run.held_out is not None:

@@ -206,13 +206,13 @@ class RunRecords:
         )
         return cls(count=count, device=device, fingerprint=known, loader=loader, people=people)
 
-    def form(self) -> tuple[Any, Any]:
-        """Inputs and targets as those of a batch are, without a record."""
-        if self.loader is None:
-            assert self.gather is not None
-            return self.gather(torch.empty(0, dtype=torch.int64, device=self.device))
-        padding = self.loader.part(ReadRequest([0], [False], PUBLIC))
-        return self.loader.chunk(padding, torch.zeros(1)).read()
+    def read(self, ids: Tensor) -> tuple[Any, Any]:
+        """Inputs and targets of public records; of none, they have the form of any batch."""
+        if self.gather is not None:
+            return self.gather(ids.to(self.device))
+        assert self.loader is not None
+        request = ReadRequest(ids.tolist() or [0], [True] * len(ids) or [False], PUBLIC)
+        return self.loader.chunk(self.loader.part(request), ids).read()
 
 
 def check_same_records(

@@ -125,9 +125,10 @@ class LogicalRecords(Dataset[Any]):
 
 
 def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[PhysicalBatch]:
-    """The records of a part by the shortest length that holds them, longer ones in later parts.
+    """The records of a part by the shortest length that holds them, shorter ones first.
 
-    Numbers of rows are powers of two, so that few shapes recur.
+    All pieces of a length have one shape, which is public, whatever was drawn: there are more or
+    fewer of them.
 
     Args:
         part: Records of the greatest length.
@@ -138,24 +139,24 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
     slots = len(mask) // len(part.ids)
     ends = (mask * torch.arange(1, greatest + 1)).amax(1).view(-1, slots).amax(1)
     places = torch.bucketize(ends, torch.tensor(lengths))
+    # A power of two, so that about two pieces of each length hold a draw.
+    count = max(_ROWS, 1 << (len(part.ids) // (2 * len(lengths))).bit_length() >> 1)
     pieces = []
     for place, length in enumerate(lengths):
-        chosen = (part.valid & (places == place)).nonzero().flatten()
-        if not (len(chosen) or (place == 0 and not part.valid.any())):
-            continue
-        count = max(_ROWS, 1 << (len(chosen) - 1).bit_length()) if len(chosen) else _ROWS
-        count = max(len(chosen), min(count, len(part.ids)))
-        more = count - len(chosen)
-        rows = (chosen[:, None] * slots + torch.arange(slots)).flatten()
-        inputs = {
-            name: _cut(torch.cat([value[rows], *[stand_in[name]] * more]), greatest, length)
-            for name, value in part.inputs.items()
-        }
-        shares = part.shares
-        if shares is not None:
-            shares = torch.cat([shares[rows], shares.new_zeros(more * slots)])
-        ids = torch.cat([part.ids[chosen], part.ids.new_zeros(more)])
-        pieces.append(PhysicalBatch(inputs, torch.arange(count) < len(chosen), ids, shares))
+        own = (part.valid & (places == place)).nonzero().flatten()
+        empty = place == 0 and not part.valid.any()  # a step has a piece at least
+        for chosen in torch.split(own, count) if len(own) or empty else ():
+            more = count - len(chosen)
+            rows = (chosen[:, None] * slots + torch.arange(slots)).flatten()
+            inputs = {
+                name: _cut(torch.cat([value[rows], *[stand_in[name]] * more]), greatest, length)
+                for name, value in part.inputs.items()
+            }
+            shares = part.shares
+            if shares is not None:
+                shares = torch.cat([shares[rows], shares.new_zeros(more * slots)])
+            ids = torch.cat([part.ids[chosen], part.ids.new_zeros(more)])
+            pieces.append(PhysicalBatch(inputs, torch.arange(count) < len(chosen), ids, shares))
     return pieces
 
 
@@ -224,11 +225,12 @@ def padded(collator: Collate, length: int | None, *, several: bool = False) -> C
             got=length,
             hint="Let the collator itself pad to a fixed length.",
         )
-    fixed = copy.copy(collator)
+    fixed: Any = copy.copy(collator)
     fixed.pad_to_multiple_of = length
     if hasattr(fixed, "padding"):
         fixed.padding = True
-    return fixed
+    made: Collate = fixed
+    return made
 
 
 def _shapes(row: Any) -> str:

@@ -382,6 +382,11 @@ class PrivateTrainer(Uncopied, Trainer):
             base = model.get_base_model() if hasattr(model, "get_base_model") else model
             shifts = type(base).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
             loss = self.label_smoother(outputs, labels, shift_labels=shifts)
+        elif isinstance(outputs, Mapping) and outputs.get("loss") is None:
+            raise ValueError(
+                "Expected a loss among the outputs of the model, got none. Give every record its "
+                "`labels` under the name that the model expects, or pass compute_loss_func."
+            )
         else:
             loss = outputs["loss"] if isinstance(outputs, Mapping) else outputs[0]
         return loss.reshape(1)
@@ -532,10 +537,9 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
-        parameters = {} if self.model is None else self.model.state_dict()
         predictable = self._continuity.key.predictable
-        file = ReceiptFile(folder / "receipt.json")
-        self._charge.write_receipt(file, "training", parameters, predictable=predictable)
+        file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
+        self._charge.write_receipt(file, "training", state, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 

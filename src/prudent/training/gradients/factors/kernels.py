@@ -9,6 +9,7 @@ last, and `Geometry` says where the patches of a convolution lie in them.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import product
 from typing import Any
@@ -159,6 +160,12 @@ def fuses(*values: Tensor, even_traced: bool = False) -> bool:
     )
 
 
+def _on(device: torch.device) -> AbstractContextManager[Any]:
+    """A context in which a device is the current one; quick if it is."""
+    is_current = torch.cuda.current_device() == device.index
+    return nullcontext() if is_current else torch.cuda.device(device)
+
+
 @cache
 def work_on(device: torch.device) -> bool:
     """Whether Triton is there and its kernels run on a device."""
@@ -189,7 +196,7 @@ def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
 
     batch, positions, _ = left.shape
     sums = left.new_empty(batch, PARTIAL_SUMS, 4)
-    with torch.cuda.device(left.device):
+    with _on(left.device):
         triton.gram_sums[(batch, PARTIAL_SUMS)](left, right, sums, positions, *scales)
     return sums
 
@@ -214,7 +221,7 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     pairs = tile_pairs(positions)
     sums = torch.empty(batch, pairs, 4, device=rows.device)
     cuts = rows.dtype == torch.float32
-    with torch.cuda.device(rows.device):
+    with _on(rows.device):
         triton.factor_sums[(pairs * batch,)](
             rows, columns, sums, positions, height, columns.shape[2], *scales, pairs, cuts, TILE,
             **(triton.LONG_NUMBERS if cuts else triton.SHORT_NUMBERS),
@@ -260,7 +267,7 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     share = -(-records // max(1, min(records, programs // tiles)))
     shares = -(-records // share)
     sums = weights.new_empty(shares, groups, height, width)
-    with torch.cuda.device(rows.device):
+    with _on(rows.device):
         triton.record_sums[tiles, shares](
             rows, columns, weights, sums, records, share, positions, height, width,
             parts, at_once, tall, wide, depth, ADDED // (2 * parts - 1) // depth * depth,
@@ -276,7 +283,7 @@ def _short_parts(factor: Tensor) -> Tensor:
     groups, records, positions, width = factor.shape
     parts = factor.new_empty(groups, records, 2 * positions, width, dtype=torch.bfloat16)
     size = positions * width
-    with torch.cuda.device(factor.device):
+    with _on(factor.device):
         triton.short_parts[groups * records, triton.pieces(size)](factor, parts, size)
     return parts
 
@@ -303,7 +310,7 @@ def norm_gradients(
     positions = values.numel() // (records * size)
     slopes = torch.empty(shape, device=values.device)
     shifts = torch.empty_like(slopes)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.norm_gradients[records, triton.columns(size)](
             gradient, values, mean, scale, slopes, shifts, positions, size
         )
@@ -349,7 +356,7 @@ def group_norm(
     count, group = torch.Size(size).numel(), channels // groups
     weight, bias, affine = _both(weight, bias, channels)
     rows, width, blocks = _blocks(count, channels, group)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.normalise[images, blocks](
             values, weight, bias, result, means, scales, count, channels, eps,
             rows, width, group, affine,
@@ -370,7 +377,7 @@ def group_norm_backward(
     shifts = torch.empty_like(slopes)
     count, group = torch.Size(size).numel(), channels // means.shape[1]
     rows, width, blocks = _blocks(count, channels, group)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.normalise_backward[images, blocks](
             gradient, values, means if weight is None else weight, means, scales, passed, slopes,
             shifts, count, channels, rows, width, group, weight is not None,
@@ -412,7 +419,7 @@ def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     rows = -(-(height + 2 * geometry.padding[0]) // stride)
     result = values.new_empty(images, stride * rows * positions, across * channels)
     count = positions * across * channels
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.strips[images * stride * rows, -(-count // _COPIED)](
             values, result, height, breadth, channels, rows, positions,
             *geometry.padding, stride, step, geometry.dilation[1], across, _COPIED,
@@ -433,7 +440,7 @@ def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
         1, images * out_height * out_breadth, down * across * channels, dtype=torch.float32
     )
     blocks = -(-out_breadth * across * channels // _COPIED)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.patches[images * out_height, blocks, down](
             values, result, height, breadth, channels, out_height, out_breadth,
             *geometry.padding, *geometry.stride, *geometry.dilation, across, cut, _COPIED,
@@ -460,7 +467,7 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
     offsets = math.prod(geometry.kernel)
     result = torch.empty(images, channels, offsets, device=values.device)
     wide, long = (_DEEP, _POSITIONS) if values.stride(1) == 1 else (1, _DEEP * _POSITIONS)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.depthwise[images, -(-channels // wide), offsets](
             values, gradient, result, channels, *size, *gradient.shape[2:],
             *values.stride(), *gradient.stride(),
@@ -478,7 +485,7 @@ def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
 
     records, size = values.shape
     sums = weights.new_empty(_SHARES, size)
-    with torch.cuda.device(values.device):
+    with _on(values.device):
         triton.weighted_rows[-(-size // _COLUMNS), _SHARES](
             values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS
         )
