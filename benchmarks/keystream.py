@@ -23,10 +23,9 @@ from benchmarks.large_models import losses
 from benchmarks.large_networks import Decoder
 from benchmarks.models import tutorial_cnn
 from benchmarks.step_speed import AGGREGATION, timed
-from prudent.training.chunk import StepState
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key
-from prudent.training.noise import DeviceNoise, HostNoise, noise_on
+from prudent.training.noise import DeviceNoise, HostNoise, StepState, noise_on
 
 PLAN = prudent.training.Plan(sampling_rate=0.05, steps=10**9, aggregation=AGGREGATION)
 SIZES = "26010,1000000,124000000"

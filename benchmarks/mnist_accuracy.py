@@ -11,8 +11,6 @@ import statistics
 import time
 from pathlib import Path
 
-import attrs
-
 from prudent.accounting import LaplaceTest
 from prudent.lab.datasets import load
 from prudent.lab.experiment import run
@@ -23,10 +21,10 @@ OURS = Experiment.of(steps=2344, batch=512, lr=1.0)
 
 SETTINGS = {
     "TSGD+PTR, paper, ε=3": PAPER,
-    "TSGD+PTR, paper, ε=5": attrs.evolve(PAPER, epsilon=5),
+    "TSGD+PTR, paper, ε=5": PAPER.changed(epsilon=5),
     "TSGD+PTR, ours, ε=3": OURS,
-    "TSGD+Gaussian, ε=3": attrs.evolve(OURS, method="trimmed"),
-    "DP-SGD, ε=3": attrs.evolve(OURS, method="dpsgd"),
+    "TSGD+Gaussian, ε=3": OURS.changed(method="trimmed"),
+    "DP-SGD, ε=3": OURS.changed(method="dpsgd"),
 }
 
 

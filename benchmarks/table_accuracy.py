@@ -34,7 +34,7 @@ ELSEWHERE = ("smartnoise", "tumult", "pipelinedp")
 _CANDIDATES = 10_001
 _WIDER = 10.0
 _LEVEL = 0.1  # a ratio within a tenth of 1 is level
-_LONGEST, _FEWEST = 600_000, 3  # rows that are handed to another environment, and runs of them
+_LONGEST, _FEWEST = 600_000, 1  # rows that are handed to another environment, and runs of them
 
 Bounds = tuple[float, float]
 Statistic = str | float
@@ -207,15 +207,20 @@ def error(ask: Callable[[], float], exact: float, runs: int) -> float:
 def asked_elsewhere(
     python: str, name: str, source: Source, requests: list[dict[str, Any]], kept: Path
 ) -> list[list[float] | None]:
-    """The answers of a peer in another environment; None where it has none."""
+    """The answers of a peer in another environment; None where it has none.
+
+    Without a Python only those that were kept.
+    """
     folder = kept / "".join(each if each.isalnum() else "-" for each in source.name)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "column.npy", source.read())
     (folder / "requests.json").write_text(json.dumps(requests))
     script = Path(__file__).with_name("table_peers.py")
-    subprocess.run([python, script, name, folder], check=True, stderr=subprocess.DEVNULL)
-    answers = json.loads((folder / f"{name}.json").read_text())
-    return [answers[json.dumps(request)] for request in requests]
+    if python:
+        subprocess.run([python, script, name, folder], check=True, stderr=subprocess.DEVNULL)
+    found = folder / f"{name}.json"
+    answers = json.loads(found.read_text()) if found.exists() else {}
+    return [answers.get(json.dumps(request)) for request in requests]
 
 
 def rows(
@@ -293,7 +298,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--most", type=int, default=10**9, help="Columns of at most this length.")
     parser.add_argument("--statistics", default="count,sum,mean,p50,p90,p99")
     parser.add_argument("--epsilons", default=",".join(map(str, EPSILONS)))
-    parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON")
+    parser.add_argument(
+        "--peer", action="append", default=[], help="NAME=PYTHON, or NAME= for what was kept."
+    )
     parser.add_argument(
         "--peers-most", type=int, default=2_000, help="Columns of at most this length for them."
     )

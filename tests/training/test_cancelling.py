@@ -28,10 +28,8 @@ from prudent.training import (
     TrimmedSum,
     fit,
 )
-from prudent.training.cancelling import NoiseHistory, coefficients
-from prudent.training.chunk import StepState
 from prudent.training.keystream import Key
-from prudent.training.noise import HostNoise, add_cancelling_
+from prudent.training.noise import HostNoise, NoiseHistory, StepState, add_cancelling_, coefficients
 from prudent.training.plan import HeldOut, Watch
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint

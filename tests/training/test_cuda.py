@@ -24,9 +24,8 @@ from prudent.training import (
     fit,
 )
 from prudent.training import noise as noise_module
-from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose
-from prudent.training.noise import DeviceNoise, HostNoise
+from prudent.training.noise import DeviceNoise, HostNoise, StepState
 from prudent.training.parallel.processes import Together
 from prudent.training.run.training_run import TrainingRun
 from tests.training import worlds

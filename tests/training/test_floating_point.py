@@ -19,9 +19,8 @@ from torch import nn
 
 from prudent.accounting import DiscreteLaplaceTest, LaplaceTest, Reveals
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
-from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose, normals
-from prudent.training.noise import HostNoise
+from prudent.training.noise import HostNoise, StepState
 from prudent.training.parallel.processes import Alone
 from prudent.training.rounding import _relative_errors, rounded, spacing_of, with_rounding
 

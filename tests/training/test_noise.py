@@ -16,9 +16,8 @@ from prudent.accounting import (
 )
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training import noise as noise_module
-from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, Purpose, Stream, normals
-from prudent.training.noise import DeviceNoise, HostNoise, margin_noise, noise_on
+from prudent.training.noise import DeviceNoise, HostNoise, StepState, margin_noise, noise_on
 from prudent.training.rounding import rounded, spacing_of
 
 TEST = Key.from_seed(11).stream(Purpose.TEST)

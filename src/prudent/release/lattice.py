@@ -167,7 +167,7 @@ class Lattice:
         # By a power of two, and never beyond 2**52: as exact as `ldexp`, and six times as fast.
         steps = inside * math.ldexp(1.0, -self.exponent)
         steps += 0.5
-        return np.floor(steps, out=steps).astype(np.int64)
+        return np.floor(steps, out=steps if steps.ndim else None).astype(np.int64)
 
     def steps_of_proposal(self, propose: float) -> int:
         """Return a sensitivity in whole steps, rounded up.

@@ -1,20 +1,17 @@
-"""What a step is given and what it passes on to the next.
+"""What a step is given: chunks, the physical batches of records, with their checks and masks.
 
-A chunk is a physical batch of records, with its checks and masks. A hook replaces its gradients, to
-simulate faulty or hostile records. `StepState` is what a step passes on. If memory runs out, that
-is reported without a word about the data.
+A hook replaces their gradients, to simulate faulty or hostile records. If memory runs out, that is
+reported without a word about the data.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-import attrs
 import torch
 from torch import Tensor
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.training.cancelling import NoiseHistory
 from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.gradients.results import Values
 
@@ -236,65 +233,3 @@ def within_memory(
         why="a step ran out of memory and released nothing; the steps before it are paid for",
         hint=f"{hint} Then resume, if the run has checkpoints.",
     )
-
-
-@attrs.define
-class StepState:
-    """The trim, the step counter and earlier noise, kept on the device and on the host.
-
-    A captured step counts on the device, because its position in the keystream must advance at
-    every replay. The host counts too, so that it can check whether the plan has steps left without
-    waiting for the device.
-    """
-
-    trim: Tensor  # F of the next step, before rounding down; a scalar in double precision
-    number: Tensor  # steps begun so far, a 64-bit integer on the device
-    taken: int = 0  # the same number, on the host
-    # The last noises, where those of the plan cancel; in the first process.
-    history: NoiseHistory | None = None
-
-    @classmethod
-    def start(cls, trim: float, device: torch.device) -> Self:
-        """The state before the first step."""
-        return cls(
-            torch.tensor(trim, dtype=torch.float64, device=device),
-            torch.zeros((), dtype=torch.int64, device=device),
-        )
-
-    def begin(self) -> None:
-        """Count a step before anything is drawn: a failed step never shares its position."""
-        self.taken += 1
-        self.number += 1
-
-    def clone(self) -> Self:
-        """An independent copy, which later steps do not change."""
-        history = self.history and NoiseHistory.of(self.history.plain(), self.trim.device)
-        return attrs.evolve(
-            self, trim=self.trim.clone(), number=self.number.clone(), history=history
-        )
-
-    def copy_(self, other: "StepState") -> None:
-        """Copy another state into this one, in place: a CUDA graph refers to tensors by address."""
-        self.trim.copy_(other.trim)
-        self.history = other.history
-        self.move_to(other.taken)
-
-    def move_to(self, taken: int) -> None:
-        """Set both counters to `taken` steps."""
-        self.number.fill_(taken)
-        self.taken = taken
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state as tensors and plain values, for a checkpoint."""
-        history = None if self.history is None else self.history.plain()
-        return {"trim": self.trim.clone(), "taken": self.taken, "history": history}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned; the counters never go back.
-
-        Steps that were taken since then are released and paid for, and their noise is used up.
-        """
-        self.trim.copy_(saved["trim"])
-        if saved.get("history") is not None:
-            self.history = NoiseHistory.of(saved["history"], self.trim.device)
-        self.move_to(max(self.taken, int(saved["taken"])))

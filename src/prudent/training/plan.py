@@ -209,7 +209,7 @@ class Plan:
             and every ε, and calibration leaves room for it. None: no loss is released.
         bands: With more than 1, the noise of a step takes back part of the noise of the
             `bands` - 1 steps before it, so that it cancels in the model (`prudent.training.
-            cancelling`). Every record belongs to one of `bands` random parts, which take turns:
+            noise`). Every record belongs to one of `bands` random parts, which take turns:
             each step draws from one of them, `bands` times as often. 1: DP-SGD.
         held_out: The accuracy or loss on held-out records as a release, with noise; likewise. Every
             ε then protects the held-out records as well. None: nothing is released of any.

@@ -13,7 +13,6 @@ from prudent.training.chunk import (
     Chunk,
     Corrupt,
     Corruption,
-    StepState,
     check_chunks,
     counted_once,
     record_ids,
@@ -28,7 +27,7 @@ from prudent.training.gradients.recording import Recorded
 from prudent.training.gradients.results import Values
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.model_randomness import ModelRandomness
-from prudent.training.noise import add_cancelling_, noise_on
+from prudent.training.noise import StepState, add_cancelling_, noise_on
 from prudent.training.parallel.in_turn import InTurn
 from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (

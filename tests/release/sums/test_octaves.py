@@ -10,7 +10,7 @@ from tests.release.recording import Silence
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Distribution, ReproducibleNoise
-from prudent.release.statistics import mean
+from prudent.release.statistics import mean, sum
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.release.sums.octaves import OctaveSums
 
@@ -35,14 +35,16 @@ def test_a_record_changes_the_sums_by_exactly_one(odd: float, records: int) -> N
 )
 def test_without_noise_it_is_the_mean_of_all_values(values: list[float]) -> None:
     column, mechanism = ArrayColumn(np.array(values)), AdditiveMechanism.calibrate(4.0)
-    found = OctaveSums(column.scale).release(column, mechanism, Silence())
+    found = OctaveSums(column.scale).release("mean", column, mechanism, Silence())
     assert found.value == pytest.approx(np.mean(values), rel=1e-6)
     assert all(any(low <= each <= high for low, high in found.ranges) for each in values)
 
 
 def test_far_values_of_a_few_records_are_left_out() -> None:
     column = ArrayColumn(np.array([100.0] * 40 + [1e12]))
-    found = OctaveSums(column.scale).release(column, AdditiveMechanism.calibrate(1.0), Silence())
+    found = OctaveSums(column.scale).release(
+        "mean", column, AdditiveMechanism.calibrate(1.0), Silence()
+    )
     assert found.value == pytest.approx(100.0)
     ((low, high),) = found.ranges
     assert 50 < low <= 100 <= high < 200
@@ -62,6 +64,12 @@ def test_the_mean_of_fifty_records_needs_no_bounds(distribution: Distribution, w
     assert all(each.usual_interval is None for each in few)
     price = mean(typed, dry_run=True, **given).event
     assert all(each.event == price for each in answers)
+
+
+def test_so_does_their_sum() -> None:
+    values = np.random.default_rng(1).normal(500.0, 100.0, 50)
+    found = [sum(values, epsilon=1.0, noise=ReproducibleNoise(seed)).value for seed in range(15)]
+    assert np.median(np.abs(np.array(found) - values.sum())) < 3_000  # 24,800 before
 
 
 def test_many_records_have_private_bounds() -> None:

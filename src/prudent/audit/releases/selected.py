@@ -39,7 +39,7 @@ from prudent.release.noise import Noise
 from prudent.release.outcome import UnknownSpread
 from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
-from prudent.release.sums.octaves import FewMean
+from prudent.release.sums.octaves import OfFew
 from prudent.release.sums.tree import CountedQuantiles
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
@@ -440,7 +440,7 @@ def _moments(released: Any) -> tuple[float, ...]:
     Where all half-octaves have sums, those of the two records, and of all.
     """
     spread: Any = released.spread
-    if isinstance(spread, FewMean):
+    if isinstance(spread, OfFew):
         places = half_octaves(np.array([_seldom_inside(), 0.0])) + LAST_HALF
         return (*spread.sums[:, places[0]], spread.sums[0, places[1]], float(spread.sums.sum()))
     if isinstance(spread, UnknownSpread):

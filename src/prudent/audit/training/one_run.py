@@ -48,7 +48,7 @@ from prudent.audit.training.curves import Family, PrivacyCurve
 from prudent.audit.training.scenes import Likelihood, Releases, dirac, observe_lanes
 from prudent.audit.training.white_box import with_batch
 from prudent.training.aggregation import Sum
-from prudent.training.cancelling import coefficients
+from prudent.training.noise import coefficients
 from prudent.training.plan import Plan
 
 _LARGEST_FACTOR = 64.0

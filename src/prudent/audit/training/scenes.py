@@ -55,7 +55,7 @@ from prudent.training.aggregation import (
     clip_weights,
     keep_smallest,
 )
-from prudent.training.cancelling import coefficients
+from prudent.training.noise import coefficients
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
 from prudent.training.run.training_run import TrainingRun
@@ -287,8 +287,8 @@ class Likelihood:
     def _score_in_turns(self, seen: Releases) -> FloatArray:
         """The log-likelihood ratio for noise that cancels; the part of the canary is unknown.
 
-        With C of `cancelling`, C times the releases has independent noise, to which a canary drawn
-        in step t adds column t of C.
+        With C of `prudent.training.noise`, C times the releases has independent noise, to which a
+        canary drawn in step t adds column t of C.
         """
         failed, passed = self._branches(int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed

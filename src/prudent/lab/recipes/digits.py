@@ -32,9 +32,8 @@ from prudent.lab.experiment import Prepare, Recipe, Setup
 from prudent.lab.scattering import CELLS, CHANNELS, scattering
 from prudent.lab.settings import Experiment, Method
 from prudent.records.whole_network import codes_of, shipped_network
-from prudent.training.chunk import StepState
 from prudent.training.keystream import Key
-from prudent.training.noise import noise_on
+from prudent.training.noise import StepState, noise_on
 
 Rows = Callable[[Tensor], Tensor]
 """Maps images to rows, each a function of its image alone."""

@@ -6,7 +6,7 @@ The interval is about the clipped values. Nothing is tested, so nothing is refus
 noise there is no δ.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import dp_accounting as dp
@@ -60,9 +60,9 @@ WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
 MEAN_SHARES = 0.05, 0.16
-"""The same for a mean. With few records no bounds are looked for: see `sums.octaves`."""
+"""The same for a mean or a sum. With few records no bounds are looked for: see `sums.octaves`."""
 
-_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
+_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 4.0, "steepest_at_an_end": 1.5}
 _FEW = 160.0  # records times ε
 
 CLIPPED_SHARE = 0.03
@@ -240,7 +240,7 @@ class Total(Statistic):
             raise _validate.ArgumentError(
                 "column", "of numbers or durations", shown="dates or times", why="dates have no sum"
             )
-        parts = _Parts.of(request, records)
+        parts = _Parts.of(request, records, few=True)
         spread = None
         if parts.clipping.given is not None:
             total = ClippedTotal.between(parts.clipping.given, records.contribution.records)
@@ -251,7 +251,9 @@ class Total(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
-        ends = parts.clipping.ends(records, noise)
+        ends = parts.ends(priced.preview.epsilon, records, noise)
+        if ends is None:
+            return _of_few("sum", parts, records, noise)
         if parts.clipping.given is None:  # the bound that is nearer to zero costs nothing
             ends = -max(map(abs, ends)), max(map(abs, ends))
         total = ClippedTotal.between(ends, records.contribution.records)
@@ -291,13 +293,11 @@ class OneMoment(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
-        interval = parts.clipping.interval
-        if self.degree == 1 and interval is not None:
-            sizes = records.half_octaves()
-            known = interval.released_count(sizes[1], noise)
-            if priced.preview.epsilon * known < _FEW * records.contribution.records:
-                return _mean_of_few(parts, records, noise)
-            ends = interval.release(records, noise, sizes, known)
+        if self.degree == 1:
+            found = parts.ends(priced.preview.epsilon, records, noise)
+            if found is None:
+                return _of_few("mean", parts, records, noise)
+            ends = found
         else:
             ends = parts.clipping.ends(records, noise)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)
@@ -369,6 +369,17 @@ class _Parts:
         share = [] if self.share is None else [self.share.event]
         return composed([*self.clipping.events, *share, self.sums.event])
 
+    def ends(self, epsilon: float, records: Column, noise: Noise) -> tuple[float, float] | None:
+        """The bounds; None where there are too few records for private ones."""
+        interval = self.clipping.interval
+        if interval is None:
+            return self.clipping.ends(records, noise)
+        sizes = records.half_octaves()
+        known = interval.released_count(sizes[1], noise)
+        if epsilon * known < _FEW * records.contribution.records:
+            return None
+        return interval.release(records, noise, sizes, known)
+
     def needs(self, records: Column) -> tuple[str, ...]:
         """How many records an interval needs, if the bounds are private."""
         if self.share is None:
@@ -393,20 +404,21 @@ class _Parts:
         )
 
 
-def _mean_of_few(parts: _Parts, records: Column, noise: Noise) -> Released:
-    """The mean where there are too few records for private bounds.
+def _of_few(
+    which: Literal["mean", "sum"], parts: _Parts, records: Column, noise: Noise
+) -> Released:
+    """The mean or the sum where there are too few records for private bounds.
 
     Neither the ε of the bounds nor that of the share of clipped values is used then.
     """
-    found = OctaveSums(records.scale, records.contribution.records).release(
-        records, parts.sums, noise
-    )
+    sums = OctaveSums(records.scale, records.contribution.records)
+    found = sums.release(which, records, parts.sums, noise)
     shown = (outward(*map(records.scale.value, ends)) for ends in found.ranges)
     about = " and ".join(f"about {low} to {high}" for low, high in shown)
     note = (
         f"Too few records for private bounds at this ε: values were looked for at all sizes, and "
-        f"those not from {about} were left out. With public bounds all are in the mean, and it has "
-        f"an interval."
+        f"those not from {about} were left out. With public bounds all are in the {which}, and it "
+        f"has an interval."
     )
     return Released(
         records.scale.value(found.value),
@@ -416,7 +428,7 @@ def _mean_of_few(parts: _Parts, records: Column, noise: Noise) -> Released:
         parts.event,
         parts.sums.distribution.value,
         found,
-        about=f"the mean of the values from {about}",
+        about=f"the {which} of the values from {about}",
         notes=(note,),
     )
 

@@ -1,4 +1,4 @@
-"""The mean of few records, from noisy sums in all half-octaves at once.
+"""The mean and the sum of few records, from noisy sums in all half-octaves at once.
 
 A few records cannot pay for an interval around them first and for their sum next. So the sums are
 released in all half-octaves from 2**-40 to 2**64, of both signs: a record at a fraction t of the
@@ -17,7 +17,7 @@ There is no interval: the half-octaves that are kept are those whose noise was f
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
@@ -41,11 +41,11 @@ _EDGES = np.stack([np.minimum(_HIGH, _INNER), np.maximum(_HIGH, _INNER)])
 
 
 @attrs.frozen
-class FewMean:
-    """The mean of the values in a few half-octaves, which may be published; see `outcome.Spread`.
+class OfFew:
+    """The mean or sum of values in some half-octaves, which may be published; see `outcome.Spread`.
 
     Attributes:
-        value: The mean.
+        value: The mean or the sum.
         deviation: The standard deviation of its noise, to first order in the noise.
         ranges: The ends between which the values are that were not left out.
         sums: The noisy sums of 1 - t and of t of each half-octave, in records.
@@ -98,22 +98,29 @@ class OctaveSums:
         counts = np.bincount(places, minlength=len(upper))
         return [*(counts * self.steps - upper).tolist(), *upper.tolist()]
 
-    def release(self, column: Column, mechanism: AdditiveMechanism, noise: Noise) -> FewMean:
-        """Release the sums; what follows from them is the mean."""
+    def release(
+        self,
+        which: Literal["mean", "sum"],
+        column: Column,
+        mechanism: AdditiveMechanism,
+        noise: Noise,
+    ) -> OfFew:
+        """Release the sums; what follows from them is the "mean" or the "sum"."""
         noisy = mechanism.noisy(self.read(column), self.sensitivity, noise)
         sums = np.array(noisy, np.float64).reshape(2, -1) / self.steps
         scale = mechanism.scale(self.sensitivity) / self.steps
         kept = self._kept(sums.sum(axis=0) / scale)
         places = np.concatenate([np.arange(first, last + 1) for first, last in kept])
         edges, held = _EDGES[:, places + LAST_HALF], sums[:, places + LAST_HALF]
-        count = max(1.0, float(held.sum()))
-        mean = min(max(float((edges * held).sum()) / count, edges.min()), edges.max())
-        deviation = (
-            mechanism.distribution.deviation(scale) / count * math.hypot(*(edges - mean).flat)
-        )
+        value, slopes = float((edges * held).sum()), edges
+        if which == "mean":
+            count = max(1.0, float(held.sum()))
+            value = min(max(value / count, edges.min()), edges.max())
+            slopes = (edges - value) / count
+        deviation = mechanism.distribution.deviation(scale) * math.hypot(*slopes.flat)
         ends = ((_EDGES[0, first + LAST_HALF], _EDGES[1, last + LAST_HALF]) for first, last in kept)
         ranges = tuple((float(low), float(high)) for low, high in ends)
-        return FewMean(mean, deviation, ranges, sums)
+        return OfFew(value, deviation, ranges, sums)
 
     def _kept(self, counts: FloatArray) -> list[tuple[int, int]]:
         """The ranges of places that are kept, ascending, from counts in units of s."""

@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -153,14 +153,17 @@ class RunCharge:
         )
 
     def write_receipt(
-        self, file: ReceiptFile, kind: str, state: Mapping[str, Any], **facts: Any
+        self, file: ReceiptFile, kind: str, state: Callable[[], Mapping[str, Any]], **facts: Any
     ) -> None:
-        """Write the receipt of a run that has ended: of the parameters of the model, and facts."""
+        """Write the receipt of a run that has ended: of the parameters of the model, and facts.
+
+        What `state` raises takes no model with it; see `ReceiptFile.write`.
+        """
         predictable = facts.pop("predictable")
 
         def make() -> Receipt:
             ReceiptFile.at(file)  # it may have become another file meanwhile
-            released = {"parameters": digest_of_parameters(state), **facts}
+            released = {"parameters": digest_of_parameters(state()), **facts}
             return self.receipt(kind, released, predictable=predictable)
 
         file.write(make)

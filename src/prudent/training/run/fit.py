@@ -177,7 +177,8 @@ def fit(
         if file is not None:
             state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
             facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": key.predictable}
-            run.processes.first(partial(charge.write_receipt, file, "training", state, **facts))
+            write = partial(charge.write_receipt, file, "training", lambda: state, **facts)
+            run.processes.first(write)
         if reporting.out is not None:
             card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent.training.aggregation import Decision
-from prudent.training.chunk import StepState
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.noise import HostNoise
+from prudent.training.noise import HostNoise, StepState
 from prudent.training.plan import Plan
 from prudent.training.rounding import noise_factor
 

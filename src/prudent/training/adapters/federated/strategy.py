@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from logging import INFO
 from typing import Any, NamedTuple
 
@@ -226,10 +227,13 @@ class PrivateStrategy(Uncopied, Strategy):
     def write_receipt(self) -> None:
         """Write the receipt of the rounds released so far, at the price of all of the plan."""
         if self._receipt is not None and self._layout is not None:
-            arrays = self._layout.unflatten(self._model)
-            state = {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
             facts = {"rounds": self.taken, "predictable": self._key.predictable}
+            state = partial(self._parameters, self._layout)
             self._charge.write_receipt(self._receipt, "federated", state, **facts)
+
+    def _parameters(self, layout: Layout) -> dict[str, Tensor]:
+        arrays = layout.unflatten(self._model)
+        return {name: torch.from_numpy(array.numpy()) for name, array in arrays.items()}
 
     def summary(self) -> None:
         """Log the plan and whether its noise is predictable."""

@@ -229,7 +229,8 @@ def padded(collator: Collate, length: int | None, *, several: bool = False) -> C
     setattr(fixed, "pad_to_multiple_of", length)  # noqa: B010 - a function type has none
     if hasattr(fixed, "padding"):
         fixed.padding = True
-    return fixed
+    made: Collate = fixed
+    return made
 
 
 def _shapes(row: Any) -> str:

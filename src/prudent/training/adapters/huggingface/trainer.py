@@ -537,10 +537,9 @@ class PrivateTrainer(Uncopied, Trainer):
             base_model=base if on_hub else None,
             library="transformers",
         ).write(folder)
-        parameters = {} if self.model is None else self.model.state_dict()
         predictable = self._continuity.key.predictable
-        file = ReceiptFile(folder / "receipt.json")
-        self._charge.write_receipt(file, "training", parameters, predictable=predictable)
+        file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
+        self._charge.write_receipt(file, "training", state, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
