@@ -15,8 +15,9 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import opening, table_columns, table_rows
+from prudent.release.columns import opening, table_rows
 from prudent.release.columns.column import Leaders
+from prudent.release.columns.kinds import table_columns
 from prudent.release.columns.together import asking
 from prudent.release.columns.together import turns as asking_turns
 from prudent.release.columns.together.turns import together
