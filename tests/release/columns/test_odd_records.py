@@ -298,9 +298,9 @@ def test_engines_are_asked_as_often_whatever_the_number_of_records(
     asked: list[str] = []
     ask = TableColumn._ask
 
-    def watched(self: TableColumn, question: Any, **given: Any) -> Any:
+    def watched(self: TableColumn, question: Any, *reader: Any, **given: Any) -> Any:
         asked.append(question.__name__)
-        return ask(self, question, **given)
+        return ask(self, question, *reader, **given)
 
     monkeypatch.setattr(TableColumn, "_ask", watched)
     seen = set()
