@@ -597,6 +597,18 @@ def test_the_length_of_a_record_is_its_own() -> None:
     assert not empty.valid.any()
 
 
+def test_a_label_of_padding_is_kept_where_the_loss_counts_it() -> None:
+    mask = (torch.arange(8) < 3).long().expand(3, 8)
+    labels = torch.full((3, 8), -100)
+    labels[1, 5], labels[2, 2] = 7, 7
+    part = PhysicalBatch(
+        {"attention_mask": mask, "labels": labels}, torch.ones(3).bool(), torch.arange(3)
+    )
+    short, long = divided(part, (4, 8), {name: value[:1] for name, value in part.inputs.items()})
+    assert short.ids[short.valid].tolist() == [0, 2]
+    assert long.ids[long.valid].tolist() == [1]
+
+
 def test_pieces_of_a_length_have_one_shape_whatever_was_drawn() -> None:
     mask = (torch.arange(8) < 3).long()
     data = [{"input_ids": torch.arange(8), "attention_mask": mask}] * 64

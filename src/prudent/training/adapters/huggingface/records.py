@@ -22,6 +22,7 @@ from prudent.training.sampling import Draw
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
 _MASK = "attention_mask"
+_IGNORED = -100  # the label that losses of transformers leave out
 
 _EXAMPLES = 16
 """Number of public records that are looked at before training."""
@@ -138,6 +139,9 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
         stand_in: Rows in place of a record, of the greatest length.
     """
     mask, greatest = part.inputs[_MASK] != 0, lengths[-1]
+    labels = part.inputs.get("labels")
+    if labels is not None and labels.shape == mask.shape:
+        mask = mask | (labels != _IGNORED)  # a loss may count labels of padding
     slots = len(mask) // len(part.ids)
     ends = (mask * torch.arange(1, greatest + 1)).amax(1).view(-1, slots).amax(1)
     places = torch.bucketize(ends, torch.tensor(lengths))
