@@ -469,7 +469,7 @@ def test_a_record_counts_once_in_a_graph():
         outcome = run()
     ids.copy_(torch.tensor([3, 3, 3, 5, 5, 4, 7, 7]))
     graph.replay()
-    assert outcome.drawn == 3
+    assert outcome.drawn == 4
 
 
 def cosine(optimizer):

@@ -277,7 +277,8 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     kept: Any = None
     if whole.selection is not None:
         kept = withheld(whole.selection.select, withheld(counted.counts), noise)
-    found, every = [], []
+    found: list[Any] = []
+    every: list[Any] = []
     for offer in whole.offers:
         outcomes = offer.ask(kept, noise)
         every += outcomes.values()

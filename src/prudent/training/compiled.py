@@ -12,7 +12,6 @@ import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
@@ -25,7 +24,7 @@ from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytr
 from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.factors.products import whole_products
 from prudent.training.gradients.record_streams import is_capturing
-from prudent.training.gradients.recording import exchanged
+from prudent.training.gradients.recording import SPLIT
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -176,23 +175,6 @@ def kind_of(tree: Any) -> Hashable:
     return repr(structure), tuple(map(kind, leaves))  # torch 2.6 hashes no dict
 
 
-Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
-_SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
-
-
-def aside(function: Callable[..., None], *tensors: Tensor) -> None:
-    """Call a function that waits for other processes, now and at every replay.
-
-    A CUDA graph is divided here, and the function is called between its parts. It reads and
-    overwrites the given tensors and returns nothing.
-    """
-    split = _SPLIT.get()
-    if split is None:
-        exchanged(function, *tensors)
-    else:
-        split(function, tensors)
-
-
 _WARM_UP, _RECORDED = 2, 3
 """Calls that run as they are before a capture, and before that of a program that repeats them."""
 _MOST = 32
@@ -316,8 +298,8 @@ class _Parts:
         stream = current if own else _capture_stream(torch.cuda.current_device())
         self._contexts.enter_context(torch.cuda.stream(stream))
         self._begin()
-        token = _SPLIT.set(self._split)
-        self._contexts.callback(_SPLIT.reset, token)
+        token = SPLIT.set(self._split)
+        self._contexts.callback(SPLIT.reset, token)
         return self
 
     def __exit__(self, *error: Any) -> None:

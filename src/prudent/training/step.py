@@ -25,10 +25,10 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.record_streams import is_capturing, restarting
 from prudent.training.gradients.recording import Recorded
 from prudent.training.gradients.results import Values
-from prudent.training.in_turn import InTurn
 from prudent.training.keystream import Key, Purpose, given_or_random
 from prudent.training.model_randomness import ModelRandomness
 from prudent.training.noise import StepState, add_cancelling_, noise_on
+from prudent.training.parallel.in_turn import InTurn
 from prudent.training.parallel.processes import Alone, Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,

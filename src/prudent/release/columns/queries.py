@@ -67,26 +67,6 @@ def near_ranks(rows: ir.Table, *, low: Given, high: Given, first: Given, last: G
     return found.select(*keys, "value", "records", "upto")
 
 
-def sums_between(
-    rows: ir.Table, *, low: Given, high: Given, farthest: int, **lattice: Given
-) -> ir.Table:
-    """The sum of all values between two, moved to the lattice, and how many there are."""
-    rows = rows.filter(rows.value < number(high))
-    keys = keys_of(rows)
-    rows = rows.select(
-        *keys,
-        step=steps_of(rows.value, **lattice),
-        between=rows.value > number(low),
-    )
-    parts = limbs_of(rows.step, farthest, limb_bits(rows))
-    return aggregated(
-        rows,
-        at_most_low=(~rows.between).sum(),
-        inside=rows.between.sum(),
-        **{f"part_{place}": part.sum(where=rows.between) for place, part in enumerate(parts)},
-    )
-
-
 def clipped_sums(
     rows: ir.Table, *, low: Given, high: Given, factor: Given, tiny: Given, farthest: int
 ) -> ir.Table:

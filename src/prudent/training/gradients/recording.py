@@ -89,10 +89,20 @@ class _Exchanges:
 
 
 _EXCHANGES: ContextVar[_Exchanges | None] = ContextVar("exchanges", default=None)
+Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
+SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
 
 
 def exchanged(function: Callable[..., None], *tensors: Tensor) -> None:
-    """Call a function that talks to other processes and overwrites tensors, also in programs."""
+    """Call a function that waits for others, now and whenever the step is repeated.
+
+    It reads and overwrites the given tensors and returns nothing. A CUDA graph is divided here, and
+    the function is called between its parts.
+    """
+    split = SPLIT.get()
+    if split is not None:
+        split(function, tensors)
+        return
     mode, exchanges = current_dispatch_mode(), _EXCHANGES.get()
     with without_dispatch_modes() if isinstance(mode, Recording) else nullcontext():
         if exchanges is None:
@@ -353,7 +363,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _place(tensor: Tensor, base: str) -> _Place:
-    return _Place(base, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return _Place(base, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
 
 
 def _share(one: Tensor, other: Tensor) -> bool:

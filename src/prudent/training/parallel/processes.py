@@ -37,7 +37,7 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.chunk import Doubt, lacks_memory
-from prudent.training.compiled import aside
+from prudent.training.gradients.recording import exchanged
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")
@@ -206,7 +206,7 @@ class Together(Processes):
         mine[0, : len(norms)] = norms
         mine[1, : len(norms)] = torch.where(valid, ids, -1)  # doubles are exact up to 2^53
         whole = mine.new_empty(self.count, 2, rows)
-        aside(self._gather, whole, mine)
+        exchanged(self._gather, whole, mine)
         all_norms, all_ids = whole[:, 0].flatten().to(norms.dtype), whole[:, 1].flatten()
         order = all_ids.sort().indices  # padding comes first
         ordered = all_ids[order]
@@ -217,7 +217,7 @@ class Together(Processes):
             decided = decide(all_norms[order], (ordered >= 0) & ~repeated)
             answer[:-4].scatter_(0, order, decided.weights.to(answer.dtype))
             answer[-4:] = torch.stack([field.to(answer.dtype) for field in decided[1:]])
-        aside(self._agree, repeated, answer)
+        exchanged(self._agree, repeated, answer)
         start = self.rank * rows
         noise, passed, noisy_margin, scale = answer[-4:].unbind()
         return Decision(

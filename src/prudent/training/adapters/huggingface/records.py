@@ -236,8 +236,8 @@ def padded(collator: Collate, length: int | None, *, several: bool = False) -> C
             got=length,
             hint="Let the collator itself pad to a fixed length.",
         )
-    fixed: Any = copy.copy(collator)
-    fixed.pad_to_multiple_of = length
+    fixed = copy.copy(collator)
+    setattr(fixed, "pad_to_multiple_of", length)  # noqa: B010 - a function type has none
     if hasattr(fixed, "padding"):
         fixed.padding = True
     made: Collate = fixed

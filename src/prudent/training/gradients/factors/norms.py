@@ -158,7 +158,7 @@ def gram_terms(factors: Outer) -> Tensor:
     if factors.is_taken:
         sizes = factors.rows.shape[-1], factors.columns.shape[-1]
         scales = _scales(factors, torch.float32, sizes)
-        return cast(Tensor, factor_sums(factors.rows, factors.columns, scales))
+        return factor_sums(factors.rows, factors.columns, scales)
     rows, columns = factors.cut(factors.rows), factors.cut(factors.unfolded())
     left, right = (_gram(x, factors.multiplied) for x in (rows, columns))
     scales = _scales(factors, left.dtype, (rows.shape[-1], columns.shape[-1]))

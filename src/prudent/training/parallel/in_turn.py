@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from prudent.training.chunk import Chunk
-from prudent.training.compiled import Captured, aside, kind_of
+from prudent.training.compiled import Captured, kind_of
+from prudent.training.gradients.recording import exchanged
 from prudent.training.gradients.results import Gradients, Values
 
 Answer = TypeVar("Answer")
@@ -71,7 +72,7 @@ class InTurn:
         before = sum(len(norms) for norms, _, _ in self._seen)
         gradients = self._gradients(values, chunk, before)
         weights = torch.zeros_like(gradients.norms, dtype=torch.float64)
-        aside(self._rest, gradients.norms, gradients.losses, weights)
+        exchanged(self._rest, gradients.norms, gradients.losses, weights)
         for name, value in gradients.weighted_sum(weights).items():
             total[name].add_(value)
         return ()
