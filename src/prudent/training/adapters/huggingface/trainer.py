@@ -185,6 +185,13 @@ class PrivateTrainer(Uncopied, Trainer):
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._lengths, self._given_example = settings.lengths(max_length), example
+        if compile and len(self._lengths) > 1:
+            raise ArgumentError(
+                "compile",
+                "False with several lengths in max_length",
+                got=True,
+                why="a program is compiled for every number of texts of each length",
+            )
         protected = "record" if self._unit is None else self._unit.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
