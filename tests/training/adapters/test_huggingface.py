@@ -641,8 +641,8 @@ def test_no_short_record_is_the_first_that_a_length_is_tried_on(
 ) -> None:
     """Else one record would decide whether the run fails, after it was charged."""
     refused = "max_length lengths that the model can run on, got 4"
-    with Ledger(tmp_path / "budget.db", epsilon=1e9, delta=0.1, relation=ZERO_OUT) as ledger:
-        made = trainer(Wide(), arguments(), max_length=(4, LENGTH), ledger=ledger)
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-2, relation=ZERO_OUT) as ledger:
+        made = trainer(Wide(), arguments(), epsilon=2.0, max_length=(4, LENGTH), ledger=ledger)
         with pytest.raises(ArgumentError, match=refused):
             made.train()
         assert not ledger.history()
