@@ -11,6 +11,7 @@ import huggingface_hub
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import default_collate
 
 pytest.importorskip("transformers")
 
@@ -596,6 +597,57 @@ def test_the_length_of_a_record_is_its_own() -> None:
     assert not empty.valid.any()
 
 
+def test_a_label_of_padding_is_kept_where_the_loss_counts_it() -> None:
+    mask = (torch.arange(8) < 3).long().expand(3, 8)
+    labels = torch.full((3, 8), -100)
+    labels[1, 5], labels[2, 2] = 7, 7
+    part = PhysicalBatch(
+        {"attention_mask": mask, "labels": labels}, torch.ones(3).bool(), torch.arange(3)
+    )
+    short, long = divided(part, (4, 8), {name: value[:1] for name, value in part.inputs.items()})
+    assert short.ids[short.valid].tolist() == [0, 2]
+    assert long.ids[long.valid].tolist() == [1]
+
+
+def test_pieces_of_a_length_have_one_shape_whatever_was_drawn() -> None:
+    mask = (torch.arange(8) < 3).long()
+    data = [{"input_ids": torch.arange(8), "attention_mask": mask}] * 64
+    for physical, shape in ((64, (16, 4)), (4, (4, 4))):
+        ids, found = torch.arange(64).view(-1, physical), set()
+        for drawn in (0, 3, 40, 64):
+            records = LogicalRecords(
+                data, default_collate, default_collate(data[:1]), lengths=(4, 8)
+            )
+            batch = records.__getitems__(Draw(0, ids, ids < drawn, PUBLIC))
+            found |= {tuple(part.inputs["input_ids"].shape) for part in checked(batch).parts}
+            assert sum(int(part.valid.sum()) for part in checked(batch).parts) == drawn
+        assert found == {shape}
+
+
+class Wide(nn.Module):
+    """Cannot run on fewer than five tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.wide = nn.Embedding(WORDS, 2), nn.Conv1d(2, 2, 5)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Any:
+        outputs = self.wide(self.table(input_ids).mT).mean(2)
+        return {"loss": nn.functional.cross_entropy(outputs, labels), "logits": outputs}
+
+
+def test_no_short_record_is_the_first_that_a_length_is_tried_on(
+    arguments: Callable[..., TrainingArguments], tmp_path: Path
+) -> None:
+    """Else one record would decide whether the run fails, after it was charged."""
+    refused = "max_length lengths that the model can run on, got 4"
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-2, relation=ZERO_OUT) as ledger:
+        made = trainer(Wide(), arguments(), epsilon=2.0, max_length=(4, LENGTH), ledger=ledger)
+        with pytest.raises(ArgumentError, match=refused):
+            made.train()
+        assert not ledger.history()
+
+
 def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
     arguments: Callable[..., TrainingArguments],
 ) -> None:
@@ -603,8 +655,12 @@ def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
         examples_of([{"input_ids": [9]}, {"input_ids": [9, 9]}], Tokens())
     with pytest.raises(ArgumentError, match="pad_to_multiple_of"):
         padded(drops_words, 4)
+    with pytest.raises(ArgumentError, match="compile False with several lengths"):
+        trainer(bert(), arguments(), max_length=(4, 6), compile=True)
     with pytest.raises(ArgumentError, match="attention_mask"):
         LogicalRecords([], Tokens(), {"input_ids": torch.zeros(1, 4)}, lengths=(2, 4))
+    with pytest.raises(ArgumentError, match="attention_mask"):
+        LogicalRecords([], Tokens(), {"attention_mask": torch.zeros(1, 3)}, lengths=(2, 4))
     with pytest.raises(ArgumentError, match="example"):
         trainer(bert(), arguments(), eval_dataset=None).train()
 

@@ -66,6 +66,19 @@ def test_it_is_the_step_at_once(device):
     assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_layers_may_be_frozen_and_unfrozen(device):
+    model = Words().to(device)
+    step = Step(PLAN, model, cross_entropy, expected_batch=12, key=Key.from_seed(1))
+    step._run_on = step._release_in_turn
+    for number, frozen in enumerate((model.table, model.head, model.inner)):
+        model.requires_grad_(True)
+        frozen.requires_grad_(False)
+        step(text(number, device))
+        moved = {name for name, value in model.named_parameters() if value.grad is not None}
+        assert moved == {name for name, value in model.named_parameters() if value.requires_grad}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_each_form_is_captured_once():
     """Also the second chunk of a form, which is worked on at the same time as the first."""

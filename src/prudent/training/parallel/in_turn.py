@@ -46,7 +46,7 @@ class InTurn:
         self, values: Values, trained: Sequence[str], chunks: Sequence[Chunk], decide: Decide
     ) -> tuple[Values, Any]:
         """The weighted sum by parameter name, overwritten by the next call, and the decision."""
-        if not self._total:
+        if list(self._total) != list(trained):  # at first, and when layers are (un)frozen
             self._total = {
                 name: torch.zeros_like(values[name], dtype=torch.float64) for name in trained
             }

@@ -22,6 +22,7 @@ from prudent.training.sampling import Draw
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
 _MASK = "attention_mask"
+_IGNORED = -100  # the label that losses of transformers leave out
 
 _EXAMPLES = 16
 """Number of public records that are looked at before training."""
@@ -81,17 +82,19 @@ class LogicalRecords(Dataset[Any]):
         unit: Unit | None = None,
         people: People | None = None,
     ) -> None:
-        self._count, self._whole = len(data) if people is None else len(people), whole
-        self._lengths = lengths
+        self._count, self._lengths = len(data) if people is None else len(people), lengths
+        self._whole = whole or len(lengths) > 1  # pieces of a length have one shape
         like = {name: value[0] for name, value in examples.items()}
         first = range(len(data)) if people is None else people.first()
         items = data if unit is None else unit.items(data)
         reader = RecordReader(items, collate, first, like=like, cut=True)
         self._reader = reader if people is None else PeopleReader(reader, people)
-        if len(lengths) > 1 and _MASK not in examples:
+        if len(lengths) > 1 and (
+            _MASK not in examples or examples[_MASK].shape[1:] != tuple(lengths[-1:])
+        ):
             raise ArgumentError(
                 "max_length",
-                f"one number for records without {_MASK!r}",
+                f"one number for records without {_MASK!r} of the greatest length",
                 got=lengths,
                 why="it says how long a record is",
             )
@@ -136,11 +139,16 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
         stand_in: Rows in place of a record, of the greatest length.
     """
     mask, greatest = part.inputs[_MASK] != 0, lengths[-1]
+    labels = part.inputs.get("labels")
+    if labels is not None and labels.shape == mask.shape:
+        mask = mask | (labels != _IGNORED)  # a loss may count labels of padding
     slots = len(mask) // len(part.ids)
     ends = (mask * torch.arange(1, greatest + 1)).amax(1).view(-1, slots).amax(1)
     places = torch.bucketize(ends, torch.tensor(lengths))
-    # A power of two, so that about two pieces of each length hold a draw.
+    # A power of two, so that about two pieces of each length hold a draw; not more rows than the
+    # part has, which has padding and is what fits into memory.
     count = max(_ROWS, 1 << (len(part.ids) // (2 * len(lengths))).bit_length() >> 1)
+    count = min(count, len(part.ids))
     pieces = []
     for place, length in enumerate(lengths):
         own = (part.valid & (places == place)).nonzero().flatten()
@@ -149,9 +157,10 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
             more = count - len(chosen)
             rows = (chosen[:, None] * slots + torch.arange(slots)).flatten()
             inputs = {
-                name: _cut(torch.cat([value[rows], *[stand_in[name]] * more]), greatest, length)
+                name: torch.cat([value[rows], *[stand_in[name]] * more])
                 for name, value in part.inputs.items()
             }
+            inputs = shortened(inputs, greatest, length)
             shares = part.shares
             if shares is not None:
                 shares = torch.cat([shares[rows], shares.new_zeros(more * slots)])
@@ -160,10 +169,12 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
     return pieces
 
 
-def _cut(values: Tensor, greatest: int, length: int) -> Tensor:
-    """Values with every axis of the greatest number of tokens cut to a length."""
-    inner = (slice(length) if size == greatest else slice(None) for size in values.shape[1:])
-    return values[(slice(None), *inner)]
+def shortened(rows: Row, greatest: int, length: int) -> Row:
+    """Rows with every axis of the greatest number of tokens cut to a length."""
+    return {
+        name: values[:, *(slice(length if size == greatest else None) for size in values.shape[1:])]
+        for name, values in rows.items()
+    }
 
 
 def public_records(example: Any, evaluated: Any) -> list[Any]:

@@ -31,6 +31,7 @@ from prudent.training.adapters.huggingface.records import (
     examples_of,
     padded,
     public_records,
+    shortened,
 )
 from prudent.training.adapters.huggingface.self_test import (
     Positions,
@@ -184,6 +185,13 @@ class PrivateTrainer(Uncopied, Trainer):
             self._recompute = self._accumulates or args.gradient_checkpointing
         self._compile = compile
         self._lengths, self._given_example = settings.lengths(max_length), example
+        if compile and len(self._lengths) > 1:
+            raise ArgumentError(
+                "compile",
+                "False with several lengths in max_length",
+                got=True,
+                why="a program is compiled for every number of texts of each length",
+            )
         protected = "record" if self._unit is None else self._unit.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
@@ -400,6 +408,7 @@ class PrivateTrainer(Uncopied, Trainer):
         _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
         check_reach(reach(engine, *self._split(row)))
+        self._try_lengths(engine, row)
         engine.slots = None if self._people is None else self._people.slots
         step = Step(
             self.plan,
@@ -422,6 +431,19 @@ class PrivateTrainer(Uncopied, Trainer):
             self._tested_at = self._step.taken  # before the checkpoint, or by a run that was lost
             self._passes += self._saved["passes"].to(self.args.device)
             self._saved = None
+
+    def _try_lengths(self, engine: BookKeeping, row: Row) -> None:
+        """Run the model on public records of every length: no short record may cause an error."""
+        for length in self._lengths[:-1]:
+            try:
+                reach(engine, *self._split(shortened(row, self._lengths[-1], length)))
+            except Exception as error:
+                raise ArgumentError(
+                    "max_length",
+                    "lengths that the model can run on",
+                    got=length,
+                    hint="Leave it out: shorter records are padded to the next.",
+                ) from error
 
     # ---- held-out records --------------------------------------------------------------------
 
