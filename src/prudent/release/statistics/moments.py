@@ -427,7 +427,7 @@ def _of_few(
         0.0,
         parts.event,
         parts.sums.distribution.value,
-        found,
+        UnknownSpread(ScaledSpread(found.value, found, records.scale)),
         about=f"the {which} of the values from {about}",
         notes=(note,),
     )
