@@ -64,7 +64,7 @@ def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
         for module in (asking, table_rows):
             patch.setattr(module, "fetched", counted(module.fetched))
         patch.setattr(asking, "handed_over", counted(asking.handed_over))
-        ask(in_groups(values), "x", epsilon=1.0, noise=ReproducibleNoise(1))
+        ask(in_groups(values), "x", epsilon=1.0, noise=ReproducibleNoise(2))
     return found
 
 
@@ -94,7 +94,7 @@ SCANS |= {
     "correlation": (of_pairs(statistics.correlation), 3),
     "ratio": (of_pairs(statistics.ratio), 3),
     "weighted mean": (of_pairs(statistics.weighted_mean, "weights"), 3),
-    "mean of groups": (by(statistics.mean), 3),
+    "mean of groups": (by(statistics.mean), 4),  # one has no record
     "variance of groups": (by(statistics.variance), 3),
     "describe of groups": (by(statistics.describe), 3),
     "median of groups": (by(statistics.median), 2),
