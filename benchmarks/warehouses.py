@@ -6,10 +6,11 @@
 `measure` makes a table of two columns of log-normal doubles and one of forty words inside the
 engine and asks it, in one client process per engine and size, each of `QUESTIONS` and the engine's
 own exact answer of the same kind, `--rounds` times in turns after a first one that warms the
-process up; with `--rounds 0` only the first. What is compared are processor seconds, of the client and of the engine's processes
-together: other work on the machine changes them less than the time on the clock, and an engine
-that uses more cores gains nothing. PostgreSQL is a server of its own with the settings it is
-installed with; Spark is a cluster of its own with two workers
+process up; with `--rounds 0` only the first. What is compared are processor seconds, of the
+client and of the engine's processes together: other work on the machine changes them less than the
+time on the clock, and an engine that uses more cores gains nothing.
+PostgreSQL is a server of its own with the settings it is installed with; Spark is a
+cluster of its own with two workers
 (`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line
 of `benchmarks/warehouses.csv`: what is measured again takes the place of its earlier lines.
 `plot` draws `docs/images/warehouses.png` from these lines and writes them into

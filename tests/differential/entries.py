@@ -698,13 +698,13 @@ class Score(Stacked):
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.training.run.reporting import Accuracy
+        from prudent.training.run.reporting import accuracy
         from prudent.tune.fitting import HeldOutScore
 
         def at_once(self: HeldOutScore, model: nn.Module) -> int:
             if not ((self.labels >= 0) & (self.labels < 3)).all():
                 return 0
-            return Accuracy(self.features, self.labels).right(model, 0, len(self.labels))
+            return accuracy(self.features, self.labels).right(model, 0, len(self.labels))
 
         patch.setattr(HeldOutScore, "_right", at_once)
 

@@ -14,7 +14,7 @@ import pyarrow as pa  # noqa: E402
 
 from prudent.release import Ledger, statistics, table  # noqa: E402
 from prudent.release.columns import queries as table_queries  # noqa: E402
-from prudent.release.columns import table_columns  # noqa: E402
+from prudent.release.columns.kinds import table_columns  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
 from prudent.release.columns.together import asking  # noqa: E402
 from prudent.release.columns.units import StagedTable  # noqa: E402

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.release.lattice import FARTHEST, PLAUSIBLE, Lattice, least_proposal
+from prudent.release.lattice import FARTHEST, PLAUSIBLE, Lattice, half_octaves, least_proposal
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
@@ -109,3 +109,8 @@ def test_proposals_that_are_none(propose: object) -> None:
 def test_ends_must_be_in_order() -> None:
     with pytest.raises(ValueError, match="low < high"):
         Lattice(0, 4, 4)
+
+
+def test_one_value_is_rounded_as_several_are() -> None:
+    assert Lattice(-1).steps(1.3) == 3
+    assert half_octaves(np.float64(5.0)) == half_octaves(np.array([5.0]))[0]

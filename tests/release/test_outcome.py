@@ -88,7 +88,7 @@ def test_several_quantiles_have_a_line_and_an_interval_each() -> None:
     plain = released.plain()
     assert plain["values"] == sorted(plain["values"])
     assert len(plain["intervals"]) == 3
-    with pytest.raises(ValueError, match="no interval"):
+    with pytest.raises(ValueError, match="with an interval, got one without"):
         released.interval()
 
 

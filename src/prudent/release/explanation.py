@@ -24,8 +24,8 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import Kind
 from prudent.release.columns.dialects import double, plan
 from prudent.release.columns.kinds.pairs import PairColumn
+from prudent.release.columns.kinds.table_columns import FEW, TableColumn
 from prudent.release.columns.queries import sizes_of_groups
-from prudent.release.columns.table_columns import FEW, TableColumn
 from prudent.release.columns.together.asking import Asked, alike, answer, query
 from prudent.release.columns.together.turns import ask, together
 from prudent.release.failures import SourceError, withheld

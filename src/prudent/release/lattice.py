@@ -229,7 +229,7 @@ def half_octaves(values: FloatArray) -> IntArray:
     logs = np.log(np.abs(values) + TINY)
     logs *= HALVES_PER_LOG
     logs += RAISED_SHIFT
-    return lowered(np.copysign(np.floor(logs, out=logs), values))
+    return lowered(np.copysign(np.floor(logs), values))
 
 
 def lowered(raised: FloatArray) -> IntArray:

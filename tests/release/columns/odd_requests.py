@@ -300,9 +300,12 @@ def seen(ask: Callable[[], Any]) -> Seen:
         else:
             failure = None
     if failure is not None:
-        assert failure.__cause__ is None
-        assert failure.__context__ is None or failure.__suppress_context__
-        return Seen(type(failure), str(failure), tuple(asked), tuple(told))
+        try:
+            assert failure.__cause__ is None
+            assert failure.__context__ is None or failure.__suppress_context__
+            return Seen(type(failure), str(failure), tuple(asked), tuple(told))
+        finally:
+            del failure  # its traceback holds this frame, and so the open file, until it is found
     return Seen(_kind(outcome), _words(outcome), tuple(asked), tuple(told))
 
 

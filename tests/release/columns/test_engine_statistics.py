@@ -22,9 +22,9 @@ import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
-from prudent.release.columns import queries, table_columns
+from prudent.release.columns import queries
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.columns.kinds import pairs
+from prudent.release.columns.kinds import pairs, table_columns
 from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.columns.table_rows import Asked, open_rows
 from prudent.release.columns.together import asking

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, get_args
 
+import attrs
 import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
@@ -53,6 +54,10 @@ def check(kind: Kind, request: str, usual: Table, odd: Table) -> None:
     """What is seen is the same, and nothing fails but for what is known before records are read."""
     ask = REQUESTS[request]
     without, with_it = (seen(lambda table=table: ask(table, kind)) for table in (usual, odd))
+    if request == "histogram, private edges":  # whose number is released before they are asked for
+        without, with_it = (
+            attrs.evolve(each, queries=len(each.queries)) for each in (without, with_it)
+        )
     assert with_it == without, f"{kind}: {request}"
     if isinstance(without.kind, type):
         assert issubclass(without.kind, ValueError), without

@@ -26,8 +26,8 @@ import pyarrow.parquet
 
 from prudent.release import search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
-from prudent.release.columns.table_columns import TableColumn
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title
@@ -298,9 +298,9 @@ def test_engines_are_asked_as_often_whatever_the_number_of_records(
     asked: list[str] = []
     ask = TableColumn._ask
 
-    def watched(self: TableColumn, question: Any, **given: Any) -> Any:
+    def watched(self: TableColumn, question: Any, *reader: Any, **given: Any) -> Any:
         asked.append(question.__name__)
-        return ask(self, question, **given)
+        return ask(self, question, *reader, **given)
 
     monkeypatch.setattr(TableColumn, "_ask", watched)
     seen = set()

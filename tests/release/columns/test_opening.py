@@ -21,12 +21,13 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
 from prudent.release.columns import queries as table_queries  # noqa: E402
-from prudent.release.columns import table_columns, table_rows  # noqa: E402
+from prudent.release.columns import table_rows  # noqa: E402
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
 from prudent.release.columns.joining import open_source  # noqa: E402
+from prudent.release.columns.kinds import table_columns  # noqa: E402
+from prudent.release.columns.kinds.table_columns import TableColumn  # noqa: E402
 from prudent.release.columns.opening import open_column, open_groups  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.table_columns import TableColumn  # noqa: E402
 from prudent.release.columns.together import asking  # noqa: E402
 from prudent.release.lattice import Lattice  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402

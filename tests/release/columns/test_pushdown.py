@@ -14,8 +14,8 @@ pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
 
 from prudent.release import explain, statistics
 from prudent.release.columns import queries as table_queries
-from prudent.release.columns import table_columns
-from prudent.release.columns.table_columns import TableColumn
+from prudent.release.columns.kinds import table_columns
+from prudent.release.columns.kinds.table_columns import TableColumn
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
@@ -158,7 +158,7 @@ def test_postgres_takes_few_groups_for_few(
 MEMORY = """
 import sys
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.table_columns import TableColumn
+from prudent.release.columns.kinds.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 address, few, many, how = sys.argv[1:]

@@ -26,11 +26,11 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.joining import open_source
+from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.table_rows import group_key
 from prudent.release.lattice import FloatArray
 

@@ -28,6 +28,7 @@ from prudent.release.columns.dialects import (
 from prudent.release.columns.joining import open_source
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.kinds.sets import SetColumn
+from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
@@ -39,7 +40,6 @@ from prudent.release.columns.row_values.expressions import (
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.table_columns import TableColumn
 from prudent.release.columns.together.asking import Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced

@@ -21,8 +21,8 @@ a second query, and its parts are the candidates.
 so the larger s is. But 9 halvings with s = 4 outweigh 36/ε records: a small table would be clipped
 to nothing. So the number of records is released as well, with a little of ε, and s follows from it:
 the records that are there outweigh all halvings. Values with a heavy tail crowd at the other end of
-the interval, so for parts that share an end with it s is at most 1, of a mean 1.5: half of the mass
-of each width is theirs, before it is weighed.
+the interval, so for parts that share an end with it s is at most 1: half of the mass of each width
+is theirs, before it is weighed.
 """
 
 import functools
@@ -212,7 +212,6 @@ class PrivateInterval:
         halvings: How often the interval may be halved in the second step.
         farther: How many times as far an interval that begins at zero reaches in the second step:
             the first one misses a few records of a heavy tail.
-        steepest_at_an_end: The largest s of a part that shares an end with the interval.
     """
 
     scale: Scale
@@ -223,7 +222,6 @@ class PrivateInterval:
     steepest: float = _MOST_STEEP
     halvings: int = _HALVINGS
     farther: float = 1.0
-    steepest_at_an_end: float = _STEEP_AT_AN_END
 
     @classmethod
     def of(
@@ -302,9 +300,7 @@ class PrivateInterval:
         lattice, spacing = points.lattice, points.lattice.spacing
         known = self.released_count(points.counts, noise) if records is None else records
         steepness = self._steepness(known)
-        candidates = part_candidates(
-            lattice.diameter - 2, steepness, self.halvings, self.steepest_at_an_end
-        )
+        candidates = part_candidates(lattice.diameter - 2, steepness, self.halvings)
         first, last = self.narrow.release(
             candidates, points.steps - lattice.low - 1, points.counts, noise
         )
@@ -367,12 +363,7 @@ def octave_candidates(scale: Scale) -> Candidates:
 
 
 @functools.lru_cache(maxsize=64)
-def part_candidates(
-    last: int,
-    steepness: float,
-    halvings: int = _HALVINGS,
-    steepest_at_an_end: float = _STEEP_AT_AN_END,
-) -> Candidates:
+def part_candidates(last: int, steepness: float, halvings: int = _HALVINGS) -> Candidates:
     """Parts of the places 0, ..., last, four of whose widths are in each octave."""
     size, starts = last + 1, []
     widths = {size * part >> (halved + 3) for halved in range(halvings) for part in range(5, 9)}
@@ -381,9 +372,7 @@ def part_candidates(
         starts.append(np.stack([evenly, np.full_like(evenly, width)]))
     first, width = np.concatenate(starts, axis=1)
     at_an_end = (first == 0) | (first + width == size)
-    logs = np.where(at_an_end, min(steepness, steepest_at_an_end), steepness) * np.log2(
-        size / width
-    )
+    logs = np.where(at_an_end, min(steepness, _STEEP_AT_AN_END), steepness) * np.log2(size / width)
     alike = _alike(2 * width + at_an_end)
     return Candidates.weighing(first, first + width - 1, logs - np.log(alike))
 

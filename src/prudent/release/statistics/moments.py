@@ -63,7 +63,7 @@ WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 MEAN_SHARES = 0.05, 0.16
 """The same for a mean or a sum. With few records no bounds are looked for: see `sums.octaves`."""
 
-_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 4.0, "steepest_at_an_end": 1.5}
+_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
 _FEW = 160.0  # records times ε
 
 CLIPPED_SHARE = 0.03

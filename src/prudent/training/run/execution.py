@@ -58,8 +58,8 @@ class Execution:
             Random numbers of the model must come from torch's default generators, which are reset
             for the second run; a second run with different losses raises an error.
         precision: The number type of the model's layers.
-        cuda_graph: Capture the step as a CUDA graph. None: on every CUDA device, for one process.
-            True: also with several over NCCL, which has never been run with more than one.
+        cuda_graph: Capture the step as a CUDA graph, with several processes as one for each part
+            between exchanges. None: on every CUDA device.
         workers: Processes that read the items of a data set ahead of time. 0: this process reads
             them when they are needed. Tensors need none.
         prefetch: Physical batches that each worker reads ahead.

@@ -1,1 +1,1 @@
-"""Columns of another kind than one value per record: pairs of numbers, sets of categories."""
+"""Columns in a query engine: one value per record, pairs of numbers, sets of categories."""

@@ -7,9 +7,9 @@ import ibis.expr.types as ir
 import numpy.typing as npt
 
 from prudent.release.columns.dialects import computed_once, limb_bits
+from prudent.release.columns.kinds.table_columns import TableColumn, joined, one_row, only
 from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
 from prudent.release.columns.scales import Scale
-from prudent.release.columns.table_columns import TableColumn, joined, one_row, only
 from prudent.release.columns.together.asking import Given, keys_of, whole
 from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 

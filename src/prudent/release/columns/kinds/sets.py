@@ -4,7 +4,7 @@ import ibis
 import ibis.expr.types as ir
 import numpy as np
 
-from prudent.release.columns.table_columns import TableColumn
+from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.together.asking import keys_of
 
 

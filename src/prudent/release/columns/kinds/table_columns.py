@@ -14,7 +14,7 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | the same, of both columns at once: 3 |
+| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`asking`) |
 | sum or mean, where a released number of records is too small for bounds | sizes, values: 2 |
 | all of them with bounds, proportion | 1 |
 | any of these, of up to 200 groups | as many, of all groups at once (`asking`) |
