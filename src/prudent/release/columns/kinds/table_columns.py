@@ -231,7 +231,9 @@ class TableColumn:
         count, below = found["records"], found["below"]
         beyond = (first, below), (last, count - below - found["inside"])  # at the ends
         self._count = count
-        self._below = {low: below, math.nextafter(high, math.inf): below + found["inside"]}
+        self._below = {low: below}
+        if low <= high:  # else both are beyond the lattice, and none is inside
+            self._below[math.nextafter(high, math.inf)] = below + found["inside"]
         bits = limb_bits(self._rows, factors=2 if squared else 1)
         total, squares = joined(found, "part", bits), joined(found, "product", bits, squares=True)
         total += sum(records * (step - middle) for step, records in beyond)
