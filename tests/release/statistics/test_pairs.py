@@ -168,3 +168,15 @@ def test_postgres_gives_the_same_sums(postgres_url: str) -> None:
     here: Any = open_column(TABLE, "x", other="y")
     lattices = lattice_between((0.0, 100.0)), lattice_between((-5.0, 15.0))
     assert there.sums(*lattices) == here.sums(*lattices)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 20])
+def test_a_ratio_of_few_records_without_bounds_has_no_interval(rows: int) -> None:
+    """Either sum may be that of few records, while the other one has private bounds."""
+    for bounds in ({}, {"bounds": (0.0, 100.0)}, {"other_bounds": (0.0, 3.0)}):
+        found = prudent.ratio(TABLE.slice(0, rows), "x", "w", **bounds, **QUIET)
+        assert found.usual_interval is None
+        assert "values from about" in str(found.about)
+        sums: Any = found.spread
+        if sums.below.value:
+            assert found.value == pytest.approx(sums.above.value / sums.below.value)

@@ -75,3 +75,29 @@ def test_so_does_their_sum() -> None:
 def test_many_records_have_private_bounds() -> None:
     values = np.random.default_rng(1).normal(500.0, 100.0, 2_000)
     assert mean(values, epsilon=1.0, noise=ReproducibleNoise(1)).usual_interval is not None
+
+
+def test_no_whole_number_is_looked_for_below_one() -> None:
+    """Of no record at all only noise is found, but where a record could have been."""
+    nothing = np.array([], np.int64)
+    for seed in range(20):
+        found = mean(nothing, epsilon=1.0, noise=ReproducibleNoise(seed))
+        assert "Too few records" in str(found)
+        assert found.value == 0 or abs(found.value) > 0.5
+
+
+def test_the_means_of_units_may_be_fractions() -> None:
+    table = {"x": [0, 1] * 40, "u": [place // 2 for place in range(80)]}
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("ibis")
+    found = mean(pandas.DataFrame(table), "x", unit="u", epsilon=1.0, noise=Silence())
+    assert found.value == pytest.approx(0.5)
+
+
+def test_private_groups_are_few_by_the_part_of_epsilon_that_they_get() -> None:
+    """Of ε = 2 with 100 records, the choice of groups takes some: 160 / 2 is not the threshold."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("ibis")
+    table = pandas.DataFrame({"x": np.full(100, 7.0), "g": "a"})
+    given = {"by": "g", "groups": "private", "epsilon": 2.0, "delta": 1e-3}
+    assert "Too few records" in str(mean(table, "x", noise=Silence(), **given))

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import numpy as np
@@ -36,7 +36,7 @@ from prudent.release.exponential.quantile import (
 )
 from prudent.release.lattice import LAST_HALF, Lattice, end_of_half_octave, half_octaves
 from prudent.release.noise import Noise
-from prudent.release.outcome import UnknownSpread
+from prudent.release.outcome import ScaledSpread, UnknownSpread
 from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
 from prudent.release.sums.octaves import OfFew
@@ -440,11 +440,12 @@ def _moments(released: Any) -> tuple[float, ...]:
     Where all half-octaves have sums, those of the two records, and of all.
     """
     spread: Any = released.spread
-    if isinstance(spread, OfFew):
-        places = half_octaves(np.array([_seldom_inside(), 0.0])) + LAST_HALF
-        return (*spread.sums[:, places[0]], spread.sums[0, places[1]], float(spread.sums.sum()))
     if isinstance(spread, UnknownSpread):
         spread = spread.noise
+    if isinstance(spread, ScaledSpread):
+        places = half_octaves(np.array([_seldom_inside(), 0.0])) + LAST_HALF
+        sums = cast(OfFew, spread.spread).sums
+        return (*sums[:, places[0]], sums[0, places[1]], float(sums.sum()))
     moments = spread.moments
     return (*moments.ends, *moments.region.centre)
 

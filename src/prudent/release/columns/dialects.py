@@ -14,10 +14,13 @@ No stored value makes a conversion to a number fail:
 | text of a file that is not of the declared type | no value |
 """
 
+import contextlib
 import functools
 import math
+import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+import weakref
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeAlias
 
 import ibis
@@ -223,7 +226,8 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     """
     table = expression.as_table()
     if table.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
-        return dict(table.to_pyarrow().to_pydict())
+        with alone(table.get_backend()):
+            return dict(table.to_pyarrow().to_pydict())
     if backend_name(expression) == "pyspark":
         with warnings.catch_warnings():
             # Spark quotes the error of a query in a warning.
@@ -239,16 +243,37 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     return found
 
 
-def handed_over(rows: ir.Table, size: int = 2**15) -> Iterable[Any]:
+_locks: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_locking = threading.Lock()
+
+
+@contextlib.contextmanager
+def alone(backend: Any) -> Iterator[None]:
+    """Keep other threads off a connection to DuckDB until its answer is read.
+
+    It has one answer at a time: a statement of another thread would replace one that is not read
+    yet, or silently end the rows that are handed over.
+    """
+    if backend.name != "duckdb":
+        yield
+        return
+    with _locking:
+        lock = _locks.setdefault(backend.con, threading.RLock())
+    with lock:
+        yield
+
+
+def handed_over(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
     """The rows of a query in Arrow batches, as the engine hands them over: few are in memory."""
     backend = rows.get_backend()
-    if rows.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
-        return rows.to_pyarrow().to_batches(max_chunksize=size)  # type: ignore[no-any-return]
-    if backend.name != "duckdb":
-        return rows.to_pyarrow_batches(chunk_size=size)  # type: ignore[no-any-return]
-    answer = backend.raw_sql(ibis.to_sql(rows))  # ibis calls this by a name that DuckDB deprecates
-    read = getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch
-    return read(size)  # type: ignore[no-any-return]
+    with alone(backend):
+        if rows.op().find(ibis.expr.operations.InMemoryTable):  # only ibis can hand them over
+            yield from rows.to_pyarrow().to_batches(max_chunksize=size)
+        elif backend.name != "duckdb":
+            yield from rows.to_pyarrow_batches(chunk_size=size)
+        else:  # ibis calls it by a name that DuckDB deprecates
+            answer = backend.raw_sql(ibis.to_sql(rows))
+            yield from (getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch)(size)
 
 
 def plan(expression: ir.Expr) -> str:
@@ -266,7 +291,8 @@ def _rows(expression: ir.Expr, sql: str) -> list[Any]:
     if backend.name == "postgres":
         with backend.begin() as cursor:
             return list(cursor.execute(sql).fetchall())
-    return list(backend.raw_sql(sql).fetchall())
+    with alone(backend):
+        return list(backend.raw_sql(sql).fetchall())
 
 
 INTEGERS = range(-(2**63), 2**63)

@@ -37,7 +37,7 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import ArrayColumn, Column, Contribution, Kind, PerUnit
-from prudent.release.columns.dialects import backend_name, exact
+from prudent.release.columns.dialects import alone, backend_name, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
 from prudent.release.columns.table_rows import (
@@ -290,6 +290,7 @@ def _rows(table: ir.Table) -> Iterator[tuple[Any, int]]:
             cursor.itersize = _ROWS
             yield from cursor.execute(sql)
     else:
-        answer = backend.raw_sql(sql)
-        while rows := answer.fetchmany(_ROWS):
-            yield from rows
+        with alone(backend):
+            answer = backend.raw_sql(sql)
+            while rows := answer.fetchmany(_ROWS):
+                yield from rows

@@ -334,10 +334,16 @@ def usual_octave(scale: Scale) -> float:
 
 
 @functools.cache
+def least_place(scale: Scale) -> int:
+    """The half-octave of the smallest values beside zero; no whole number is below 1."""
+    least = 1.0 if scale.whole else 0.0
+    return next(place for place in range(1, LAST_HALF) if end_of_half_octave(place) > least)
+
+
+@functools.cache
 def octave_candidates(scale: Scale) -> Candidates:
     """Ranges of half-octaves; those of values below 1 are left out for whole numbers."""
-    least = next(place for place in range(1, LAST_HALF) if end_of_half_octave(place) > 1)
-    positive = np.arange(least if scale.whole else 1, LAST_HALF + 1)
+    positive = np.arange(least_place(scale), LAST_HALF + 1)
     places = np.concatenate([-positive[::-1], [0], positive])
     first, last = (places[index] for index in np.triu_indices(len(places)))
     low, high = np.array([_ends(*pair) for pair in zip(first, last, strict=True)]).T

@@ -18,6 +18,7 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind, PerUnit
+from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
@@ -251,7 +252,7 @@ class Total(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
-        ends = parts.ends(priced.preview.epsilon, records, noise)
+        ends = parts.ends(records, noise)
         if ends is None:
             return _of_few("sum", parts, records, noise)
         if parts.clipping.given is None:  # the bound that is nearer to zero costs nothing
@@ -294,7 +295,7 @@ class OneMoment(Statistic):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         parts: _Parts = priced.mechanism
         if self.degree == 1:
-            found = parts.ends(priced.preview.epsilon, records, noise)
+            found = parts.ends(records, noise)
             if found is None:
                 return _of_few("mean", parts, records, noise)
             ends = found
@@ -343,11 +344,13 @@ class _Parts:
         clipping: How values are clipped; private bounds are paid for.
         share: Releases the share of clipped values; None if the bounds are given.
         sums: The noise of the sums.
+        few: The number of records below which no private bounds are looked for.
     """
 
     clipping: Clipping
     share: AdditiveMechanism | None
     sums: AdditiveMechanism
+    few: float = 0.0
 
     @classmethod
     def of(cls, request: Request, records: Column, *, few: bool = False) -> "_Parts":
@@ -362,6 +365,7 @@ class _Parts:
             clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **others)),
             share=AdditiveMechanism.calibrate(share),
             sums=additive(request, rest),
+            few=_FEW * records.contribution.records / request.epsilon,
         )
 
     @property
@@ -369,14 +373,14 @@ class _Parts:
         share = [] if self.share is None else [self.share.event]
         return composed([*self.clipping.events, *share, self.sums.event])
 
-    def ends(self, epsilon: float, records: Column, noise: Noise) -> tuple[float, float] | None:
+    def ends(self, records: Column, noise: Noise) -> tuple[float, float] | None:
         """The bounds; None where there are too few records for private ones."""
         interval = self.clipping.interval
         if interval is None:
             return self.clipping.ends(records, noise)
         sizes = records.half_octaves()
         known = interval.released_count(sizes[1], noise)
-        if epsilon * known < _FEW * records.contribution.records:
+        if known < self.few:
             return None
         return interval.release(records, noise, sizes, known)
 
@@ -411,7 +415,10 @@ def _of_few(
 
     Neither the ε of the bounds nor that of the share of clipped values is used then.
     """
-    sums = OctaveSums(records.scale, records.contribution.records)
+    own, scale = records.contribution, records.scale
+    if scale.kind == "integer" and own.unit is not None and own.per_unit == "mean":
+        scale = NUMBER  # the mean of a unit is no whole number
+    sums = OctaveSums(scale, own.records)
     found = sums.release(which, records, parts.sums, noise)
     shown = (outward(*map(records.scale.value, ends)) for ends in found.ranges)
     about = " and ".join(f"about {low} to {high}" for low, high in shown)
@@ -427,7 +434,7 @@ def _of_few(
         0.0,
         parts.event,
         parts.sums.distribution.value,
-        found,
+        UnknownSpread(ScaledSpread(found.value, found, records.scale)),
         about=f"the {which} of the values from {about}",
         notes=(note,),
     )

@@ -24,7 +24,7 @@ import numpy as np
 
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.interval import usual_octave
+from prudent.release.exponential.interval import least_place, usual_octave
 from prudent.release.lattice import LAST_HALF, FloatArray, end_of_half_octave, half_octaves
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
@@ -138,15 +138,16 @@ class OctaveSums:
 
     def _best(self, counts: FloatArray, near: int | None = None) -> tuple[float, int, int]:
         """What the best range of one sign adds up to, and its first and last place, outwards."""
-        upto = np.concatenate([[0.0], np.cumsum(counts - _EACH)])
-        octaves = np.log2(_ENDS[1:]) - usual_octave(self.scale)
+        least = least_place(self.scale)
+        upto = np.concatenate([[0.0], np.cumsum(counts[least - 1 :] - _EACH)])
+        octaves = np.log2(_ENDS[least:]) - usual_octave(self.scale)
         scores = upto[1:] - np.minimum.accumulate(upto)[:-1]
         if near is None:
             scores -= np.where(octaves > 0, _BEYOND, _BELOW) * np.abs(octaves)
         else:
-            scores[np.abs(np.arange(1, LAST_HALF + 1) - near) > _NEAR] = -np.inf
+            scores[np.abs(np.arange(least, LAST_HALF + 1) - near) > _NEAR] = -np.inf
         last = int(np.argmax(scores))
-        return float(scores[last]), int(np.argmin(upto[: last + 1])) + 1, last + 1
+        return float(scores[last]), int(np.argmin(upto[: last + 1])) + least, last + least
 
 
 def _ordered(sign: int, first: int, last: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
 | covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`asking`) |
+| sum or mean, where a released number of records is too small for bounds | sizes, values: 2 |
 | all of them with bounds, proportion | 1 |
 | any of these, of up to 200 groups | as many, of all groups at once (`asking`) |
 
@@ -230,7 +231,9 @@ class TableColumn:
         count, below = found["records"], found["below"]
         beyond = (first, below), (last, count - below - found["inside"])  # at the ends
         self._count = count
-        self._below = {low: below, math.nextafter(high, math.inf): below + found["inside"]}
+        self._below = {low: below}
+        if low <= high:  # else both are beyond the lattice, and none is inside
+            self._below[math.nextafter(high, math.inf)] = below + found["inside"]
         bits = limb_bits(self._rows, factors=2 if squared else 1)
         total, squares = joined(found, "part", bits), joined(found, "product", bits, squares=True)
         total += sum(records * (step - middle) for step, records in beyond)
