@@ -258,6 +258,14 @@ def test_a_quantile_is_named_by_its_decimals(run: Run, files: Path) -> None:
     assert run("quantile", *given, "--p", "0.5")[1].startswith("median by exponential")
 
 
+@pytest.mark.parametrize(("confidence", "told"), [("0.9", True), ("0", False)])
+def test_an_interval_may_be_left_out(run: Run, files: Path, confidence: str, told: bool) -> None:
+    given = ["--column", "x", "--epsilon", "3", "--confidence", confidence, "--json"]
+    status, out, _ = run("median", str(files / "t.parquet"), *given)
+    assert status == 0
+    assert (json.loads(out)["interval"] is not None) is told
+
+
 @pytest.mark.usefixtures("same_draws")
 def test_a_certificate(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]

@@ -35,8 +35,22 @@ Certify = Annotated[
 ]
 
 
+Confidence = Annotated[
+    float,
+    options.number(
+        "Probability with which the interval or the certificate holds. 0: no interval, and all of "
+        "ε for the answer."
+    ),
+]
+
+
 @_command
-def median(request: Request, propose: Propose = None, certify: Certify = None) -> None:
+def median(
+    request: Request,
+    propose: Propose = None,
+    certify: Certify = None,
+    confidence: Confidence = 0.95,
+) -> None:
     r"""Release the lower median.
 
     Without --propose it is chosen by the exponential mechanism: no bounds, no
@@ -62,7 +76,7 @@ def median(request: Request, propose: Propose = None, certify: Certify = None) -
         --epsilon 0.3 --delta 1e-7 --by education \
         --groups 'high school,college' --json
     """
-    answer(request, "median", propose=propose, certify=certify)
+    answer(request, "median", propose=propose, certify=certify, confidence=confidence)
 
 
 @_command
@@ -71,6 +85,7 @@ def quantile(
     p: str = typer.Option(..., "--p", metavar="P", help="In (0, 1]: 0.9, or exactly 9/10."),
     propose: Propose = None,
     certify: Certify = None,
+    confidence: Confidence = 0.95,
 ) -> None:
     r"""Release a quantile: the smallest value with a share P at or below it.
 
@@ -79,7 +94,7 @@ def quantile(
     $ prudent release quantile trips.parquet --column minutes --p 0.9 \
         --epsilon 0.5 --ledger budget.db
     """
-    answer(request, "quantile", p=p, propose=propose, certify=certify)
+    answer(request, "quantile", p=p, propose=propose, certify=certify, confidence=confidence)
 
 
 @_command
@@ -98,7 +113,12 @@ def quantiles(
 
 
 @_command
-def iqr(request: Request, propose: Propose = None, certify: Certify = None) -> None:
+def iqr(
+    request: Request,
+    propose: Propose = None,
+    certify: Certify = None,
+    confidence: Confidence = 0.95,
+) -> None:
     r"""Release the interquartile range, the spread of the middle half.
 
     [b]Example[/b]
@@ -106,7 +126,7 @@ def iqr(request: Request, propose: Propose = None, certify: Certify = None) -> N
     $ prudent release iqr salaries.parquet --column salary \
         --epsilon 0.5 --ledger budget.db
     """
-    answer(request, "iqr", propose=propose, certify=certify)
+    answer(request, "iqr", propose=propose, certify=certify, confidence=confidence)
 
 
 Other = Annotated[str, options.value("NAME", "The second column.")]
