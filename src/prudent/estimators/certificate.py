@@ -50,29 +50,17 @@ _BEYOND = math.sqrt(2 * math.log(3 / (1 - CONFIDENCE)))
 
 @attrs.frozen(kw_only=True)
 class SlopeBasis:
-    """The released numbers that a certificate follows from, with which it can be computed again.
+    """The released numbers that a certificate follows from, with which it can be computed again."""
 
-    Attributes:
-        gradient: F(θ̂) and the gradient of a penalty, with noise.
-        curvature: A, with noise.
-        count: The noisy number of records.
-        multipliers: The noise of these three, over what one record can change.
-        root: The whitening root P.
-        reach: R.
-        bound: The largest |ψ|, b.
-        slope: Its slope m up to the limit.
-        hidden: What rounding hides of one record; see `rounding`.
-    """
-
-    gradient: FloatArray
-    curvature: FloatArray
-    count: float
-    multipliers: tuple[float, ...]
-    root: FloatArray
-    reach: float
-    bound: float
-    slope: float
-    hidden: float
+    gradient: FloatArray  # F(θ̂) and the gradient of a penalty, with noise
+    curvature: FloatArray  # A, with noise
+    count: float  # the noisy number of records
+    multipliers: tuple[float, ...]  # the noise of these three, over what one record can change
+    root: FloatArray  # the whitening root P
+    reach: float  # R
+    bound: float  # the largest |ψ|, b
+    slope: float  # its slope m up to the limit
+    hidden: float  # what rounding hides of one record; see `rounding`
 
 
 @attrs.frozen

@@ -149,27 +149,20 @@ def matrix_of(rows: Any, *, complete: bool = True) -> FloatArray:
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
 class ModelData:
-    """What a model is fitted to.
+    """What a model is fitted to."""
 
-    Attributes:
-        data: Features as an array or a frame; or a table with all columns, in memory, in a file
-            (by its path) or in an engine.
-        target: The targets as an array, or the name of a column of the table; None if the model
-            needs none.
-        classes: The public list of labels, if targets are labels: they become their places in it.
-        features: The names of the columns that are features; None means all but the target.
-        connect: The address of a database, instead of `data`.
-        table: The name of the table in that database.
-        where: Which rows to keep, as in `prudent.median`.
-    """
-
+    # Features as an array or a frame; or a table with all columns, in memory, in a file (by its
+    # path) or in an engine.
     data: Any
+    # The targets as an array, or the name of a column of the table; None if the model needs none.
     target: Any = None
+    # The public list of labels, if targets are labels: they become their places in it.
     classes: Sequence[Hashable] | None = None
+    # The names of the columns that are features; None means all but the target.
     features: Sequence[str] | None = None
-    connect: str | None = None
-    table: str | None = None
-    where: Any = None
+    connect: str | None = None  # the address of a database, instead of `data`
+    table: str | None = None  # the name of the table in that database
+    where: Any = None  # which rows to keep, as in `prudent.median`
 
     @property
     def named(self) -> bool:

@@ -89,23 +89,14 @@ def _shown(groups: Any) -> Any:
 
 @attrs.frozen(eq=False)
 class Paid:
-    """A release that is paid for: what came of it is noted in the ledger and in the receipt.
+    """A release that is paid for: what came of it is noted in the ledger and in the receipt."""
 
-    Attributes:
-        preview: What was charged.
-        asked: The public facts of what was asked.
-        ledger: Who keeps count; None: nobody does.
-        charge: What it noted; None if it keeps no history.
-        receipt: Where the receipt goes; None: there is none.
-        unit: The column of privacy units.
-    """
-
-    preview: Preview
-    asked: Mapping[str, Any]
-    ledger: Any = None
-    charge: Any = None
-    receipt: ReceiptFile | None = None
-    unit: str | None = None
+    preview: Preview  # what was charged
+    asked: Mapping[str, Any]  # the public facts of what was asked
+    ledger: Any = None  # who keeps count; None: nobody does
+    charge: Any = None  # what it noted; None if it keeps no history
+    receipt: ReceiptFile | None = None  # where the receipt goes; None: there is none
+    unit: str | None = None  # the column of privacy units
 
     def note(self, outcomes: Sequence[Any], released: Any, **facts: Any) -> None:
         """Note the outcomes of all groups, and write the receipt.

@@ -42,17 +42,11 @@ class Spread(Protocol):
 
 @attrs.frozen
 class NoiseSpread:
-    """The spread of a number with noise of a known distribution.
+    """The spread of a number with noise of a known distribution."""
 
-    Attributes:
-        distribution: The distribution of the noise.
-        scale: Its scale (Laplace) or standard deviation (Gaussian), in the unit of the data.
-        spacing: Spacing of the lattice; half of it is added for the rounding of the noise.
-    """
-
-    distribution: Distribution
-    scale: float
-    spacing: float
+    distribution: Distribution  # the distribution of the noise
+    scale: float  # its scale (Laplace) or standard deviation (Gaussian), in the unit of the data
+    spacing: float  # spacing of the lattice; half of it is added for the rounding of the noise
 
     @property
     def deviation(self) -> float:
@@ -78,19 +72,12 @@ class NoiseSpread:
 
 @attrs.frozen
 class ScaledSpread:
-    """The spread of a number, as values of the type of its column.
+    """The spread of a number, as values of the type of its column."""
 
-    Attributes:
-        number: The released number, in the unit of the scale.
-        spread: The spread of the number.
-        scale: The scale of the column.
-        difference: Whether the number is a difference of two values, such as a range.
-    """
-
-    number: float
-    spread: Spread
-    scale: Scale
-    difference: bool = False
+    number: float  # the released number, in the unit of the scale
+    spread: Spread  # the spread of the number
+    scale: Scale  # the scale of the column
+    difference: bool = False  # whether the number is a difference of two values, such as a range
 
     def interval(self, value: Any, confidence: float) -> tuple[Any, Any] | None:
         """See `Spread`; it follows from the number, whatever the value displays."""
@@ -100,15 +87,10 @@ class ScaledSpread:
 
 @attrs.frozen
 class CountSpread:
-    """The spread of a noisy count: an interval of whole numbers, none below zero.
+    """The spread of a noisy count: an interval of whole numbers, none below zero."""
 
-    Attributes:
-        number: The count as it was drawn, perhaps negative.
-        spread: The spread of its noise.
-    """
-
-    number: int
-    spread: NoiseSpread
+    number: int  # the count as it was drawn, perhaps negative
+    spread: NoiseSpread  # the spread of its noise
 
     def interval(self, value: Any, confidence: float) -> tuple[int, int]:
         """See `Spread`. A whole number in an interval is between the whole numbers in it."""
@@ -118,19 +100,12 @@ class CountSpread:
 
 @attrs.frozen
 class ReleasedInterval:
-    """An interval that was released together with the value.
+    """An interval that was released together with the value."""
 
-    Attributes:
-        low: Its lower end, in the unit of the scale.
-        high: Its upper end.
-        confidence: Probability with which it holds the statistic, at least.
-        useless: Whether it is all values or nearly so, which tells nothing.
-    """
-
-    low: float
-    high: float
-    confidence: float
-    useless: bool = False
+    low: float  # its lower end, in the unit of the scale
+    high: float  # its upper end
+    confidence: float  # probability with which it holds the statistic, at least
+    useless: bool = False  # whether it is all values or nearly so, which tells nothing
 
     def interval(self, value: float, confidence: float) -> tuple[float, float] | None:
         """See `Spread`. It is the same for every confidence up to its own."""
@@ -147,13 +122,9 @@ class ReleasedInterval:
 
 @attrs.frozen
 class UnknownSpread:
-    """The spread of a number of which no interval may be shown.
+    """The spread of a number of which no interval may be shown."""
 
-    Attributes:
-        noise: The spread by its noise alone, which would mislead.
-    """
-
-    noise: Spread | None = None
+    noise: Spread | None = None  # the spread by its noise alone, which would mislead
 
     def interval(self, value: Any, confidence: float) -> None:
         """See `Spread`."""

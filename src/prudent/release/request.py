@@ -168,19 +168,13 @@ def _with_name(data: Any, column: str | None) -> tuple[Any, str | None]:
 
 @attrs.frozen(kw_only=True)
 class Priced:
-    """A release with its price; nothing has been charged or read.
+    """A release with its price; nothing has been charged or read."""
 
-    Attributes:
-        preview: What is known before the data are read: the price and the noise.
-        mechanism: The calibrated mechanism, or those among which ε is divided.
-        certifies: Releases a lower bound on the distance; None if that was not asked for.
-        tolerance: Of the certificate, in units of the column's scale.
-    """
-
-    preview: Preview
-    mechanism: Any
+    preview: Preview  # what is known before the data are read: the price and the noise
+    mechanism: Any  # the calibrated mechanism, or those among which ε is divided
+    # Releases a lower bound on the distance; None if that was not asked for.
     certifies: DistanceRelease | None = None
-    tolerance: float = 0.0
+    tolerance: float = 0.0  # of the certificate, in units of the column's scale
 
 
 class Statistic(abc.ABC):
@@ -209,17 +203,11 @@ class Statistic(abc.ABC):
 
 @attrs.frozen
 class Part:
-    """One of several statistics of a table.
+    """One of several statistics of a table."""
 
-    Attributes:
-        statistic: The statistic.
-        request: What is asked of it; ε and δ are shares of those of the whole.
-        weight: Its share of ε, relative to the others.
-    """
-
-    statistic: Statistic
-    request: Request
-    weight: float = 1.0
+    statistic: Statistic  # the statistic
+    request: Request  # what is asked of it; ε and δ are shares of those of the whole
+    weight: float = 1.0  # its share of ε, relative to the others
 
 
 def release(statistic: Statistic, request: Request) -> Any:
@@ -353,20 +341,13 @@ def open_records(request: Request, kind: Kind) -> Any:
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records
 class _Offer:
-    """One part with its records and what it costs, in all its groups.
+    """One part with its records and what it costs, in all its groups."""
 
-    Attributes:
-        statistic: The statistic.
-        records: Its opened records, of all groups.
-        preview: The price that is shown with its outcomes.
-        release: The release of one group.
-        own: Those of groups that have one of their own.
-    """
-
-    statistic: Statistic
-    records: Any
-    preview: Preview
-    release: Priced
+    statistic: Statistic  # the statistic
+    records: Any  # its opened records, of all groups
+    preview: Preview  # the price that is shown with its outcomes
+    release: Priced  # the release of one group
+    # Those of groups that have one of their own.
     own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
 
     def ask(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:

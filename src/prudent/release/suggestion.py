@@ -137,13 +137,10 @@ def _gap(sample: npt.NDArray[np.float64]) -> float:
 
 @attrs.frozen
 class Believed:
-    """A distribution given by a few of its quantiles, straight between them.
+    """A distribution given by a few of its quantiles, straight between them."""
 
-    Attributes:
-        quantiles: Values by probability, at least two. Below the first and above the last one the
-            distribution goes on as between its two nearest.
-    """
-
+    # Values by probability, at least two. Below the first and above the last one the distribution
+    # goes on as between its two nearest.
     quantiles: Mapping[float, float]
 
     def __attrs_post_init__(self) -> None:

@@ -234,15 +234,10 @@ def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Deci
 
 @attrs.frozen(kw_only=True)
 class Noisy(Aggregation):
-    """A sum of clipped gradients with Gaussian noise.
+    """A sum of clipped gradients with Gaussian noise."""
 
-    Attributes:
-        clip: R, the L2 bound on every gradient.
-        noise_multiplier: σ; the noise on the sum has standard deviation σR.
-    """
-
-    clip: float
-    noise_multiplier: float
+    clip: float  # R, the L2 bound on every gradient
+    noise_multiplier: float  # σ; the noise on the sum has standard deviation σR
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "clip", "noise_multiplier")

@@ -490,18 +490,10 @@ class Step:
 
 
 class _Released(NamedTuple):
-    """The results of a step before the noise is added.
+    """The results of a step before the noise is added."""
 
-    Attributes:
-        total: Weighted sum of gradients by parameter name; secret until the noise is added.
-        noise: Standard deviation of the noise to add.
-        scale: Factor on the update.
-        trim: F of the next step, before rounding down.
-        outcome: The outcome that the step returns.
-    """
-
-    total: Values
-    noise: Tensor
-    scale: Tensor
-    trim: Tensor
-    outcome: StepOutcome
+    total: Values  # weighted sum of gradients by parameter name; secret until the noise is added
+    noise: Tensor  # standard deviation of the noise to add
+    scale: Tensor  # factor on the update
+    trim: Tensor  # F of the next step, before rounding down
+    outcome: StepOutcome  # the outcome that the step returns

@@ -161,12 +161,9 @@ _COUNT = _validate.by(_validate.count, 1)
 
 @attrs.frozen
 class _Fault(ABC):
-    """What happens to bad records.
+    """What happens to bad records."""
 
-    Attributes:
-        ratio: the share of bad records, in [0, 0.5].
-    """
-
+    # The share of bad records, in [0, 0.5].
     ratio: float = attrs.field(validator=_validate.by(_validate.between, 0, 0.5))
 
     def apply(

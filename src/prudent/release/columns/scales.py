@@ -51,19 +51,12 @@ OF_TEXT = "Of text, ask for a count, a mode, the most frequent values or how man
 
 @attrs.frozen
 class Scale:
-    """The unit of a column's numbers, and the type that they are displayed in.
+    """The unit of a column's numbers, and the type that they are displayed in."""
 
-    Attributes:
-        kind: The type of the values.
-        digits: Of a decimal: the digits after the point. The unit is 10**-digits.
-        zoned: Of a timestamp: whether it has a time zone; it is then displayed in UTC.
-        truth: Of an integer: whether it is a truth value, 0 or 1.
-    """
-
-    kind: ScaleKind = "number"
-    digits: int = 0
-    zoned: bool = False
-    truth: bool = False
+    kind: ScaleKind = "number"  # the type of the values
+    digits: int = 0  # of a decimal: the digits after the point. The unit is 10**-digits.
+    zoned: bool = False  # of a timestamp: whether it has a time zone; it is then displayed in UTC
+    truth: bool = False  # of an integer: whether it is a truth value, 0 or 1
 
     @property
     def own_bounds(self) -> tuple[float, float] | None:

@@ -40,25 +40,18 @@ _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 @attrs.frozen
 class OpenTable:
-    """An opened table.
+    """An opened table."""
 
-    Attributes:
-        table: The ibis table.
-        close: Releases the resources that were opened for it.
-        text: The columns of unparsed strings: all columns of a CSV file, and object columns of a
-            pandas frame.
-        inferred: The columns of a pandas frame whose type one odd record would have changed.
-        own_connection: Whether the connection was opened here, and not by the caller.
-        join: What it is a join of; None if it is one table.
-        origins: Of a join, the name that each column of each table has in it.
-    """
-
-    table: ir.Table
-    close: Callable[[], None] = lambda: None
+    table: ir.Table  # the ibis table
+    close: Callable[[], None] = lambda: None  # releases the resources that were opened for it
+    # The columns of unparsed strings: all columns of a CSV file, and object columns of a pandas
+    # frame.
     text: frozenset[str] = frozenset()
+    # The columns of a pandas frame whose type one odd record would have changed.
     inferred: frozenset[str] = frozenset()
-    own_connection: bool = True
-    join: Join | None = None
+    own_connection: bool = True  # whether the connection was opened here, and not by the caller
+    join: Join | None = None  # what it is a join of; None if it is one table
+    # Of a join, the name that each column of each table has in it.
     origins: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
 
 

@@ -102,26 +102,18 @@ class Asked:
 
 @attrs.frozen
 class Opened:
-    """The records that have a value, before those of a unit are put together.
+    """The records that have a value, before those of a unit are put together."""
 
-    Attributes:
-        rows: A table with the column `value`, and `other`, `unit`, `member_0`, … if requested;
-            strings are stored as bytes.
-        value_type: The type in which categories are displayed.
-        scales: The scale of the rows, None for categories; for pairs, also that of `other`.
-        contribution: What one unit contributes.
-        keys: How the columns of groups are stored and named.
-        single: Whether groups are named by one value, not by several.
-        owner: The source, which must stay open while the rows are used.
-    """
-
+    # A table with the column `value`, and `other`, `unit`, `member_0`, … if requested; strings are
+    # stored as bytes.
     rows: ir.Table
-    value_type: dt.DataType
+    value_type: dt.DataType  # the type in which categories are displayed
+    # The scale of the rows, None for categories; for pairs, also that of `other`.
     scales: tuple[Scale | None, ...]
-    contribution: Contribution
-    keys: tuple[GroupKey, ...]
-    single: bool
-    owner: OpenTable
+    contribution: Contribution  # what one unit contributes
+    keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
+    single: bool  # whether groups are named by one value, not by several
+    owner: OpenTable  # the source, which must stay open while the rows are used
 
     def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it.

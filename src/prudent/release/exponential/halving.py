@@ -50,14 +50,11 @@ class HalvedQuantiles:
     Guarantee:
         A release is ε-DP with δ = 0 for adding or removing one unit, where ε is `epsilon` and that
         of `counted` together, and has the privacy of `event`. Answers ascend.
-
-    Attributes:
-        counted: The probabilities, the records of a unit, and a tree that gives the intervals.
-        epsilon: ε of the values.
     """
 
+    # The probabilities, the records of a unit, and a tree that gives the intervals.
     counted: CountedQuantiles
-    epsilon: float
+    epsilon: float  # ε of the values
 
     @property
     def points(self) -> int:

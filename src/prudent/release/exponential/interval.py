@@ -75,17 +75,11 @@ _SHARES = np.array([0.5, 0.125, 0.125, 0.25])  # [0, w], [-w, 0], [-w, w], other
 
 @attrs.frozen(eq=False)
 class Candidates:
-    """Ranges of places, both ends included, with their masses.
+    """Ranges of places, both ends included, with their masses."""
 
-    Attributes:
-        first: The first place of each range.
-        last: The last place of each range.
-        masses: Whole numbers of at least 1.
-    """
-
-    first: IntArray
-    last: IntArray
-    masses: IntArray
+    first: IntArray  # the first place of each range
+    last: IntArray  # the last place of each range
+    masses: IntArray  # whole numbers of at least 1
 
     @classmethod
     def weighing(cls, first: IntArray, last: IntArray, logs: FloatArray) -> "Candidates":
@@ -109,14 +103,10 @@ class IntervalChoice:
     Guarantee:
         It is ε-DP with δ = 0, and has the privacy of `event`, for adding or removing one unit of
         at most `records` records.
-
-    Attributes:
-        epsilon: ε of the choice.
-        records: The largest number of records of one privacy unit.
     """
 
-    epsilon: float
-    records: int = 1
+    epsilon: float  # ε of the choice
+    records: int = 1  # the largest number of records of one privacy unit
 
     @property
     def event(self) -> dp.DpEvent:
@@ -155,16 +145,11 @@ class Points:
     """How many records lie at each point of a lattice between two ends. Private.
 
     One more point on either side holds the records beyond.
-
-    Attributes:
-        lattice: The lattice with these two points.
-        steps: The points that hold records, ascending, in steps.
-        counts: How many each holds.
     """
 
-    lattice: Lattice
-    steps: IntArray
-    counts: IntArray
+    lattice: Lattice  # the lattice with these two points
+    steps: IntArray  # the points that hold records, ascending, in steps
+    counts: IntArray  # how many each holds
 
     @classmethod
     def read(cls, column: Column, ends: tuple[float, float], points: int) -> "Points":
@@ -201,26 +186,18 @@ class PrivateInterval:
     Guarantee:
         A release has the privacy of `events`: one choice, and if it is asked for a noisy count
         and a second choice.
-
-    Attributes:
-        scale: The scale of the column, which is public.
-        wide: The choice among half-octaves.
-        size: The noise of the number of records.
-        narrow: The choice among parts of the interval found.
-        points: The number of points that the interval is divided into.
-        steepest: The largest s of the second step: the less, the fewer records lie outside.
-        halvings: How often the interval may be halved in the second step.
-        farther: How many times as far an interval that begins at zero reaches in the second step:
-            the first one misses a few records of a heavy tail.
     """
 
-    scale: Scale
-    wide: IntervalChoice
-    size: AdditiveMechanism
-    narrow: IntervalChoice
-    points: int = POINTS
+    scale: Scale  # the scale of the column, which is public
+    wide: IntervalChoice  # the choice among half-octaves
+    size: AdditiveMechanism  # the noise of the number of records
+    narrow: IntervalChoice  # the choice among parts of the interval found
+    points: int = POINTS  # the number of points that the interval is divided into
+    # The largest s of the second step: the less, the fewer records lie outside.
     steepest: float = _MOST_STEEP
-    halvings: int = _HALVINGS
+    halvings: int = _HALVINGS  # how often the interval may be halved in the second step
+    # How many times as far an interval that begins at zero reaches in the second step: the first
+    # one misses a few records of a heavy tail.
     farther: float = 1.0
 
     @classmethod

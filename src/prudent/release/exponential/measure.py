@@ -128,12 +128,9 @@ class LatticeMeasure(Measure):
     """Octaves on a lattice; an index is a number of steps.
 
     Within an octave all points have equal mass. Zero has as much as one step.
-
-    Attributes:
-        lattice: The lattice. Its bounds limit the measure; octaves outside have no mass.
     """
 
-    lattice: Lattice
+    lattice: Lattice  # the lattice. Its bounds limit the measure; octaves outside have no mass.
 
     @property
     @override
@@ -227,11 +224,9 @@ class DoubleMeasure(Measure):
     next to it. In the other half of the mass, each decade from 1e-4 to 1e9 has as much as any
     other, and so have its numbers with at most 3, 4, 5 and 6 digits. The mass of a decimal number
     is that of the double nearest to it, which is how it is read from a file.
-
-    Attributes:
-        bounds: Public bounds on the data; None if there are none.
     """
 
+    # Public bounds on the data; None if there are none.
     bounds: tuple[float, float] | None = attrs.field(
         default=None, converter=attrs.converters.optional(check_bounds)
     )
@@ -377,16 +372,11 @@ class Decay:
 
     Weights are exponentials of prec 60, products of at most two of which are rounded down to a
     whole number of at least 40 digits; so each is off by a factor within 1 ± 10**-39.
-
-    Attributes:
-        rate: c, per record.
-        cap: The distance from which on all weights are equal, in whole records.
-        unit: Distances are given as whole numbers of 1/unit records.
     """
 
-    rate: Fraction
-    cap: int
-    unit: int
+    rate: Fraction  # c, per record
+    cap: int  # the distance from which on all weights are equal, in whole records
+    unit: int  # distances are given as whole numbers of 1/unit records
 
     def weights(self, distances: Sequence[int]) -> list[int]:
         """The weight of each distance."""

@@ -74,18 +74,12 @@ class NearTarget:
     A count that the window determines is exact if it is within `reach` of the target. Otherwise
     the true count is on the same side and at least as far away. So distances from the target are
     exact up to `reach`, and at least `reach` where they are not.
-
-    Attributes:
-        target: p n in units of 1/unit records, a whole number.
-        unit: The denominator of p.
-        first: The number of records before the window.
-        indices: The index of each record in the window, ascending.
     """
 
-    target: int
-    unit: int
-    first: int
-    indices: IntArray
+    target: int  # p n in units of 1/unit records, a whole number
+    unit: int  # the denominator of p
+    first: int  # the number of records before the window
+    indices: IntArray  # the index of each record in the window, ascending
 
     @classmethod
     def read(cls, column: Ranked, measure: Measure, p: Fraction, reach: int) -> "NearTarget":
@@ -155,23 +149,17 @@ _ROOM = 3.0  # how far, in units of 1/c
 
 @attrs.frozen
 class Selected:
-    """A released quantile, which may be published.
+    """A released quantile, which may be published."""
 
-    Attributes:
-        value: The quantile, in the unit of the data.
-        index: Its index in the measure: steps of the lattice, for a lattice.
-        interval: Ends of a confidence interval for the quantile of the data; None if it was not
-            asked for.
-        interval_indices: Its ends as indices; None if it was not asked for.
-        whole: Whether the interval is all values, since there are too few records for this ε.
-        among: Released ends of the values that it was chosen from; None if they are public.
-    """
-
-    value: float
-    index: int
+    value: float  # the quantile, in the unit of the data
+    index: int  # its index in the measure: steps of the lattice, for a lattice
+    # Ends of a confidence interval for the quantile of the data; None if it was not asked for.
     interval: tuple[float, float] | None = None
+    # Its ends as indices; None if it was not asked for.
     interval_indices: tuple[int, int] | None = None
+    # Whether the interval is all values, since there are too few records for this ε.
     whole: bool = False
+    # Released ends of the values that it was chosen from; None if they are public.
     among: tuple[float, float] | None = None
 
     @property
@@ -190,19 +178,16 @@ class ExponentialQuantile:
     Guarantee:
         A release is ε-DP with δ = 0 for adding or removing one record, whatever the data, and has
         the privacy of `event`.
-
-    Attributes:
-        p: The probability, in (0, 1), taken as an exact fraction: 0.9 means 9/10.
-        epsilon: ε of the release, value and interval together.
-        measure: The values an answer may take, and their masses.
-        interval_share: The fraction of ε spent on the interval; 0 releases none.
-        confidence: Probability with which the interval contains the quantile of the data, at least.
     """
 
+    # The probability, in (0, 1), taken as an exact fraction: 0.9 means 9/10.
     p: Fraction = attrs.field(converter=rational)
-    epsilon: float
+    epsilon: float  # ε of the release, value and interval together
+    # The values an answer may take, and their masses.
     measure: Measure = attrs.field(factory=DoubleMeasure)
+    # The fraction of ε spent on the interval; 0 releases none.
     interval_share: float = INTERVAL_SHARE
+    # Probability with which the interval contains the quantile of the data, at least.
     confidence: float = CONFIDENCE
 
     def __attrs_post_init__(self) -> None:
@@ -405,20 +390,15 @@ class ExponentialQuantiles:
 
     Guarantee:
         A release is ε-DP with δ = 0 for adding or removing one record, by composition.
-
-    Attributes:
-        ps: The probabilities, ascending.
-        epsilon: ε of all quantiles together.
-        measure: The values an answer may take, and their masses.
-        interval_share: The fraction of ε spent on the intervals; 0 releases none.
-        confidence: Of each interval.
     """
 
-    ps: tuple[Fraction, ...] = attrs.field(converter=ascending)
-    epsilon: float
+    ps: tuple[Fraction, ...] = attrs.field(converter=ascending)  # the probabilities, ascending
+    epsilon: float  # ε of all quantiles together
+    # The values an answer may take, and their masses.
     measure: Measure = attrs.field(factory=DoubleMeasure)
+    # The fraction of ε spent on the intervals; 0 releases none.
     interval_share: float = INTERVAL_SHARE
-    confidence: float = CONFIDENCE
+    confidence: float = CONFIDENCE  # of each interval
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "epsilon")
@@ -464,19 +444,14 @@ class ExponentialQuantiles:
 
 @attrs.frozen(slots=False)
 class ExponentialRange:
-    """The interquartile range Q(3/4) - Q(1/4), from two quantiles with half of ε each.
+    """The interquartile range Q(3/4) - Q(1/4), from two quantiles with half of ε each."""
 
-    Attributes:
-        epsilon: ε of the release.
-        measure: The values a quartile may take, and their masses.
-        interval_share: The fraction of ε spent on the interval; 0 releases none.
-        confidence: Of the interval: each quartile's is missed half as often.
-    """
-
-    epsilon: float
+    epsilon: float  # ε of the release
+    # The values a quartile may take, and their masses.
     measure: Measure = attrs.field(factory=DoubleMeasure)
+    # The fraction of ε spent on the interval; 0 releases none.
     interval_share: float = INTERVAL_SHARE
-    confidence: float = CONFIDENCE
+    confidence: float = CONFIDENCE  # of the interval: each quartile's is missed half as often
 
     @cached_property
     def quartiles(self) -> ExponentialQuantiles:

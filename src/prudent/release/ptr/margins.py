@@ -70,14 +70,10 @@ class RobustValue:
 
 @attrs.frozen(eq=False)
 class Window:
-    """Order statistics of consecutive ranks, in steps, padded with the ends of the lattice.
+    """Order statistics of consecutive ranks, in steps, padded with the ends of the lattice."""
 
-    Attributes:
-        first: The rank of the first value; ranks below 1 hold the lower end.
-        values: The values in ascending order; ranks beyond the last record hold the upper end.
-    """
-
-    first: int
+    first: int  # the rank of the first value; ranks below 1 hold the lower end
+    # The values in ascending order; ranks beyond the last record hold the upper end.
     values: IntArray
 
     @classmethod
@@ -226,13 +222,9 @@ def interquartile_range(column: Column, lattice: Lattice, *, propose: int, cap: 
 
 @attrs.frozen
 class Unread:
-    """A category that has not been read yet; it is read only after the test has passed.
+    """A category that has not been read yet; it is read only after the test has passed."""
 
-    Attributes:
-        read: Reads the category from the data.
-    """
-
-    read: Callable[[], Any]
+    read: Callable[[], Any]  # reads the category from the data
 
 
 def read(value: Any) -> Any:

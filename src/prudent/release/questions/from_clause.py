@@ -56,15 +56,10 @@ def select_of(text: str) -> Node:
 
 @attrs.frozen
 class Named:
-    """A table of a query.
+    """A table of a query."""
 
-    Attributes:
-        name: Its name, or its path.
-        alias: What its columns are called by.
-    """
-
-    name: str
-    alias: str
+    name: str  # its name, or its path
+    alias: str  # what its columns are called by
 
     @classmethod
     def of(cls, node: Node, text: str) -> "Named":

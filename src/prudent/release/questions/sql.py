@@ -132,22 +132,15 @@ def keys_of(query: str) -> list[str]:
 
 @attrs.frozen
 class _Query:
-    """A parsed query: the questions, the table, the condition and the groups.
+    """A parsed query: the questions, the table, the condition and the groups."""
 
-    Attributes:
-        tree: The query.
-        keys: The columns of groups, as `by` takes them.
-        asks: The questions.
-        order: What the answers are sorted by, the last first: the place of a key or the name of an
-            answer, and whether the largest comes first.
-        limit: How many groups to keep; None for all.
-    """
-
-    tree: Node
-    keys: tuple[str, ...]
-    asks: tuple[Ask, ...]
+    tree: Node  # the query
+    keys: tuple[str, ...]  # the columns of groups, as `by` takes them
+    asks: tuple[Ask, ...]  # the questions
+    # What the answers are sorted by, the last first: the place of a key or the name of an answer,
+    # and whether the largest comes first.
     order: tuple[tuple[int | str, bool], ...]
-    limit: int | None
+    limit: int | None  # how many groups to keep; None for all
 
     @classmethod
     def of(cls, tree: Node, text: str) -> "_Query":

@@ -338,19 +338,13 @@ def additive(request: Request, epsilon: float | None = None) -> AdditiveMechanis
 
 @attrs.frozen(kw_only=True)
 class _Parts:
-    """The mechanisms of a sum or a moment, between which ε is divided.
+    """The mechanisms of a sum or a moment, between which ε is divided."""
 
-    Attributes:
-        clipping: How values are clipped; private bounds are paid for.
-        share: Releases the share of clipped values; None if the bounds are given.
-        sums: The noise of the sums.
-        few: The number of records below which no private bounds are looked for.
-    """
-
-    clipping: Clipping
+    clipping: Clipping  # how values are clipped; private bounds are paid for
+    # Releases the share of clipped values; None if the bounds are given.
     share: AdditiveMechanism | None
-    sums: AdditiveMechanism
-    few: float = 0.0
+    sums: AdditiveMechanism  # the noise of the sums
+    few: float = 0.0  # the number of records below which no private bounds are looked for
 
     @classmethod
     def of(cls, request: Request, records: Column, *, few: bool = False) -> "_Parts":

@@ -49,16 +49,11 @@ class PairSums:
         `sensitivity` bounds the sum of absolute differences of what `read` returns, when a pair is
         added or removed. Rounding a sum down to a multiple of 2**s moves it by at most
         (c + 2**s - 1)/2**s multiples when c >= 0 is added to it.
-
-    Attributes:
-        kind: Which sums.
-        first: The lattice of the first values, between their bounds.
-        second: That of the second ones.
     """
 
-    kind: Kind
-    first: Lattice
-    second: Lattice
+    kind: Kind  # which sums
+    first: Lattice  # the lattice of the first values, between their bounds
+    second: Lattice  # that of the second ones
 
     @property
     def _unit(self) -> int:
@@ -128,14 +123,10 @@ class PairMoments:
     sums are in a polytope with that probability. About fixed t₀ and u₀, mean products are ratios of
     linear functions, which are largest and smallest at corners of the polytope; and the covariance
     differs from the mean of (t - t₀)(u - u₀) by (E t - t₀)(E u - u₀).
-
-    Attributes:
-        sums: What was summed.
-        region: Where the sums are, in records.
     """
 
-    sums: PairSums
-    region: NoiseRegion
+    sums: PairSums  # what was summed
+    region: NoiseRegion  # where the sums are, in records
 
     @property
     def value(self) -> float:

@@ -478,16 +478,13 @@ class Choosing:
     Guarantee:
         The scale is an `IntervalChoice`, and the values near it are a measure like any other, so
         both together have the privacy of their composition.
-
-    Attributes:
-        chosen: The mechanism of the quantiles, for all values.
-        scaled: Releases an interval that nearly all records lie in; None chooses among all values.
-        bounds: Public bounds, instead of that interval.
     """
 
+    # The mechanism of the quantiles, for all values.
     chosen: ExponentialQuantile | ExponentialQuantiles | ExponentialRange | ManyQuantiles
+    # Releases an interval that nearly all records lie in; None chooses among all values.
     scaled: PrivateInterval | None = None
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float, float] | None = None  # public bounds, instead of that interval
 
     def event(self, records: int) -> dp.DpEvent:
         """The privacy event, for units of so many records."""

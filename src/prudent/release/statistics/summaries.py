@@ -154,21 +154,15 @@ class Description:
 
 @attrs.frozen(kw_only=True, slots=False)
 class DescriptionPlan:
-    """How ε is divided among the parts of a description.
+    """How ε is divided among the parts of a description."""
 
-    Attributes:
-        interval: The mechanism of the interval to which values are clipped.
-        share: The mechanism of the share of values that are clipped.
-        median: The mechanism of the median, before the values it may take are known.
-        others: The mechanism of the other quantiles, likewise; None if there are none.
-        sums: The mechanism of the moments.
-    """
-
-    interval: PrivateInterval
-    share: AdditiveMechanism
+    interval: PrivateInterval  # the mechanism of the interval to which values are clipped
+    share: AdditiveMechanism  # the mechanism of the share of values that are clipped
+    # The mechanism of the median, before the values it may take are known.
     median: ExponentialQuantile
+    # The mechanism of the other quantiles, likewise; None if there are none.
     others: ExponentialQuantiles | None
-    sums: AdditiveMechanism
+    sums: AdditiveMechanism  # the mechanism of the moments
 
     @classmethod
     def of(cls, request: Request, records: Column, ps: Sequence[Any]) -> "DescriptionPlan":

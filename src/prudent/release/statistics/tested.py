@@ -39,14 +39,10 @@ from prudent.release.request import (
 
 
 class Tested(Statistic):
-    """A statistic that is tested before it is trusted.
+    """A statistic that is tested before it is trusted."""
 
-    Attributes:
-        advice: What would help after a refusal.
-        difference: Whether the statistic is a difference of values, such as a range.
-    """
-
-    advice: ClassVar[str]
+    advice: ClassVar[str]  # what would help after a refusal
+    # Whether the statistic is a difference of values, such as a range.
     difference: ClassVar[bool] = False
 
     @abc.abstractmethod

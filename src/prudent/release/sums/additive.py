@@ -36,14 +36,10 @@ class AdditiveMechanism:
         1/`multiplier`-DP: the log-ratio of two outputs is at most the sum of the differences
         divided by the scale. Gaussian noise needs s only as a bound on the Euclidean length, which
         is never larger.
-
-    Attributes:
-        multiplier: Noise scale (Laplace) or standard deviation (Gaussian), divided by s.
-        distribution: The distribution of the noise.
     """
 
-    multiplier: float
-    distribution: Distribution = Distribution.LAPLACE
+    multiplier: float  # noise scale (Laplace) or standard deviation (Gaussian), divided by s
+    distribution: Distribution = Distribution.LAPLACE  # the distribution of the noise
 
     def __attrs_post_init__(self) -> None:
         _validate.positive(multiplier=self.multiplier)
@@ -125,19 +121,12 @@ def least_gaussian(epsilon: float, delta: float) -> float:
 
 @attrs.frozen
 class NoiseRegion:
-    """Where a vector lies, given that vector with noise in each coordinate.
+    """Where a vector lies, given that vector with noise in each coordinate."""
 
-    Attributes:
-        centre: The noisy vector.
-        distribution: The distribution of the noise.
-        scale: Scale or standard deviation of the noise of one coordinate.
-        rounding: A bound on what rounding adds to the error of one coordinate.
-    """
-
-    centre: tuple[float, ...]
-    distribution: Distribution
-    scale: float
-    rounding: float = 0.0
+    centre: tuple[float, ...]  # the noisy vector
+    distribution: Distribution  # the distribution of the noise
+    scale: float  # scale or standard deviation of the noise of one coordinate
+    rounding: float = 0.0  # A bound on what rounding adds to the error of one coordinate
 
     @property
     def deviation(self) -> float:

@@ -32,12 +32,10 @@ class ClippedShare:
 
     A record is either inside the bounds or outside. So the two counts together change by 1 with a
     record, and noise for a sensitivity of 1 on each pays for both.
-
-    Attributes:
-        interval: Ends of an interval that holds the fraction with probability `CONFIDENCE`, at
-            least; None if there are too few records to tell.
     """
 
+    # Ends of an interval that holds the fraction with probability `CONFIDENCE`, at least; None if
+    # there are too few records to tell.
     interval: tuple[float, float] | None
 
     @classmethod
@@ -83,15 +81,11 @@ class ClippedShare:
 
 @attrs.frozen(kw_only=True)
 class Clipping:
-    """How values are clipped before they are added up.
+    """How values are clipped before they are added up."""
 
-    Attributes:
-        given: Public bounds, as numbers in the unit of the column's scale; None if there are none.
-        interval: Releases private bounds; None if the bounds are given.
-    """
-
+    # Public bounds, as numbers in the unit of the column's scale; None if there are none.
     given: tuple[float, float] | None = None
-    interval: PrivateInterval | None = None
+    interval: PrivateInterval | None = None  # releases private bounds; None if the bounds are given
 
     @classmethod
     def to(cls, bounds: tuple[Any, Any], scale: Scale) -> "Clipping":

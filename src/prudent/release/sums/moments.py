@@ -60,16 +60,11 @@ class MomentSums:
         `records` records are added or removed. Before rounding, a record adds whole numbers
         c₀, …, c_d >= 0 of sum D**d. Rounding a sum down to a multiple of 2**s moves it by at most
         ceil(c/2**s) <= (c + 2**s - 1)/2**s multiples when c is added.
-
-    Attributes:
-        degree: d, from 0 to 2.
-        lattice: The lattice that values are rounded to, between the bounds.
-        records: The largest number of records of one privacy unit.
     """
 
-    degree: int
-    lattice: Lattice
-    records: int = 1
+    degree: int  # d, from 0 to 2
+    lattice: Lattice  # the lattice that values are rounded to, between the bounds
+    records: int = 1  # the largest number of records of one privacy unit
 
     @cached_property
     def _whole(self) -> int:
@@ -137,16 +132,11 @@ class Moments:
     probability, over the noise alone. The sums are in a polytope with that probability. Where all
     of it has a positive count, a ratio of two linear functions is largest and smallest at a corner.
     Elsewhere there may be no record at all, which has no mean: there is no interval then, None.
-
-    Attributes:
-        region: Where the sums are, in records.
-        ends: The bounds.
-        spacing: The spacing of the lattice that values were rounded to.
     """
 
-    region: NoiseRegion
-    ends: tuple[float, float]
-    spacing: float
+    region: NoiseRegion  # where the sums are, in records
+    ends: tuple[float, float]  # the bounds
+    spacing: float  # the spacing of the lattice that values were rounded to
 
     @property
     def width(self) -> float:
@@ -259,17 +249,11 @@ class Moments:
 
 @attrs.frozen
 class MomentSpread:
-    """A moment, with its noise, in the type of its column; see `outcome.Spread`.
+    """A moment, with its noise, in the type of its column; see `outcome.Spread`."""
 
-    Attributes:
-        moments: All moments.
-        which: The name of this one.
-        scale: The scale of the column.
-    """
-
-    moments: Moments
-    which: Moment
-    scale: Scale
+    moments: Moments  # all moments
+    which: Moment  # the name of this one
+    scale: Scale  # the scale of the column
 
     @property
     def value(self) -> Any:
@@ -323,14 +307,10 @@ class ClippedTotal:
     Guarantee:
         `sensitivity` bounds the change of what `read` returns when `records` records are added or
         removed: each contributes a whole number of steps between the ends of the lattice.
-
-    Attributes:
-        lattice: The lattice, which ends at the bounds.
-        records: The largest number of records of one privacy unit.
     """
 
-    lattice: Lattice
-    records: int = 1
+    lattice: Lattice  # the lattice, which ends at the bounds
+    records: int = 1  # the largest number of records of one privacy unit
 
     @classmethod
     def between(cls, bounds: tuple[float, float], records: int = 1) -> "ClippedTotal":

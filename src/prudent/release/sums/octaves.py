@@ -68,14 +68,10 @@ class OctaveSums:
         `sensitivity` bounds the sum of absolute differences of what `read` returns, when `records`
         records are added or removed: each adds whole numbers of sum `steps`, of which the place and
         the division depend on that record alone.
-
-    Attributes:
-        scale: The scale of the column, which is public.
-        records: The largest number of records of one privacy unit.
     """
 
-    scale: Scale
-    records: int = 1
+    scale: Scale  # the scale of the column, which is public
+    records: int = 1  # the largest number of records of one privacy unit
 
     @cached_property
     def steps(self) -> int:

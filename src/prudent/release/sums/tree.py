@@ -115,20 +115,13 @@ class CountedQuantiles:
     Guarantee:
         A release is ε-DP with δ = 0 for adding or removing one unit of at most `records` records,
         and has the privacy of `event`. Answers ascend.
-
-    Attributes:
-        ps: The probabilities, ascending.
-        epsilon: ε of all of them together.
-        records: The largest number of records of one privacy unit.
-        confidence: Of each interval.
-        branches: The number of children of a node.
     """
 
-    ps: tuple[Fraction, ...] = attrs.field(converter=ascending)
-    epsilon: float
-    records: int = 1
-    confidence: float = CONFIDENCE
-    branches: int = BRANCHES
+    ps: tuple[Fraction, ...] = attrs.field(converter=ascending)  # the probabilities, ascending
+    epsilon: float  # ε of all of them together
+    records: int = 1  # the largest number of records of one privacy unit
+    confidence: float = CONFIDENCE  # of each interval
+    branches: int = BRANCHES  # the number of children of a node
 
     @property
     def points(self) -> int:

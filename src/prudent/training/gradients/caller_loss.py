@@ -383,17 +383,11 @@ class _Linear(BookKeeping):
 
 @attrs.frozen
 class _Outline:
-    """A tree of outputs without its tensors.
+    """A tree of outputs without its tensors."""
 
-    Attributes:
-        spec: The structure of the tree.
-        leaves: Its leaves, with a placeholder for each tensor.
-        scalars: Whether each tensor has no axes.
-    """
-
-    spec: Any
-    leaves: list[Any]
-    scalars: list[bool]
+    spec: Any  # the structure of the tree
+    leaves: list[Any]  # its leaves, with a placeholder for each tensor
+    scalars: list[bool]  # whether each tensor has no axes
 
     def filled(self, tensors: Sequence[Tensor]) -> Any:
         """The tree with these tensors."""

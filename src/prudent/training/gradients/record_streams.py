@@ -142,14 +142,11 @@ _ACTIVE: ContextVar["RecordStreams | None"] = ContextVar("streams of records", d
 
 @attrs.frozen
 class RecordStreams:
-    """The streams of the records of one physical batch.
+    """The streams of the records of one physical batch."""
 
-    Attributes:
-        seeds: Maps places in the batch to the seeds of the records there.
-        choices: The seed of choices that Python makes for all records at once, as with `random`.
-    """
-
+    # Maps places in the batch to the seeds of the records there.
     seeds: Callable[[NDArray[np.int64]], Seeds]
+    # The seed of choices that Python makes for all records at once, as with `random`.
     choices: int = 0
 
     def part(self, start: int) -> "RecordStreams":

@@ -17,15 +17,10 @@ Values = dict[str, Tensor]
 
 
 class Gradients(ABC):
-    """The per-example gradients of one physical batch, each that of its own record's loss.
+    """The per-example gradients of one physical batch, each that of its own record's loss."""
 
-    Attributes:
-        norms: L2 norms over all trained parameters jointly, shape (records,).
-        losses: The loss of each record, shape (records,).
-    """
-
-    norms: Tensor
-    losses: Tensor
+    norms: Tensor  # l2 norms over all trained parameters jointly, shape (records,)
+    losses: Tensor  # the loss of each record, shape (records,)
 
     @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Values:

@@ -32,17 +32,11 @@ from prudent.training.gradients.record_streams import active_streams, again
 
 @attrs.frozen
 class Unsupported:
-    """A layer of a model that cannot be trained as it is.
+    """A layer of a model that cannot be trained as it is."""
 
-    Attributes:
-        path: Its name in the model, as in `model.named_modules()`.
-        what: Its kind, with the setting that matters.
-        instead: What to do, as a sentence.
-    """
-
-    path: str
-    what: str
-    instead: str
+    path: str  # its name in the model, as in `model.named_modules()`
+    what: str  # its kind, with the setting that matters
+    instead: str  # what to do, as a sentence
 
     def __str__(self) -> str:
         return f"{self.what} at {self.path!r}. {self.instead}"

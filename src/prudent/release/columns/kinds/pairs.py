@@ -16,23 +16,14 @@ from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 
 @attrs.frozen
 class ProductSums:
-    """Exact sums over pairs (a, b) of whole numbers, each counted from the end of its lattice.
+    """Exact sums over pairs (a, b) of whole numbers, each counted from the end of its lattice."""
 
-    Attributes:
-        count: The number of pairs.
-        first: The sum of a.
-        second: The sum of b.
-        product: The sum of a b.
-        first_squares: The sum of a².
-        second_squares: The sum of b².
-    """
-
-    count: int
-    first: int
-    second: int
-    product: int
-    first_squares: int
-    second_squares: int
+    count: int  # the number of pairs
+    first: int  # the sum of a
+    second: int  # the sum of b
+    product: int  # the sum of a b
+    first_squares: int  # the sum of a²
+    second_squares: int  # the sum of b²
 
 
 class PairColumn(TableColumn):

@@ -20,18 +20,12 @@ _MOST = 100_000  # groups of a public list
 
 @attrs.frozen
 class GroupKey:
-    """One column of groups.
+    """One column of groups."""
 
-    Attributes:
-        value: The group of a row, as it is stored.
-        dtype: The type in which groups are named.
-        scale: Of dates and times, which are stored as numbers; None for others.
-        period: The period that dates and times are put in; None for dates as they are.
-    """
-
-    value: ir.Value
-    dtype: dt.DataType
-    scale: Scale | None = None
+    value: ir.Value  # the group of a row, as it is stored
+    dtype: dt.DataType  # the type in which groups are named
+    scale: Scale | None = None  # of dates and times, which are stored as numbers; None for others
+    # The period that dates and times are put in; None for dates as they are.
     period: str | None = None
 
     def stored(self, group: Hashable) -> PublicValue:

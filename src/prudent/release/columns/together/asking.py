@@ -72,20 +72,16 @@ def keys_of(rows: ir.Table) -> list[str]:
 
 @attrs.frozen(eq=False)
 class Share:
-    """The rows of a table that are those of one column.
+    """The rows of a table that are those of one column."""
 
-    Attributes:
-        whole: The table, with the column `value` and perhaps `other` and those of groups; the same
-            object for all columns that share it.
-        kept: Returns it as the engine keeps it (`units.StagedTable.kept`); None if it is not kept.
-        member: The group of the rows, as it is stored; empty if all rows are meant.
-        second: Whether the values are those of `other`.
-    """
-
+    # The table, with the column `value` and perhaps `other` and those of groups; the same object
+    # for all columns that share it.
     whole: ir.Table
+    # Returns it as the engine keeps it (`units.StagedTable.kept`); None if it is not kept.
     kept: Callable[[], ir.Table] | None = None
+    # The group of the rows, as it is stored; empty if all rows are meant.
     member: tuple[ir.Value, ...] = ()
-    second: bool = False
+    second: bool = False  # whether the values are those of `other`
 
     def of(self, whole: ir.Table) -> ir.Table:
         """The rows."""

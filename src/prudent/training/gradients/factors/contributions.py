@@ -135,15 +135,10 @@ def as_it_is(gradient: Tensor) -> Tensor:
 
 @attrs.frozen
 class Dense:
-    """Per-example gradients that are held in memory.
+    """Per-example gradients that are held in memory."""
 
-    Attributes:
-        values: The gradients, with records along the first axis.
-        form: Maps (..., *shape of one value) to (..., *parameter shape).
-    """
-
-    values: Tensor
-    form: Form = as_it_is
+    values: Tensor  # the gradients, with records along the first axis
+    form: Form = as_it_is  # maps (..., *shape of one value) to (..., *parameter shape)
 
     def per_example(self) -> Tensor:
         """The gradients, one per record."""
@@ -273,17 +268,11 @@ class Outer:
 
 @attrs.frozen
 class TableRows:
-    """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`.
+    """Gradients of a table: position t of a record adds `values[t]` to row `indices[t]`."""
 
-    Attributes:
-        indices: Row indices, shape (records, positions).
-        values: The added values, shape (records, positions, size).
-        count: The number of rows of the table.
-    """
-
-    indices: Tensor
-    values: Tensor
-    count: int
+    indices: Tensor  # row indices, shape (records, positions)
+    values: Tensor  # the added values, shape (records, positions, size)
+    count: int  # the number of rows of the table
 
     def per_example(self) -> Tensor:
         """The gradients, one table per record."""

@@ -23,16 +23,11 @@ Ran = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 @attrs.frozen
 class Matrices:
-    """What multiplies the state of one layer in one direction.
+    """What multiplies the state of one layer in one direction."""
 
-    Attributes:
-        hidden: The weight of the state, shape (gates · size, output size).
-        bias: Its bias, if any.
-        projection: The weight that maps the state of an LSTM to a shorter output, if any.
-    """
-
-    hidden: Tensor
-    bias: Tensor | None
+    hidden: Tensor  # the weight of the state, shape (gates · size, output size)
+    bias: Tensor | None  # its bias, if any
+    # The weight that maps the state of an LSTM to a shorter output, if any.
     projection: Tensor | None
 
     def to(self, dtype: torch.dtype) -> "Matrices":
@@ -48,20 +43,14 @@ class Matrices:
 
 @attrs.frozen
 class Backward:
-    """Gradients of one layer in one direction; sequences have shape (sequences, time, size).
+    """Gradients of one layer in one direction; sequences have shape (sequences, time, size)."""
 
-    Attributes:
-        projected: Of the projected input.
-        products: Of the products of state and hidden weight, at every step.
-        states: Of the initial states.
-        outputs: Of the outputs, including what later steps pass back; only with a projection.
-        unprojected: Not a gradient: the outputs before the projection; only with a projection.
-    """
-
-    projected: Tensor
-    products: Tensor
-    states: tuple[Tensor, ...]
+    projected: Tensor  # of the projected input
+    products: Tensor  # of the products of state and hidden weight, at every step
+    states: tuple[Tensor, ...]  # of the initial states
+    # Of the outputs, including what later steps pass back; only with a projection.
     outputs: Tensor | None = None
+    # Not a gradient: the outputs before the projection; only with a projection.
     unprojected: Tensor | None = None
 
 
@@ -228,13 +217,9 @@ class Gru(RecurrentCell):
 
 @attrs.frozen
 class Elman(RecurrentCell):
-    """h ← tanh(…) or relu(…).
+    """h ← tanh(…) or relu(…)."""
 
-    Attributes:
-        rectified: Whether relu is applied instead of tanh.
-    """
-
-    rectified: bool
+    rectified: bool  # whether relu is applied instead of tanh
 
     @override
     def step(self, projected: Tensor, multiply: Multiply, states: Tensors) -> tuple[Tensor, ...]:
