@@ -1,6 +1,7 @@
 """What a release would ask: shown before anything is read or charged, and what it then asks."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,13 @@ def test_a_release_asks_what_was_explained(
     table = backend.table("t")
     explained = explain(statistic, table, "x", records=5_000, **own, **COST)
     sent: list[str] = []
-    fetch = asking.fetched
-    monkeypatch.setattr(
-        asking,
-        "fetched",
-        lambda query: (sent.append(str(ibis.to_sql(query))), fetch(query))[1],
-    )
+
+    def noted(send: Any, query: Any, *size: int) -> Any:
+        sent.append(str(ibis.to_sql(query)))
+        return send(query, *size)
+
+    for name in ("fetched", "handed_over"):
+        monkeypatch.setattr(asking, name, partial(noted, getattr(asking, name)))
     statistic(table, "x", **own, **COST)
     if "unit" not in own:  # its grouping is explained in every query, and computed once
         assert [without_numbers(each.sql) for each in explained] == list(map(without_numbers, sent))

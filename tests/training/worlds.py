@@ -475,16 +475,16 @@ def broken(name, change):
 
 
 def noise_everywhere():
-    original = Step._noisy_mean
+    original = Step._write_noisy_mean
 
-    def noisy(self, released):
+    def noisy(self, released, parameters):
         if self.processes.rank > 0:
             for value in released.total.values():
                 self.noise.add_(value.view(-1), released.noise, self.state)
-        return original(self, released)
+        return original(self, released, parameters)
 
-    Step._noisy_mean = noisy
-    return lambda: setattr(Step, "_noisy_mean", original)
+    Step._write_noisy_mean = noisy
+    return lambda: setattr(Step, "_write_noisy_mean", original)
 
 
 def processes_that(kind):

@@ -110,7 +110,7 @@ def test_trees_follow_what_a_line_cannot(name: str) -> None:
     x, _ = data(name, 6000)
     bent = np.abs(x[:, 0]) + (x[:, 1] > 500)
     y = bent if name.endswith("Regressor") else (bent > 1.2).astype(int)
-    model = getattr(estimators, name)(2.0, n_estimators=12, noise=seeded()).fit(x, y)
+    model = getattr(estimators, name)(epsilon=2.0, n_estimators=12, noise=seeded()).fit(x, y)
     assert model.score(x, y) > (0.6 if name.endswith("Regressor") else 0.85)
 
 

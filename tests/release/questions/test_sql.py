@@ -303,9 +303,9 @@ def test_a_dry_run_shows_what_the_engine_will_be_asked(
     asked: set[str] = set()
     ask_engine = TableColumn._ask
 
-    def noted(column: Any, question: Any, **options: Any) -> Any:
+    def noted(column: Any, question: Any, *reader: Any, **options: Any) -> Any:
         asked.add(str(question.__doc__))
-        return ask_engine(column, question, **options)
+        return ask_engine(column, question, *reader, **options)
 
     monkeypatch.setattr(table_columns, "FEW", 50)
     monkeypatch.setattr(TableColumn, "_ask", noted)

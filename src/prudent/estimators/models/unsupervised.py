@@ -129,7 +129,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Bo
 
     def transform(self, X: Any) -> FloatArray:
         """Return the distance of each row from each centre, in standardised columns."""
-        rows = self._features.vectors(self._queries(X))[:, 1:]
+        queries = self._queries(X)  # says if the model is not fitted
+        rows = self._features.vectors(queries)[:, 1:]
         squares = (rows**2).sum(axis=1)[:, None] - 2 * rows @ self._centres.T
         return np.asarray(np.sqrt(np.maximum(squares + (self._centres**2).sum(axis=1), 0.0)))
 

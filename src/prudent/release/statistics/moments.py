@@ -60,11 +60,8 @@ from prudent.release.sums.octaves import OctaveSums
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-MEAN_SHARES = 0.05, 0.16
-"""The same for a mean or a sum. With few records no bounds are looked for: see `sums.octaves`."""
-
 _MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
-_FEW = 160.0  # records times ε
+_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
 
 CLIPPED_SHARE = 0.03
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
@@ -352,8 +349,8 @@ class _Parts:
         whole = additive(request)  # checks ε, δ and the distribution
         if request.bounds is not None:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
-        bounds = MEAN_SHARES if few else (WIDE_SHARE, NARROW_SHARE)
-        wide, narrow, share, rest = shares_of(request.epsilon, *bounds, CLIPPED_SHARE)
+        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE
+        wide, narrow, share, rest = shares_of(request.epsilon, *shares)
         others = _MEAN_INTERVAL if few else {}
         return cls(
             clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **others)),
