@@ -26,13 +26,12 @@ from prudent.budget.balance import Balance, Offer, OverBudgetError, offers
 from prudent.budget.charges import (
     Charge,
     ChargeDetails,
-    LedgerJournal,
     TamperedLedgerError,
     is_outcome_of,
     outcome_fields,
-    verify,
     with_outcomes,
 )
+from prudent.budget.journal import LedgerJournal, verify
 from prudent.budget.storage import LedgerError, LedgerRow, StorageError, open_store, shown
 
 __all__ = [
