@@ -39,6 +39,7 @@ _NEAR = 0.05  # of the length of a tensor; some kernels add in any order, of sho
 _MASKS = torch.bool, torch.uint8
 _READS = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 _SHAPED = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full")
+_SEEDED = "_scaled_dot_product"  # keeps the seed of its dropout on the host, for its backward pass
 _CONSTANT, _REPEATED = 1 << 20, 1 << 24  # bytes of a result that is kept instead of computed again
 
 
@@ -234,6 +235,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves = "cpu" in devices and any(
             isinstance(leaf, Tensor) and leaf.is_cuda for leaf in given
         )
+        leaves = leaves and not func.__name__.startswith(_SEEDED)
         if reads or leaves or not plain:  # on the host, code that is not recorded may go on
             self.is_straight = False
         self.add(func, args, kwargs, result, writes=func._schema.is_mutable)
@@ -309,9 +311,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._root.get(name, name) for name in (*reads, *call.results)
             )
             if calm and kept.isdisjoint(call.results) and "empty" not in call.name:
-                known = call.name in _SHAPED or all(name in self._known for name in reads)
-                if known and all(name in self._fixed for name in call.results):
-                    self._known |= {name: self._fixed[name] for name in call.results}
+                if call.name == "clone" and self._is_copy(call):
+                    same[call.results[0]] = call.args[0].base
                     continue
                 near = call.bytes <= _REPEATED or all(name in self._leaves for name in reads)
                 key = id(call.function), repr((call.args, call.kwargs))
@@ -319,6 +320,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     same |= dict(zip(call.results, seen[key].results, strict=True))
                     continue
                 seen[key] = call
+                known = call.name in _SHAPED or all(name in self._known for name in reads)
+                if known and all(name in self._fixed for name in call.results):
+                    self._known |= {name: self._fixed[name] for name in call.results}
+                    continue
             calls.append(call)
         useful, needed = [], set(kept)
         for call in reversed(calls):
@@ -326,6 +331,11 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 useful.append(call)
                 needed.update(call.reads())
         return useful[::-1]
+
+    def _is_copy(self, call: _Call) -> bool:
+        """Whether a result has the numbers of a whole tensor where that has them."""
+        given, made = call.args[0], self._own[call.results[0]]
+        return given == self._own[given.base] and given[1:] == made[1:]
 
     def _is_fixed(self, call: _Call) -> bool:
         """Whether a result depends on no argument: on shapes alone, or numbers on the host."""

@@ -33,13 +33,15 @@ STRETCH = 1e-3
 class SquaredNorms:
     """Adds up the squared norms of parameters, with few operations for all of them together.
 
-    Small gradients and the terms of factors are kept and reduced together at the end.
+    Small gradients, rows of tables and the terms of factors are kept and reduced together at the
+    end.
     """
 
     def __init__(self) -> None:
         self._squares: list[Tensor] = []
         self._small: dict[torch.dtype, list[Dense]] = {}
         self._terms: dict[torch.Size, list[Tensor]] = {}
+        self._tables: dict[tuple[object, ...], list[TableRows]] = {}
 
     @whole_products()
     def add(self, contributions: Sequence[Contribution]) -> None:
@@ -50,6 +52,8 @@ class SquaredNorms:
             case [Outer() as factors] if _cancels(factors):
                 terms = gram_terms(factors)
                 self._terms.setdefault(terms.shape[1:], []).append(terms)
+            case [TableRows() as table] if table.is_joined:
+                self._tables.setdefault(table.kind, []).append(table)
             case _:
                 self._squares.append(squared_norms(contributions))
 
@@ -58,7 +62,20 @@ class SquaredNorms:
         squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
         squares += [lengths(joined(small)).square() for small in self._small.values()]
         squares += [torch.add(*_of_terms(torch.cat(terms))) for terms in self._terms.values()]
-        return torch.stack(squares).sum(0)
+        squares += [_of_tables(tables) for tables in self._tables.values()]
+        return added(squares)
+
+
+def _of_tables(tables: Sequence[TableRows]) -> Tensor:
+    """The squared norms of tables of one shape, as of one table with that many times the records.
+
+    Only rows of one record are compared, so it does not matter that tables share their indices.
+    """
+    indices, values = (
+        torch.cat([getattr(table, side) for table in tables]) for side in ("indices", "values")
+    )
+    squares = squared_norms([TableRows(indices, values, tables[0].count)])
+    return squares.view(len(tables), -1).sum(0)
 
 
 def is_small(gradient: Dense) -> bool:
@@ -77,13 +94,18 @@ def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
     small fraction of the value that the sum would have without cancellation.
     """
     squares, doubts = zip(*map(_square, contributions), strict=True)
-    total = torch.stack(squares).sum(0)
+    total = added(squares)
     for index, first in enumerate(contributions):
         for second in contributions[:index]:
             total = total + 2 * inner(first, second)
     if len(contributions) == 1 and not _cancels(contributions[0]):
         return total
-    return total.clamp_min(0) + torch.stack([doubt.sqrt() for doubt in doubts]).sum(0).square()
+    return total.clamp_min(0) + added([doubt.sqrt() for doubt in doubts]).square()
+
+
+def added(terms: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
+    return terms[0] if len(terms) == 1 else torch.stack(list(terms)).sum(0)
 
 
 def inner(first: Contribution, second: Contribution) -> Tensor:

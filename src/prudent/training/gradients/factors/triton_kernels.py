@@ -13,11 +13,6 @@ _BAND = tl.constexpr(8)
 _PIECE = tl.constexpr(1024)
 
 
-LONG_NUMBERS = {"depth": 32, "num_warps": 4, "num_stages": 4}
-SHORT_NUMBERS = {"depth": 64, "num_warps": 4, "num_stages": 3}
-"""Settings of `factor_sums`: numbers of a factor that are read at a time, and how."""
-
-
 def pieces(size: int) -> int:
     """Programs of `short_parts` per record."""
     return int(triton.cdiv(size, _PIECE.value))
