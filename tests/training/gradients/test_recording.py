@@ -259,7 +259,7 @@ def test_conversions_of_arguments_are_made_together():
 
     def function(*given):
         short = [each.to(kind) for kind in kinds for each in given]
-        return [each.sum() for each in short], short[0]
+        return [each[1:].sum() for each in short], short[0]
 
     run, counts = recorded(function), []
     for number in range(6):

@@ -55,6 +55,7 @@ _MASKS = torch.bool, torch.uint8
 _READS = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 _SHAPED = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full")
 _SEEDED = "_scaled_dot_product"  # keeps the seed of its dropout on the host, for its backward pass
+_CONVERTED = "converted"
 _FEW = 4  # conversions that are made one by one
 _APART = 64  # numbers, so that the results begin where kernels read fast
 _CONSTANT, _REPEATED = 1 << 20, 1 << 24  # bytes of a result that is kept instead of computed again
@@ -447,7 +448,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             convert = functools.partial(_converted, kind, device, forms)
             size = sum(call.bytes for call in group)
             given = [call.args[0] for call in group]
-            first.append(_Call(convert, "converted", [given], {}, names, False, True, size))
+            first.append(_Call(convert, _CONVERTED, [given], {}, names, False, True, size))
             over |= set(names)
         return [*first, *(call for call in calls if over.isdisjoint(call.results))]
 
@@ -543,9 +544,12 @@ class _Text:
         self._lines: list[tuple[list[str], str, list[str]]] = []  # results, call, what it reads
         self._answer: list[str] = []
         self._views: dict[_Place, str] = {}
+        self._inside: set[str] = set()  # results that lie somewhere in the memory of others
 
     def add(self, call: _Call) -> None:
         """Write a call."""
+        if call.name == _CONVERTED:
+            self._inside.update(call.results)
         reads: list[str] = []
         written = [self._of(arg, reads) for arg in call.args]
         written += [f"{name}={self._of(arg, reads)}" for name, arg in call.kwargs.items()]
@@ -592,7 +596,7 @@ class _Text:
             else:
                 # What is given may begin elsewhere in its memory the next time.
                 begin = f"{offset}"
-                if base[0] == "a":
+                if base[0] == "a" or base in self._inside:
                     begin = f"{base}.storage_offset() + {offset - self._own[base].offset}"
                 self._lines.append(([name], f"(view({base}, {size}, {stride}, {begin}),)", [base]))
         return self._views[place]
