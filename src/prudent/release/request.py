@@ -153,6 +153,9 @@ TABLE_OPTIONS = ("unit", "per_unit", "by", "groups", "where", "read_as", "connec
 def _with_name(data: Any, column: str | None) -> tuple[Any, str | None]:
     """One column that is given by itself, as a table and its name."""
     if column is not None:
+        if hasattr(data, "to_frame"):
+            hint = "A series is one column: leave the name out, or give the frame it is of."
+            raise _validate.ArgumentError("column", "None with a series", got=column, hint=hint)
         return data, column
     home = type(data).__module__.partition(".")[0]
     if hasattr(data, "to_frame"):  # a series of pandas, polars or narwhals

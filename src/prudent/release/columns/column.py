@@ -278,10 +278,10 @@ class ArrayColumn:
             _validate.instance(Scale, "a Scale", scale=scale)
         column = _array(values)
         if column is None:
-            raise ArgumentError("values", "one-dimensional", shown="no array")
+            raise ArgumentError("data", "one-dimensional", shown="no array")
         column = conversions.real(column)
         if column.ndim != 1:  # the message omits the shape: the number of records is private
-            raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
+            raise ArgumentError("data", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale
         if column.dtype.kind in "iufb":
             with np.errstate(over="ignore"):  # a warning would reveal that some record is huge

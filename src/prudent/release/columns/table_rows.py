@@ -279,12 +279,16 @@ def open_rows(asked: Asked) -> Opened:
 
 def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
+    used = columns_used([name for _, name in asked.names], asked.where)
+    try:
+        return _filtered(asked, used)
+    except _validate.ArgumentError:
+        return _filtered(asked, None)  # so that the error can name every column
+
+
+def _filtered(asked: Asked, used: list[str] | None) -> tuple[OpenTable, ir.Table]:
     opened = open_source(
-        asked.source,
-        connect=asked.connect,
-        table=asked.table,
-        columns=columns_used([name for _, name in asked.names], asked.where),
-        unit=asked.unit,
+        asked.source, connect=asked.connect, table=asked.table, columns=used, unit=asked.unit
     )
     if opened is not asked.source:
         weakref.finalize(opened, opened.close)
@@ -309,7 +313,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     for text in names:
         period = periods.split(text)
         found += [text] if _NAME.fullmatch(text) else names_in(text)
-        found += [] if period is None else [period[0]]
+        found += [text.rpartition(":")[0] if period is None else period[0]]
     return list(dict.fromkeys(found))
 
 
@@ -335,6 +339,9 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     """
     period = None if text in rows.columns else periods.split(text)
     if period is None:
+        name, colon, unit = text.rpartition(":")
+        if colon and text not in rows.columns and name in rows.columns:
+            _validate.one_of(periods.UNITS, by=unit)
         column = _named(rows, text, "by")
         dtype = column.type()
         if not isinstance(dtype, _GROUPING):
