@@ -40,7 +40,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prudent.training.gradients.record_streams import RecordStreams, Seeds, is_capturing, mixed
+from prudent.training.gradients.record_streams import (
+    CHOICES,
+    RecordStreams,
+    Seeds,
+    is_capturing,
+    mixed,
+)
 from prudent.training.keystream import Key, Purpose, Stream
 
 _SHARED = 0
@@ -90,6 +96,7 @@ class StepRandomness:
         host = torch.default_generator
         device = None if is_capturing() else _device_generator(self.device)
         before = host.get_state(), None if device is None else device.get_state()
+        CHOICES.set(self.choices)
         try:
             host.set_state(_twister(self.words[2:]))
             if device is not None:

@@ -34,6 +34,7 @@ from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
 from prudent.training.gradients.kept_records import Leftovers
 from prudent.training.gradients.record_streams import RANDOM, Draws, is_capturing
+from prudent.training.gradients.recording import chosen_on_host
 
 
 def is_left_aligned(call: Callable[..., Any], values: Tensor, mask: Tensor) -> Any:
@@ -262,11 +263,17 @@ def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tenso
     """A single number is drawn once for all records: models skip a whole layer by it.
 
     It comes from Python's generator, which is seeded for every step; see `rows_of`.
+
+    Raises:
+        RuntimeError: If a graph is captured, which would repeat what is done with this number.
     """
     if tuple(size) not in ((), ([],), ((),)):
         drawn: Tensor = call(torch.rand, *size, **options)
         return drawn
-    return torch.tensor(random.random(), dtype=options.get("dtype"), device=options.get("device"))
+    if is_capturing():
+        raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
+    form = {"dtype": options.get("dtype"), "device": options.get("device")}
+    return chosen_on_host(lambda: torch.tensor(random.random(), **form))
 
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -362,23 +362,22 @@ def norm_gradients(
 
 _TILE = 1 << 12
 _WIDTH = 32
-_LARGEST_GROUP = 64
+_LARGEST_GROUP = 128
 _SHARES = 8
 """Parts of the records that `weighted_rows` adds up separately, so that many programs can work."""
 _COLUMNS, _RECORDS = 256, 8
 _COPIED = 1 << 11
+_ADDED_ROW = 1 << 10
 _DEEP, _POSITIONS = 32, 32
 
 
 def normalises(values: Tensor, groups: int) -> bool:
-    """Whether the kernels normalise these images: channels last, in groups of a power of two."""
+    """Whether the kernels normalise these images: channels last, in groups that are not large."""
     channels = values.shape[1]
-    group = channels // groups
     return (
         values.ndim == 4
-        and group * groups == channels
-        and group & (group - 1) == 0
-        and group <= _LARGEST_GROUP
+        and channels % groups == 0
+        and channels // groups <= _LARGEST_GROUP
         and values.dtype != torch.float64
         and not values.is_contiguous()
         and fuses(values.movedim(1, -1))
@@ -398,12 +397,12 @@ def group_norm(
     scales = torch.empty_like(means)
     count, group = torch.Size(size).numel(), channels // groups
     weight, bias, affine = _both(weight, bias, channels)
-    rows, width, blocks = _blocks(count, channels, group)
+    rows, width, wide, blocks = _blocks(count, channels, group)
     with _on(values.device):
         _launch(
             triton.normalise, (images, blocks),
             values, weight, bias, result, means, scales, count, channels, eps,
-            rows, width, group, affine,
+            rows, width, group, wide, affine,
         )  # fmt: skip
     return result, means, scales
 
@@ -420,14 +419,44 @@ def group_norm_backward(
     slopes = torch.empty(images, channels, device=values.device)
     shifts = torch.empty_like(slopes)
     count, group = torch.Size(size).numel(), channels // means.shape[1]
-    rows, width, blocks = _blocks(count, channels, group)
+    rows, width, wide, blocks = _blocks(count, channels, group)
     with _on(values.device):
         _launch(
             triton.normalise_backward, (images, blocks),
             gradient, values, means if weight is None else weight, means, scales, passed, slopes,
-            shifts, count, channels, rows, width, group, weight is not None,
+            shifts, count, channels, rows, width, group, wide, weight is not None,
         )  # fmt: skip
     return passed, slopes, shifts
+
+
+@kept_whole
+def channel_gradients(
+    gradient: Tensor, values: Tensor, means: Tensor, scales: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of weight and bias of a group normalisation by image, channels first."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels = values.shape[:2]
+    slopes = torch.empty(images, channels, device=values.device)
+    shifts, count = torch.empty_like(slopes), values.numel() // (images * channels)
+    given = gradient, values, means, scales, slopes, shifts
+    with _on(values.device):
+        group = channels // means.shape[1]
+        _launch(triton.channel_gradients, (images * channels,), *given, count, group, _ADDED_ROW)
+    return slopes, shifts
+
+
+@kept_whole
+def row_squares(values: Tensor) -> Tensor:
+    """Sums of squares of (records, size) in double precision, to be summed over the second axis."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    records, size = values.shape
+    parts = min(64, -(-size // (4 * _ADDED_ROW)))
+    sums = torch.empty(records, parts, dtype=torch.float64, device=values.device)
+    with _on(values.device):
+        _launch(triton.row_squares, (records, parts), values, sums, size, parts, _ADDED_ROW)
+    return sums
 
 
 def _both(
@@ -442,10 +471,12 @@ def _both(
     return ones, given.new_zeros(channels) if bias is None else bias, True
 
 
-def _blocks(count: int, channels: int, group: int) -> tuple[int, int, int]:
-    """Positions and channels that a program reads at a time, and programs per image."""
-    width = max(group, min(_WIDTH, _power(channels)))
-    return min(_power(count), max(1, _TILE // width)), width, -(-channels // width)
+def _blocks(count: int, channels: int, group: int) -> tuple[int, int, int, int]:
+    """Positions and channels that a program reads at a time, of a group, and programs per image."""
+    wide = _power(group)
+    places = channels // group * wide
+    width = max(wide, min(_WIDTH, _power(places)))
+    return min(_power(count), max(1, _TILE // width)), width, wide, -(-places // width)
 
 
 def _power(number: int) -> int:
@@ -476,15 +507,15 @@ def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
 
 @kept_whole
 def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
-    """As `Geometry.patches`, for one group and channels last; truncated to TF32 if `cut`."""
+    """As `Geometry.patches`, for one group and channels last; if `cut`, in TF32."""
     from prudent.training.gradients.factors import triton_kernels as triton
 
     images, channels, height, breadth = values.shape
     out_height, out_breadth = geometry.output_size([height, breadth])
     down, across = geometry.kernel
-    result = values.new_empty(
-        1, images * out_height * out_breadth, down * across * channels, dtype=torch.float32
-    )
+    kind = torch.float32 if cut else values.dtype
+    size = down * across * channels
+    result = values.new_empty(1, images * out_height * out_breadth, size, dtype=kind)
     blocks = -(-out_breadth * across * channels // _COPIED)
     with _on(values.device):
         _launch(
