@@ -37,6 +37,8 @@ _FLAGS = {
     "folders": "DIR",
     "name": "--dataset",
     "paper_table": "TABLE",
+    "query": "QUERY",
+    "questions": "--columns",
     "sampling_probability": "--sampling-rate",
     "scale": "--test",
     "statistic": "STATISTIC",

@@ -92,7 +92,7 @@ class Request:
         _validate.one_of((True, False, None), dry_run=self.dry_run)
         _validate.one_of((True, False, None), fallback=self.fallback)
         if self.delta is not None:  # also where nothing needs it: a slip must not pass unseen
-            _validate.between(0, 1, ends="[)", delta=self.delta)
+            _validate.small_delta(ends="[)", delta=self.delta)
         data, column = _with_name(self.data, self.column)
         object.__setattr__(self, "data", data)
         object.__setattr__(self, "column", column)
@@ -110,6 +110,11 @@ class Request:
         """The join that the data are; None if they are one table."""
         join = getattr(self.data, "join", self.data)  # of a table that is open already
         return join if isinstance(join, Join) else None
+
+    @property
+    def protected(self) -> str:
+        """What is protected: a record, or a unit that may have several."""
+        return "record" if self.unit is None else "unit"
 
     @property
     def private_groups(self) -> bool:
@@ -276,7 +281,8 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         if request.by is None:
             found.append(outcomes[None])
         else:
-            found.append(Groups(outcomes, request.group_columns, **whole.price(offer)))
+            known = whole.price(offer) | {"protected": request.protected}
+            found.append(Groups(outcomes, request.group_columns, **known))
     paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
 
@@ -376,7 +382,7 @@ class _Whole:
     offers: tuple[_Offer, ...]
     selection: PartitionSelection | None = None
 
-    def price(self, offer: _Offer) -> dict[str, float]:
+    def price(self, offer: _Offer) -> dict[str, Any]:
         """What the outcomes of a part cost with their groups, whose names were paid for as well."""
         if self.selection is None or offer.preview is self.preview:
             return {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
@@ -522,8 +528,10 @@ def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) ->
         distance = withheld(statistic.distance, priced, records, outcome.value)
         certificate = withheld(priced.certifies.release, *distance, noise=noise)
         outcome = attrs.evolve(outcome, certificate=certificate)
-    if records.contribution.unit is not None and not isinstance(outcome, Refused):
-        outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
+    if records.contribution.unit is not None:
+        outcome = attrs.evolve(outcome, protected="unit")
+        if not isinstance(outcome, Refused):
+            outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
     preview = priced.preview
     return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
 

@@ -69,9 +69,7 @@ def open_table(
         backend = beside.table.get_backend()
     if (source is None) == (connect is None):
         given = "neither" if source is None else "both"
-        raise SourceError(
-            f"Expected either data or connect (an address with table), got {given}."
-        )
+        raise SourceError(f"Expected either data or connect (an address with table), got {given}.")
     if connect is not None:
         return _known(_from_address(connect, table, backend), "connect")
     if isinstance(source, str | Path):

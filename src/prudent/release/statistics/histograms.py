@@ -19,7 +19,7 @@ from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import NoiseSpread
+from prudent.release.outcome import NoiseSpread, price_lines
 from prudent.release.request import (
     By,
     Condition,
@@ -65,6 +65,7 @@ class Histogram:
         epsilon: ε that the release cost.
         delta: δ that it cost; 0 for a pure mechanism.
         notes: What was done to the records, one sentence each.
+        protected: As for `Released`.
     """
 
     edges: tuple[Any, ...]
@@ -79,6 +80,7 @@ class Histogram:
     epsilon: float | None = None
     delta: float | None = None
     notes: tuple[str, ...] = ()
+    protected: str = "record"
 
     def half_width(self, confidence: float = 0.95) -> float:
         """The distance from its true count that a count exceeds with probability 1 - confidence."""
@@ -117,7 +119,13 @@ class Histogram:
         return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join([*self.lines(), *price_lines(self)])
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row for each bin: its edges and its noisy count."""
+        import pandas as pd
+
+        return pd.DataFrame({"low": self.edges[:-1], "high": self.edges[1:], "count": self.counts})
 
     def plain(self) -> dict[str, Any]:
         """The histogram as JSON holds it."""

@@ -428,7 +428,12 @@ class Quantiles(Statistic):
             for one in selected
         )
         values = tuple(scale.value(one.value) for one in selected)
-        return attrs.evolve(_chosen(values, priced), intervals=intervals)
+        return attrs.evolve(
+            _chosen(values, priced),
+            intervals=intervals,
+            titles=tuple(map(margins.title, self.ps)),
+            confidence=priced.mechanism.chosen.confidence,
+        )
 
 
 @attrs.frozen
