@@ -12,7 +12,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -74,9 +73,8 @@ def run_jobs(
     *,
     device: str = "cpu",
     at_once: int | None = None,
-    seconds: float = float("inf"),
     most_steps: int | None = None,
-) -> int:
+) -> None:
     """Run the jobs that are not in the results yet, and append a row for every mark of a run.
 
     Args:
@@ -84,12 +82,8 @@ def run_jobs(
         results: A CSV file, created if needed. Solved plans are stored beside it.
         device: Where to train.
         at_once: Number of concurrent runs: processes on the CPU, streams on a GPU.
-        seconds: Start no further run after this time.
         most_steps: Shorten every run, for a smoke test. The rows then have the number of steps
             actually taken but the ε of the whole run: never mix them with those of full runs.
-
-    Returns:
-        The number of runs that remain to be done.
     """
     done = {reading.run for reading in read(results).readings} if results.exists() else set()
     missing = [job for job in wanted if job.run not in done]
@@ -97,17 +91,13 @@ def run_jobs(
     # One feature map after the other, so that each is applied to the records once.
     by_features = sorted(missing, key=lambda job: (job.features, job.dataset))
     certified = [job for job in by_features if job.features]
-    deadline = time.monotonic() + seconds
     names = {job.setting["data"] for job in todo}
     counts = {name: len(_loaded(name).train_labels) for name in names}
     plans = Plans(results.with_name("plans.json"), counts)
-    left = len(missing)
-    with _progress.part("runs", left):
+    with _progress.part("runs", len(missing)):
 
         def planned() -> Iterator[Planned]:
             for job in todo:
-                if time.monotonic() >= deadline:
-                    return
                 plan, marks = plans.of(job)
                 if most_steps is not None:
                     plan = attrs.evolve(plan, steps=min(plan.steps, most_steps))
@@ -115,19 +105,15 @@ def run_jobs(
                 yield job, plan, marks
 
         def finished(readings: list[Reading]) -> None:
-            nonlocal left
             append(results, readings)
-            left -= 1
             _progress.advance()
 
         for job in certified:
-            if time.monotonic() < deadline:
-                finished(run_certified(job))
+            finished(run_certified(job))
         if torch.device(device).type == "cuda":
             _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
         else:
             _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
-    return left
 
 
 def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
