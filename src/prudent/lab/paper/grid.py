@@ -1,12 +1,16 @@
 """Execution of many experiments, several at a time; finished runs are not repeated.
 
-On a GPU they take turns on streams of one process; on the CPU each runs in a separate process.
+On the CPU each runs in a separate process. On a GPU they take turns on streams of one process: a
+step of a small network leaves most of a GPU idle, so every run is captured as a graph and replayed
+on its own stream, one step of each in turn, and the kernels of different runs overlap. Compiling
+the steps is not worthwhile: it gains a few percent and takes longer than most runs.
 
 A plan has marks, the steps at which its run reaches each (ε, accountant). Solving for them takes
 longer than many of the runs, and all runs of one setting share a plan, so plans are stored in a
 file beside the results.
 """
 
+import contextlib
 import functools
 import itertools
 import json
@@ -22,7 +26,7 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -42,9 +46,10 @@ from prudent.lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_f
 from prudent.lab.paper.certified import run_certified
 from prudent.lab.paper.jobs import Job
 from prudent.lab.paper.results import Reading, append, read
-from prudent.lab.paper.streams import Work, in_turns, training
-from prudent.training import Plan, accuracy
+from prudent.training import Execution, Plan, accuracy
 from prudent.training.run.metrics import Metrics
+from prudent.training.run.training_run import TrainingRun
+from prudent.training.sampling import roomy_batch
 
 ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
 _PARTS = 4
@@ -62,6 +67,9 @@ class Mark(NamedTuple):
     epsilon: float
     accountant: str
 
+
+Work = Iterator[None]
+"""Takes one step per item requested."""
 
 Planned = tuple[Job, Plan, list[Mark]]
 Finished = Callable[[list[Reading]], None]
@@ -183,6 +191,25 @@ def _run_on_streams(
         in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
 
 
+def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
+    """Take one step of each work in turn; when one ends, start the next.
+
+    A work is prepared only when it starts.
+    """
+    coming, on_gpu, ended = iter(works), device.type == "cuda", object()
+    waiting: deque[tuple[Work, Any]] = deque()  # of each stream its work, at first an empty one
+    for _ in range(at_once):
+        stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        waiting.append((iter(()), stream))
+    while waiting:
+        work, stream = waiting.popleft()
+        with torch.cuda.stream(stream) if on_gpu else contextlib.nullcontext():
+            if next(work, ended) is not ended:
+                waiting.append((work, stream))
+            elif (following := next(coming, None)) is not None:
+                waiting.append((following, stream))
+
+
 def _prefetched(
     planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
 ) -> Iterator[Planned]:
@@ -218,20 +245,35 @@ def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: i
 def _work(
     job: Job, plan: Plan, marks: list[Mark], data: Dataset, finished: Finished, device: torch.device
 ) -> Work:
-    experiment = job.experiment
-    corruption = experiment.corruption
-    return training(
+    """A run that is evaluated at its marks, the last of which ends it; prepared when it starts."""
+    corruption, optimizer = job.experiment.corruption, job.experiment.optimizer
+    run = TrainingRun.prepare(
         plan,
         _model(job, data),
+        nn.CrossEntropyLoss(reduction="none"),
         (data.train_features, data.train_labels),
-        _evaluation(corruption, data),
-        sorted({mark.step for mark in marks}),
-        lambda history: finished(_readings(job, plan, marks, history)),
-        **attrs.asdict(experiment.optimizer),
-        seed=job.seed,
+        options={"lr": optimizer.lr, "momentum": optimizer.momentum},
+        execution=Execution(
+            device=device,
+            seed=job.seed,
+            distributed=False,  # each run uses this process only, even under torchrun
+            # When many runs fill a GPU, padding is expensive; a second chunk in one of 5,000 steps
+            # is not.
+            physical_batch=roomy_batch(len(data.train_labels), plan.sampling_rate, 3.5),
+        ),
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
-        device=device,
+        average=optimizer.average,
     )
+    evaluate, history, step = _evaluation(corruption, data), [], 0
+    for mark in sorted({mark.step for mark in marks}):
+        for number in range(step, mark):
+            run.take(number)
+            yield
+        step = mark
+        with run.shown() as model:
+            shown = evaluate(model)
+        history.append(run.metrics(step, shown, None, private=False))
+    finished(_readings(job, plan, marks, history))
 
 
 def _model(job: Job, data: Dataset) -> nn.Module:
