@@ -61,11 +61,13 @@ from prudent.release.sums.octaves import OctaveSums
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
-_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
-
 CLIPPED_SHARE = 0.03
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
+
+_MEAN_WIDE_SHARE = 0.09  # of a mean or a sum, instead of `WIDE_SHARE`
+_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
+_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
+_MANY, _STEEPEST = 1e4, 5.0  # records times ε from which on narrower bounds are preferred: their s
 
 
 @answers
@@ -400,7 +402,8 @@ class _Parts:
         whole = additive(request)  # checks ε, δ and the distribution
         if request.bounds is not None:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
-        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE
+        first = _MEAN_WIDE_SHARE if few else WIDE_SHARE
+        shares = first, NARROW_SHARE, CLIPPED_SHARE
         wide, narrow, share, rest = shares_of(request.epsilon, *shares)
         others = _MEAN_INTERVAL if few else {}
         return cls(
@@ -424,6 +427,8 @@ class _Parts:
         known = interval.released_count(sizes[1], noise)
         if known < self.few:
             return None
+        if known > self.few * _MANY / _FEW:
+            interval = attrs.evolve(interval, steepest=_STEEPEST)
         return interval.release(records, noise, sizes, known)
 
     def needs(self, records: Column) -> tuple[str, ...]:
