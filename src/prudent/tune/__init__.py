@@ -25,8 +25,7 @@ from prudent.accounting.losses.trial_counts import (
     TrialCount,
 )
 from prudent.tune.candidate import Candidate, Scored
-from prudent.tune.estimating import search
-from prudent.tune.fitting import HeldOutScore, calibrate_plan, training
+from prudent.tune.fitting import HeldOutScore, calibrate_plan, search, training
 from prudent.tune.space import Trial
 from prudent.tune.tuning import Tuned, calibrate, price, tune
 
