@@ -15,7 +15,7 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import opening, table_rows
+from prudent.release.columns import opening, queries, table_rows
 from prudent.release.columns.column import Leaders
 from prudent.release.columns.kinds import table_columns
 from prudent.release.columns.together import asking
@@ -283,3 +283,22 @@ def test_counts_of_values_clipped_beyond_a_lattice_are_of_their_edges(
     assert column.clipped_sum(1e3, 1e4, Lattice(0, -10, 10)) == 40
     edges = np.array([np.nextafter(10.0, np.inf), 1e3])
     assert column.counts_below(edges).tolist() == [2, 3]
+
+
+def test_a_sum_between_ranks_asks_for_as_many_limbs_whatever_the_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking.Asked, "reads", property(lambda _: False))
+    for module in (queries, table_columns):
+        monkeypatch.setattr(module, "limb_bits", lambda *_, **__: 8)
+    fetch, seen = asking.fetched, set()
+
+    def watched(expression: Any) -> Any:
+        seen.add(tuple(name for name in expression.columns if name.startswith("part")))
+        return fetch(expression)
+
+    monkeypatch.setattr(asking, "fetched", watched)
+    for values in ([1.0, 2.0, 3.0], [1.0, 2e5, 3e9]):
+        column: Any = opening.open_column(pandas.DataFrame({"x": values}), "x")
+        assert column.sum_between(1, 3, Lattice(0)) == sum(values)
+    assert len(seen - {()}) == 1

@@ -213,7 +213,9 @@ class TableColumn:
         centre = (first + last) // 2
         middle = centre if squared else 0
         given = {"middle": float(middle)} if squared else {}
-        farthest = max(middle - first, last - middle, 1)
+        # The ends of a sum may be records of private ranks; those of its lattice never are.
+        ends = (first, last) if squared else (lattice.low, lattice.high)
+        farthest = max(middle - ends[0], ends[1] - middle, 1)
         given |= {"low": float(low), "high": float(high)} | queries.scaling(lattice)
 
         def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
