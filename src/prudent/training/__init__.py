@@ -16,10 +16,9 @@ from prudent.training.checking.suggestion import gradient_norms, suggest_aggrega
 from prudent.training.chunk import Chunk
 from prudent.training.keystream import Key
 from prudent.training.plan import HeldOut, Plan, Watch
-from prudent.training.run.execution import EngineChoice, Execution
+from prudent.training.run.execution import EngineChoice, Execution, Reporting, accuracy
 from prudent.training.run.fit import Fitted, fit
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.reporting import Reporting, accuracy
 from prudent.training.sampling import PoissonSampler
 from prudent.training.step import Step, StepOutcome
 
