@@ -6,12 +6,11 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
 
-from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.display import echo, echo_json, neutral, note
@@ -204,21 +203,14 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
 
     def add(ask: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(ask).parameters.values()  # after the request
-        hints = get_type_hints(Request, include_extras=True)
-        source, *shared = (
-            each.replace(annotation=hints[name])
-            for name, each in inspect.signature(Request).parameters.items()
-        )
+        source, *shared = options.fields_of(Request)
 
         @functools.wraps(ask)
         def run(**given: Any) -> None:
-            names = inspect.signature(Request).parameters
-            ask(Request(**{name: given.pop(name) for name in names}), **given)
+            asked = Request(**{each.name: given.pop(each.name) for each in (source, *shared)})
+            ask(asked, **given)
 
-        only = inspect.Parameter.KEYWORD_ONLY
-        merged = [each.replace(kind=only) for each in [source, *own, *shared]]
-        run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in merged}
+        options.declare(run, [source, *own, *shared])
         app.command(ask.__name__.strip("_").replace("_", "-"))(run)
         return ask
 
@@ -364,8 +356,7 @@ def _print(request: Request, outcome: Any) -> None:
     if request.as_json:
         print_json(_plain_answer(outcome))
         return
-    from prudent.accounting import ADD_REMOVE
-    from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title
+    from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title, price_lines
 
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
     if not outcomes:
@@ -378,21 +369,20 @@ def _print(request: Request, outcome: Any) -> None:
             untyped = request.read_as is None and str(request.source).endswith((".csv", ".tsv"))
             if TOO_FEW in line and untyped:
                 note("Text that is no number counts as no value: --read-as names another type.")
-    unit = "record" if request.unit is None else "unit"
-    price = f"({rounded_up(outcome.epsilon, 6)}, {rounded_up(outcome.delta, 6)})-DP"
-    echo(f"{price} for {ADD_REMOVE.sentence(unit)}")
+    echo(*price_lines(outcome))
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:
     """An answer as JSON holds it: one outcome, or one per group."""
     from prudent.release.outcome import Groups, group_title
 
+    protected = {"protected": outcome.protected}
     if not isinstance(outcome, Groups):
-        return dict(outcome.plain())
+        return dict(outcome.plain()) | protected
     groups = {group_title(group): each.plain() for group, each in outcome.items()}
     released = any(_is_released(each) for each in outcome.values())
     price = {"epsilon": outcome.epsilon, "delta": outcome.delta}
-    return {"status": "released" if released else "refused", "groups": groups} | price
+    return {"status": "released" if released else "refused", "groups": groups} | price | protected
 
 
 def print_json(plain: dict[str, Any]) -> None:

@@ -120,7 +120,7 @@ def aggregate(
     _validate.function(fit_one=fit_one)
     epsilon = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=epsilon)
     if delta is not None:
-        delta = _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        delta = _validate.small_delta(1e-18, ends="[)", delta=delta)
     asked = AggregateRequest(
         epsilon=epsilon,
         delta=delta,

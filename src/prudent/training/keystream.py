@@ -69,7 +69,13 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent._warning import PredictableNoiseWarning, warn
-from prudent.training.gradients.record_streams import RecordStreams, Seeds, is_capturing, mixed
+from prudent.training.gradients.record_streams import (
+    CHOICES,
+    RecordStreams,
+    Seeds,
+    is_capturing,
+    mixed,
+)
 
 WORDS = 1 << 35
 """Number of 64-bit words in the keystream of one position: 2³² blocks of 64 bytes."""
@@ -356,6 +362,7 @@ class StepRandomness:
         host = torch.default_generator
         device = None if is_capturing() else _device_generator(self.device)
         before = host.get_state(), None if device is None else device.get_state()
+        CHOICES.set(self.choices)
         try:
             host.set_state(_twister(self.words[2:]))
             if device is not None:

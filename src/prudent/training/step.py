@@ -281,9 +281,19 @@ class Step:
         with without_gathering(self.model) if has_shards(self.model) else nullcontext():
             self.engine.rehearse(self.values(), lambda: form)
 
-    def modes(self) -> tuple[bool, ...]:
-        """The training mode of each module, which a captured or compiled step was made for."""
-        return tuple(module.training for module in self.model.modules())
+    def modes(self) -> tuple[Any, ...]:
+        """What the modules are set to, for which a captured, recorded or compiled step was made.
+
+        That is whether they are training, numbers such as the probability of dropout, and hooks.
+        """
+        found: list[Any] = []
+        for module in self.model.modules():
+            own = module.__dict__
+            found.append(type(module))
+            found += [each for each in own.values() if type(each) in (bool, float)]
+            found += own["_forward_hooks"]
+            found += own["_forward_pre_hooks"]
+        return tuple(found)
 
     def _repeats(self) -> bool:
         """Whether steps with batches of the same shape consist of the same operations."""

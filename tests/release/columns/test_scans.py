@@ -117,13 +117,32 @@ SCANS |= {
 def test_a_statistic_asks_few_queries_whatever_the_records(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for what was released: a mean or a sum of few records takes another way than of many."""
+    """But for what was released: a mean or a sum of few records takes another way than of many.
+
+    As of a table of which DuckDB hands over too many rows to keep them.
+    """
+    monkeypatch.setattr(asking, "MOST_KEPT", -1)
     ask, most = SCANS[name]
     every = not name.startswith(("mean", "sum", "ratio"))
     tables = [values for values in TABLES.values() if every or len(values) > FEW]
     seen = {tuple(asked(values, ask, monkeypatch)) for values in tables}
     assert len(seen) == 1
     assert len(next(iter(seen))) == most, seen
+
+
+def test_rows_that_are_handed_over_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("variance", "covariance", "variance of groups", "covariance of groups"):
+        assert len(asked(TABLES["normal"], SCANS[name][0], monkeypatch)) == 1, name
+
+
+def test_rows_that_were_kept_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mean", "covariance", "describe of groups", "weighted mean"):
+        found = []
+        for most in (-1, asking.MOST_KEPT):
+            monkeypatch.setattr(asking, "MOST_KEPT", most)
+            given = {"epsilon": 1.0, "noise": ReproducibleNoise(1)}
+            found.append(str(SCANS[name][0](in_groups(TABLES["lognormal"]), "x", **given)))
+        assert found[0] == found[1], name
 
 
 def test_bounds_leave_one_query(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """`prudent sql` and `regress`: questions in SQL and regressions of columns, answered privately."""
 
 import functools
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import typer
@@ -30,30 +30,20 @@ if TYPE_CHECKING:
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-_SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
-_NAMES = (
+_SHARED = (
     *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
-    "dry_run",
+    *("dry_run", "as_json"),
 )
 
 
+@options.spread(Request, _SHARED)
 def sql(
     query: str = typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …"),
     epsilon: float = options.number("ε of the whole query."),
-    delta: Any = None,
-    unit: Any = None,
-    per_unit: Any = None,
-    groups: Any = None,
-    connect: Any = None,
     public: str | None = options.value(
         "NAME,…", "Of joined tables, those that are public, by their names there.", default=None
     ),
-    ledger: Any = None,
-    dataset: Any = "default",
-    receipt: Any = None,
-    sign: Any = None,
-    dry_run: Any = False,
-    as_json: options.Json = False,
+    **shared: Any,
 ) -> None:
     r"""Answer a question in SQL privately.
 
@@ -77,22 +67,18 @@ def sql(
     """
     from prudent.release.questions import sql as answering
 
-    manner = Request(
-        epsilon=epsilon, unit=unit, ledger=ledger, dataset=dataset, dry_run=dry_run, as_json=as_json
-    )
+    asked = Request(epsilon=epsilon, **shared)
+    by = None if asked.groups is None else answering.keys_of(query)
     given = {
-        "delta": delta,
-        "unit": unit,
-        "per_unit": rule_of(per_unit),
-        "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
-        "connect": connect,
+        "delta": asked.delta,
+        "unit": asked.unit,
+        "per_unit": rule_of(asked.per_unit),
+        "groups": groups_of(asked.groups, by),
+        "connect": asked.connect,
         "public": listed(public) or (),
-        "receipt": receipt_file(receipt, sign),
+        "receipt": receipt_file(asked.receipt, asked.sign),
     }
-    ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))
-
-
-sql.__annotations__ |= {name: _SHARED[name] for name in _NAMES}
+    ask_and_print(asked, functools.partial(answering.sql, query, epsilon=epsilon, **given))
 
 
 class Model(Choice):

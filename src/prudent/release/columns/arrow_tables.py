@@ -35,7 +35,8 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
         columns: The columns that will be used; None means all.
     """
     schema = _dataset(files).schema
-    kept = pa.schema([field for field in schema if columns is None or field.name in columns])
+    used = [field for field in schema if columns is None or field.name in columns]
+    kept = pa.schema(used or schema)
     return _as_typed(backend, _dataset(files, _as_stored(kept)), kept)
 
 

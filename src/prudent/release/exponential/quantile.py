@@ -197,7 +197,7 @@ class ExponentialQuantile:
                 "below 1",
                 got=1,
                 why="every value above the maximum is as good an answer as the maximum",
-                hint="Take 0.99, or give a proposal.",
+                hint="Ask for the maximum, take 0.99, or give a proposal.",
             )
         _validate.fields(self, _validate.positive, "epsilon")
         _validate.between(0, 1, ends="[)", interval_share=self.interval_share)
@@ -376,7 +376,8 @@ def ascending(ps: Sequence[Any]) -> tuple[Fraction, ...]:
     """Probabilities as exact fractions; raise ArgumentError unless they ascend."""
     exact = tuple(rational(p) for p in ps)
     if not exact or sorted(set(exact)) != list(exact):
-        raise _validate.ArgumentError("ps", "one or more probabilities, ascending", got=ps)
+        shown = ", ".join(map(str, ps)) or "none"
+        raise _validate.ArgumentError("ps", "one or more probabilities, ascending", shown=shown)
     return exact
 
 

@@ -111,11 +111,12 @@ def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
         ValueError: if it is not in (0, 1], or its denominator is above 10**6.
     """
     try:
-        exact = Fraction(str(p)) if isinstance(p, float) else Fraction(p)
+        # Twelve decimals: the 0.30000000000000004 of a sum is the 0.3 that was meant.
+        exact = Fraction(str(round(p, 12))) if isinstance(p, float) else Fraction(p)
     except Exception:  # whatever an object raises that is no number
         exact = Fraction(-1)
     if not 0 < exact <= 1 or exact.denominator > _LARGEST_DENOMINATOR:
-        hint = "The least value is minus the largest of the negated column." if exact == 0 else ""
+        hint = "Ask for the minimum, or a small quantile." if exact == 0 else ""
         if 1 < exact <= 100:
             hint = f"For {nearest(float(exact), 6)} % give {nearest(float(exact) / 100, 6)}."
         raise ArgumentError(

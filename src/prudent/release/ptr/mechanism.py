@@ -342,7 +342,7 @@ def _with_least_noise(
 def _checked_target(epsilon: float, delta: float, failure: float | None) -> float:
     """Check ε and δ, and return the probability that a margin of 0 passes: given, or half of δ."""
     _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
-    _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    _validate.small_delta(1e-18, ends="[)", delta=delta)
     if failure is None:
         return delta / 2
     try:

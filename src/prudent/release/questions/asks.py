@@ -10,10 +10,9 @@ from prudent import _validate, release
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import Condition, Part, Request, Statistic
 from prudent.release.statistics.always_tested import Mode
-from prudent.release.statistics.derived import Extreme, Proportion
-from prudent.release.statistics.frequencies import Distinct
+from prudent.release.statistics.extremes import Extreme
 from prudent.release.statistics.histograms import Bins
-from prudent.release.statistics.moments import Count, OneMoment, Total
+from prudent.release.statistics.moments import Count, Distinct, OneMoment, Proportion, Total
 from prudent.release.statistics.pairs import Pairs, Ratio
 from prudent.release.statistics.quantiles import Quantile, Quantiles, Range
 from prudent.release.statistics.summaries import PROBABILITIES, Summary

@@ -18,7 +18,7 @@ from prudent.release.outcome import (
     Groups,
     group_title,
     html_table,
-    price_line,
+    price_lines,
     rows_of,
 )
 from prudent.release.questions.asks import Ask
@@ -51,6 +51,7 @@ class Table:
         event: The privacy event of all of it, for any accountant.
         epsilon: ε that all of it cost.
         delta: δ that it cost.
+        protected: As for `Released`.
     """
 
     answers: Mapping[str, Any]
@@ -58,6 +59,7 @@ class Table:
     event: Any = attrs.field(repr=False)
     epsilon: float
     delta: float
+    protected: str = "record"
 
     def __getitem__(self, name: str) -> Any:
         """The answer of this name: an alias, or the text of the question."""
@@ -115,12 +117,13 @@ class Table:
                 found.append(f"{name}: {NO_GROUPS}")
             for group, outcome in _by_group(answer).items():
                 where = "" if group is None else f", {group_title(group)}"
-                first, *rest = outcome.lines()
-                found += [f"{name}{where}: {first}", *(f"  {line}" for line in rest)]
+                lines = outcome.lines()
+                first = "" if isinstance(outcome, Description) else f" {lines.pop(0)}"
+                found += [f"{name}{where}:{first}", *(f"  {line}" for line in lines)]
         return found
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines(), price_line(self.epsilon, self.delta)])
+        return "\n".join([*self.lines(), *price_lines(self)])
 
     def plain(self) -> dict[str, Any]:
         """The answers as JSON holds them."""
@@ -135,8 +138,7 @@ class Table:
 
     def _repr_html_(self) -> str:
         """The answers for a notebook."""
-        price = price_line(self.epsilon, self.delta)
-        return f"{html_table(list(self.rows()))}<small>{price}</small>"
+        return f"{html_table(list(self.rows()))}<small>{' '.join(price_lines(self))}</small>"
 
 
 def table(
@@ -250,6 +252,7 @@ def answered(asks: Sequence[Ask], request: Request) -> Table | Preview:
         event=preview.event,
         epsilon=preview.epsilon,
         delta=preview.delta,
+        protected=request.protected,
     )
 
 

@@ -52,14 +52,18 @@ def parse_question(text: str) -> Ask:
     try:
         node = sqlglot.parse_one(str(text), dialect="duckdb")
     except Exception:  # also of the tokenizer
-        raise refused(text, "it cannot be parsed") from None
-    return ask_of(node, str(text))
+        raise refused(text, "it cannot be parsed", argument="questions") from None
+    try:
+        return ask_of(node, str(text))
+    except ArgumentError as error:
+        error.argument = "questions"  # it is a part of no query
+        raise
 
 
-def refused(text: str, why: str, hint: str = "") -> ArgumentError:
+def refused(text: str, why: str, hint: str = "", *, argument: str = "query") -> ArgumentError:
     """The error of a question that has no private answer, with the nearest one that has."""
     return ArgumentError(
-        "query",
+        argument,
         "to select aggregates from a table, or from two that are joined",
         got=text,
         why=why,

@@ -29,6 +29,7 @@ from prudent.release.request import (
     Request,
     Statistic,
     answers,
+    like,
     release,
 )
 from prudent.release.statistics.moments import (
@@ -127,30 +128,8 @@ def weighted_mean(
     return release(Pairs("weighted"), Request.of(given))  # type: ignore[no-any-return]
 
 
-@answers
-def covariance(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    other_bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
+@like(ratio)
+def covariance(request: Request) -> Released:
     """Release the covariance of two columns: the mean product of distances from their means.
 
     Args:
@@ -161,35 +140,13 @@ def covariance(
 
     The other arguments are those of `median`.
     """
-    return release(Pairs("covariance"), Request.of(locals()))  # type: ignore[no-any-return]
+    return release(Pairs("covariance"), request)  # type: ignore[no-any-return]
 
 
-@answers
-def correlation(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    other_bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
+@like(ratio)
+def correlation(request: Request) -> Released:
     """Release the correlation of two columns, between -1 and 1 (Pearson's); see `covariance`."""
-    return release(Pairs("correlation"), Request.of(locals()))  # type: ignore[no-any-return]
+    return release(Pairs("correlation"), request)  # type: ignore[no-any-return]
 
 
 def _second(request: Request, records: Column) -> Request:

@@ -220,7 +220,7 @@ class ProposalSearch:
         if not ordered:
             raise ValueError("Expected at least one proposal, got none.")
         _validate.between(1e-3, 50, epsilon=epsilon)
-        _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        _validate.small_delta(1e-18, ends="[)", delta=delta)
         scale = _least_scale(len(ordered), epsilon, delta)
         return cls._with_scale(scale, ordered, epsilon, delta, bounds)
 

@@ -257,6 +257,8 @@ class Wanted:
             raise ArgumentError(
                 "clip", "None with an aggregation, which has its own", got=self.clip
             )
+        if not (count and batches):  # both are public: the rate says so
+            raise ArgumentError("loader", "with at least one batch of records", shown="none")
         steps = _validate.count(1, epochs=self.epochs) * batches
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
@@ -325,7 +327,7 @@ def prepare(
             charge=charge,
             units=units,
         ),
-        Reduction(loss_reduction),
+        Reduction(_validate.one_of(("mean", "sum"), loss_reduction=loss_reduction)),
         max_physical_batch,
         key,
         HeldOutRecords.of(

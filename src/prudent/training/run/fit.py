@@ -146,7 +146,7 @@ def fit(
     reporting = Reporting() if reporting is None else reporting
     _validate.instance(Reporting, "a Reporting", reporting=reporting)
     if delta is not None:
-        _validate.between(0, 1, ends="()", delta=delta)
+        _validate.small_delta(delta=delta)
     _check_covered(corrupt, delta, ledger)
     run = TrainingRun.prepare(
         plan,

@@ -178,7 +178,7 @@ def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -
         )
     if delta is None:
         raise ArgumentError("delta", "in (0, 1), such as 1e-5", got=None, why="ε is for one δ")
-    return _validate.between(0, 1, ends="()", delta=delta)
+    return _validate.small_delta(delta=delta)
 
 
 def lengths(given: Any) -> tuple[int, ...]:

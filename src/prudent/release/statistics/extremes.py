@@ -1,8 +1,8 @@
-"""Statistics that are others under a name of their own: proportion, deviation, minimum, maximum."""
+"""Minimum and maximum: quantiles as extreme as their rank errors allow."""
 
 import math
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -11,8 +11,8 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
-from prudent.release.columns.column import Column, Kind, PerUnit
-from prudent.release.noise import Distribution, Noise
+from prudent.release.columns.column import Column, PerUnit
+from prudent.release.noise import Noise
 from prudent.release.outcome import Released
 from prudent.release.ptr import margins
 from prudent.release.request import (
@@ -23,9 +23,9 @@ from prudent.release.request import (
     Request,
     Statistic,
     answers,
+    like,
     release,
 )
-from prudent.release.statistics.moments import OneMoment
 from prudent.release.statistics.quantiles import Quantile
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
@@ -33,90 +33,6 @@ COUNT_SHARE = 0.1
 """The fraction of ε for the count that tells how extreme a quantile may be."""
 
 _EXTREME = Fraction(999_999, 10**6)  # a probability has six decimals
-
-
-@answers
-def proportion(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the share of records for which a condition is true.
-
-    Args:
-        column: A column of truth values, or a condition such as "age >= 18" in the syntax of SQL.
-            Records for which it is neither true nor false (no value) are left out. In a pandas
-            frame or a text file, 0 and 1 are truth values as well.
-
-    The other arguments are those of `median`. The mean of a column of truth values is the same.
-    """
-    return release(Proportion(), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@answers
-def deviation(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the standard deviation of the clipped values: the root of their `variance`."""
-    return release(OneMoment("deviation", 2), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@answers
-def minimum(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release a value that few records lie below: an extreme quantile; see `maximum`."""
-    return release(Extreme(lowest=True), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @answers
@@ -151,25 +67,10 @@ def maximum(
     return release(Extreme(lowest=False), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@attrs.frozen
-class Proportion(Statistic):
-    """The share of records that are true."""
-
-    mean: ClassVar[Statistic] = OneMoment("mean", 1)
-
-    @override
-    def kind(self, request: Request) -> Kind:
-        return "truth"
-
-    @override
-    def price(self, request: Request, records: Column) -> Priced:
-        priced = self.mean.price(request, records)
-        return attrs.evolve(priced, preview=attrs.evolve(priced.preview, statistic="proportion"))
-
-    @override
-    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        found: Released = self.mean.answer(priced, records, noise)
-        return attrs.evolve(found, about=None)
+@like(maximum)
+def minimum(request: Request) -> Released:
+    """Release a value that few records lie below: an extreme quantile; see `maximum`."""
+    return release(Extreme(lowest=True), request)  # type: ignore[no-any-return]
 
 
 @attrs.frozen
