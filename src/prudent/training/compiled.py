@@ -112,23 +112,17 @@ class Compiled:
         def program(*arguments: Any, drawn: Sequence[Tensor] | None = None) -> Any:
             assert shape is not None
             given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-            drawn = [draw() for draw in draws] if drawn is None else drawn
+            drawn = [draw.call() for draw in draws] if drawn is None else drawn
             return pytree.tree_unflatten(compiled(*given, *drawn), shape)
 
         return program
 
 
-class _RandomCall:
-    """A random call that can be repeated; its first result is kept as an example input."""
+class _RandomCall(NamedTuple):
+    """A random call that can be repeated, and its first result: an example input."""
 
-    def __init__(self, call: Callable[[], Tensor]) -> None:
-        self._call = call
-        self.example = call()
-        if maybe_get_level(self.example) != -1:
-            raise RuntimeError("A model that draws with a generator of its own is not compiled.")
-
-    def __call__(self) -> Tensor:
-        return self._call()
+    call: Callable[[], Tensor]
+    example: Tensor
 
 
 class _Recorded(TorchFunctionMode):
@@ -143,8 +137,12 @@ class _Recorded(TorchFunctionMode):
     ) -> Any:
         if "generator" not in (kwargs or {}):
             return func(*args, **(kwargs or {}))
-        self.draws.append(_RandomCall(lambda: func(*args, **kwargs)))
-        return self.draws[-1].example
+        call = partial(func, *args, **kwargs)
+        example = call()
+        if maybe_get_level(example) != -1:
+            raise RuntimeError("A model that draws with a generator of its own is not compiled.")
+        self.draws.append(_RandomCall(call, example))
+        return example
 
 
 class _Replayed(TorchFunctionMode):

@@ -8,7 +8,7 @@ seed of its record and the number of the call. What a record draws is then a fun
 alone, whichever records stand beside it, and running a batch again repeats it.
 
 This is done on the CPU, in eager mode. Elsewhere, and in operations that are not known here, the
-default generators are used, which a private step seeds; `model_randomness` proves what both give.
+default generators are used, which a private step seeds; `keystream` proves what both give.
 
 `Replay` runs a batch again with the same dropout and in the same precision.
 """
