@@ -151,9 +151,9 @@ def regress(
 
     $ prudent regress 'salary ~ age' salaries.parquet --epsilon 1 --certify 0.1
     """
+    asked: Any = {"epsilon": epsilon, "delta": delta, "certify": certify}
     if dry_run:
-        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, None)
-        _forecast(fitted, formula, records, as_json)
+        _forecast(_estimator(model, alpha, r2=r2, **asked), formula, records, as_json)
         return
     if records is not None:
         raise ValueError("--records: expected only with --dry-run, got both without it.")
@@ -161,9 +161,9 @@ def regress(
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
     from prudent.estimators import TooFewRecordsError
 
-    asked = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
-    with budget(asked) as keeper, only_elapsed():
-        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, keeper)
+    spender = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
+    with budget(spender) as keeper, only_elapsed():
+        fitted = _estimator(model, alpha, r2=r2, ledger=keeper, **asked)
         if "~" not in formula:
             raise ValueError("FORMULA: expected such as 'salary ~ age + hours', got no '~'.")
         refused = None
@@ -187,24 +187,16 @@ def regress(
         raise typer.Exit(REFUSED)
 
 
-def _estimator(
-    model: Model,
-    epsilon: float,
-    delta: float,
-    alpha: float,
-    r2: bool,
-    certify: float | None,
-    ledger: Any,
-) -> "LinearModel":
+def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "LinearModel":
     from prudent.estimators import LinearRegression, QuantileRegressor, Ridge
 
     if model is Model.MEDIAN:
         if r2:
             raise ValueError("--r2: expected with --model linear or ridge, got median.")
-        return QuantileRegressor(0.5, epsilon=epsilon, delta=delta, certify=certify, ledger=ledger)
-    if model is Model.RIDGE:
-        return Ridge(alpha, epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
-    return LinearRegression(epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
+        return QuantileRegressor(0.5, **asked)
+    return (
+        Ridge(alpha, r2=r2, **asked) if model is Model.RIDGE else LinearRegression(r2=r2, **asked)
+    )
 
 
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:

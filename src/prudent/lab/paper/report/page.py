@@ -37,11 +37,10 @@ from prudent.lab.paper.report.grids import (
     frontier_grid,
     network_grids,
     passing_grid,
-    spans,
     table_grid,
     worst_cases_grid,
 )
-from prudent.lab.paper.report.tables import Grid, GridCell, Tone
+from prudent.lab.paper.report.tables import Grid, GridCell, GridRow, Tone
 from prudent.lab.paper.results import Reading, Results
 from prudent.lab.settings import RuleSettings
 
@@ -220,14 +219,11 @@ def _by_dataset(counts: Mapping[str, Tally]) -> Grid:
         tile = _tile(count, "")
         return attrs.evolve(tile, detail=tile.detail.removeprefix("; "))
 
-    rows = (
-        (
-            GridCell(display_names.dataset(name)),
-            *(counted(each.on(name)) for each in counts.values()),
-        )
+    rows: Iterator[GridRow] = (
+        (display_names.dataset(name), *(counted(each.on(name)) for each in counts.values()))
         for name in _datasets()
     )
-    return Grid(("data set", *counts), tuple(rows), title="By data set")
+    return Grid.of(("data set", *counts), rows, title="By data set")
 
 
 def _lost(count: Tally) -> str:
@@ -332,9 +328,9 @@ def _study(rows: list[dict[str, str]]) -> Grid:
             return GridCell(display_names.NOT_RUN, Tone.MISSING)
         return GridCell(display_names.accuracy(value), tone)
 
-    cells = (
+    cells: Iterator[GridRow] = (
         (
-            GridCell(name),
+            name,
             *(shown(found.get((name, attack))) for attack in attacks),
             shown(least.get(name), Tone.BEST if least.get(name) == best else Tone.PLAIN),
         )
@@ -342,26 +338,26 @@ def _study(rows: list[dict[str, str]]) -> Grid:
     )
     title = f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}"
     header = ("idea", *map(display_names.corruption, attacks), "worst")
-    return Grid(header, tuple(cells), title=title)
+    return Grid.of(header, cells, title=title)
 
 
 def _runs(results: Results) -> Grid:
     places: dict[tuple[str, str], list[Reading]] = defaultdict(list)
     for reading in results.readings:
         places[reading.dataset, reading.column].append(reading)
-    names = spans([display_names.short(dataset) for dataset, _ in sorted(places)])
-    rows = tuple(
+    rows = (
         (
-            next(names),
-            GridCell(display_names.method(column)),
-            GridCell(f"{Results(tuple(readings)).runs():,}"),
-            GridCell(str(len({reading.seed for reading in readings}))),
-            GridCell(_range([reading.noise_multiplier for reading in readings], "{:.3f}")),
-            GridCell(_range([reading.steps for reading in readings], "{:,}")),
+            display_names.short(dataset),
+            display_names.method(column),
+            f"{Results(tuple(readings)).runs():,}",
+            str(len({reading.seed for reading in readings})),
+            _range([reading.noise_multiplier for reading in readings], "{:.3f}"),
+            _range([reading.steps for reading in readings], "{:,}"),
         )
         for (dataset, column), readings in sorted(places.items())
     )
-    return Grid(("data set", "method", "runs", "seeds", "σ", "steps"), rows, words=2)
+    header = ("data set", "method", "runs", "seeds", "σ", "steps")
+    return Grid.of(header, rows, merged=True, words=2)
 
 
 def _range(values: Sequence[float], form: str) -> str:
@@ -375,10 +371,8 @@ def _settings() -> list[Grid]:
     def grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
         flat = {name: dict(_flat(values)) for name, values in parts.items()}
         names = dict.fromkeys(name for values in flat.values() for name in values)
-        rows = (
-            (GridCell(name), *(GridCell(v.get(name, "–")) for v in flat.values())) for name in names
-        )
-        return Grid(("setting", *flat), tuple(rows), title=title)
+        rows = ((name, *(values.get(name, "–") for values in flat.values())) for name in names)
+        return Grid.of(("setting", *flat), rows, title=title)
 
     every = settings()
     papers = {name: every["datasets"][name] for name in _datasets()}
