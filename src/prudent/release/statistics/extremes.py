@@ -74,14 +74,6 @@ def minimum(request: Request) -> Released:
 
 
 @attrs.frozen
-class _Parts:
-    """The noise of the count, and the quantile, whose probability the count decides."""
-
-    count: AdditiveMechanism
-    quantile: Priced
-
-
-@attrs.frozen
 class Extreme(Statistic):
     """A quantile as extreme as its rank error allows."""
 
@@ -99,24 +91,22 @@ class Extreme(Statistic):
             epsilon=request.epsilon,
             event=event,
         )
-        return Priced(preview=public, mechanism=_Parts(mechanism, quantile))
+        return Priced(preview=public, mechanism=(mechanism, quantile))
 
     def _at(self, p: Fraction) -> Quantile:
         return Quantile(1 - p if self.lowest else p)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts: _Parts = priced.mechanism
-        units = records.contribution.records
-        (counted,) = parts.count.noisy([records.count()], units, noise)
-        depth = parts.quantile.preview.rank_error or 1
+        mechanism, quantile = priced.mechanism
+        (counted,) = mechanism.noisy([records.count()], records.contribution.records, noise)
+        depth = quantile.preview.rank_error or 1
         share = 1 - Fraction(depth, max(1, counted))
         p = max(Fraction(1, 2), min(_EXTREME, Fraction(math.floor(share * 10**6), 10**6)))
         chosen = self._at(p)
-        choosing = parts.quantile.mechanism
+        choosing = quantile.mechanism
         placed = attrs.evolve(choosing, chosen=attrs.evolve(choosing.chosen, p=chosen.p))
-        quantile = attrs.evolve(parts.quantile, mechanism=placed)
-        found = chosen.answer(quantile, records, noise)
+        found = chosen.answer(attrs.evolve(quantile, mechanism=placed), records, noise)
         assert isinstance(found, Released)
         side = "below" if self.lowest else "above"
         beyond = math.ceil(float(1 - p) * max(1, counted))
