@@ -93,6 +93,19 @@ def test_a_step_notices_a_changed_model(change):
     assert not all(map(torch.equal, found, usual))
 
 
+class Skipped(nn.Module):
+    def forward(self, values):
+        return 2 * values if random.random() < 0.4 else values
+
+
+def test_a_step_that_draws_numbers_of_its_own_on_the_host_is_not_recorded():
+    model = network().insert(3, Skipped())
+    expected, _ = released(copy.deepcopy(model), False)
+    found, step = released(model, True)
+    assert programs(step._run) == [False]
+    assert all(map(torch.equal, found, expected))
+
+
 def test_it_runs_no_python_of_the_function():
     calls = []
 

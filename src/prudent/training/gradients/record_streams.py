@@ -35,7 +35,7 @@ from prudent._torch_private import (
     pytree,
 )
 from prudent.training.gradients.factors.contributions import by_record
-from prudent.training.gradients.recording import before_choices
+from prudent.training.gradients.recording import before_choices, has_drawn, mark_draws
 
 
 def is_capturing() -> bool:
@@ -158,13 +158,24 @@ class RecordStreams:
     def active(self) -> Iterator[None]:
         """Let the models that run in this context draw from these streams."""
         python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
+        if active_streams() is not None:
+            _check_draws()
         before = _ACTIVE.set(self)
+        mark_draws()
         try:
             yield
+            _check_draws()
         finally:
             _ACTIVE.reset(before)
             random.setstate(python)
             np.random.set_state(arrays)  # noqa: NPY002
+            mark_draws()
+
+
+def _check_draws() -> None:
+    """Raise an error if a graph is captured that would repeat what a model did with its draws."""
+    if has_drawn() and is_capturing():
+        raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
 
 
 def active_streams() -> RecordStreams | None:
@@ -241,6 +252,7 @@ def rows_of(batch: Any) -> Tensor:
     leaf = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
     streams = active_streams()
     if streams is not None:
+        _check_draws()
         CHOICES.set(streams.choices)
         before_choices(_seed_choices)
     return torch.arange(len(leaf), device=leaf.device)

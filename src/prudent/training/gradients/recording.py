@@ -11,7 +11,8 @@ than the device for all others. So a program keeps none of them: whatever reads 
 one `as_strided` of the memory it lies in. Nor does it keep what nobody reads, what was computed
 before, or what depends on no argument.
 
-A program contains no branch, so a function that reads values is not recorded.
+A program contains no branch, so a function that reads values is not recorded, nor one that draws
+numbers of its own on the host.
 """
 
 import functools
@@ -141,8 +142,10 @@ def chosen_on_host(draw: Callable[[], Tensor]) -> Tensor:
     mode = current_dispatch_mode()
     if not isinstance(mode, Recording):
         return draw()
+    has_drawn()
     with without_dispatch_modes():
         number = draw()
+    mark_draws()
     mode.choose(draw, number)
     return number
 
@@ -153,6 +156,28 @@ def before_choices(seed: Callable[[], None]) -> None:
     if isinstance(mode, Recording):
         mode.choose(seed, None)
     seed()
+    mark_draws()
+
+
+_MARK: ContextVar[Any] = ContextVar("where the generators of the host were", default=None)
+
+
+def mark_draws() -> None:
+    """Remember where the generators of the host are, after draws that a program repeats."""
+    _MARK.set(_states())
+
+
+def has_drawn() -> bool:
+    """Whether a model drew from them itself since; no program can follow what it did with that."""
+    mode, drawn = current_dispatch_mode(), bool(_MARK.get() != _states())
+    if isinstance(mode, Recording):
+        mode.is_straight &= not drawn
+    return drawn
+
+
+def _states() -> tuple[Any, ...]:
+    arrays: Any = np.random.get_state()  # noqa: NPY002 - models use it
+    return random.getstate(), arrays[1].tobytes(), *arrays[2:]
 
 
 def operation(
