@@ -257,7 +257,10 @@ class Released:
         certified = [] if self.certificate is None else [str(self.certificate)]
         if self.intervals is not None:
             known = zip(self.value, self.intervals, strict=True)
-            each = [f"{digits(value, ends)} ({how}{_between(ends)})" for value, ends in known]
+            each = [
+                f"{digits(value, ends or None)} ({how}{'' if ends == () else _between(ends)})"
+                for value, ends in known
+            ]
             return [*each, *self.notes]
         return [f"{self.shown} ({how}{self._error})", *certified, *self.notes]
 
@@ -303,7 +306,7 @@ class Released:
 
     def _values(self) -> dict[str, Any]:
         if self.intervals is not None:
-            intervals = [None if each is None else list(each) for each in self.intervals]
+            intervals = [list(each) if each else None for each in self.intervals]
             return {"values": list(self.value), "intervals": intervals}
         interval = self.usual_interval
         return {"value": self.value, "interval": None if interval is None else list(interval)}
