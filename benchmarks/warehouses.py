@@ -396,7 +396,9 @@ def typical(
     groups: dict[tuple[str, str, int], list[float]] = {}
     for line in lines:
         key = line["engine"], line["question"], int(line["rows"])
-        groups.setdefault(key, []).append(float(line[field] or line["seconds"]))
+        known = line[field] or (line["seconds"] if field == "processor_seconds" else None)
+        if known:
+            groups.setdefault(key, []).append(float(known))
     return {key: among(values) for key, values in groups.items()}
 
 
@@ -482,7 +484,7 @@ def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float
                 exact = seconds.get((name, "exact median", rows))
             ratio = f" ({own / exact:.{0 if own > 10 * exact else 1}f})" if own and exact else ""
             cells.append("–" if own is None else f"{own:.2f}{ratio}")
-        most = [f"{max(out[key] for key in known):.0f}" for out in (queries, rows_out)]
+        most = [f"{max(out.get(key, 0) for key in known):.0f}" for out in (queries, rows_out)]
         found.append(f"|{'|'.join([question, *most, *cells])}|")
     return "\n".join(found)
 
