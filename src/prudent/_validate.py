@@ -259,6 +259,11 @@ def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
         object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
 
 
+def given_fields(instance: object, check: Callable[..., Any], *names: str) -> None:
+    """As `fields`, for those that are not None."""
+    fields(instance, check, *(name for name in names if getattr(instance, name) is not None))
+
+
 def by(check: Callable[..., Any], *limits: Any, **options: Any) -> Callable[[Any, Any, Any], None]:
     """A validator for a field of attrs, by one of the checks above and its limits."""
     return lambda _, field, value: check(*limits, **options, **{field.name: value})

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
@@ -203,21 +203,14 @@ def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., N
 
     def add(ask: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(ask).parameters.values()  # after the request
-        hints = get_type_hints(Request, include_extras=True)
-        source, *shared = (
-            each.replace(annotation=hints[name])
-            for name, each in inspect.signature(Request).parameters.items()
-        )
+        source, *shared = options.fields_of(Request)
 
         @functools.wraps(ask)
         def run(**given: Any) -> None:
-            names = inspect.signature(Request).parameters
-            ask(Request(**{name: given.pop(name) for name in names}), **given)
+            asked = Request(**{each.name: given.pop(each.name) for each in (source, *shared)})
+            ask(asked, **given)
 
-        only = inspect.Parameter.KEYWORD_ONLY
-        merged = [each.replace(kind=only) for each in [source, *own, *shared]]
-        run.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in merged}
+        options.declare(run, [source, *own, *shared])
         app.command(ask.__name__.strip("_").replace("_", "-"))(run)
         return ask
 

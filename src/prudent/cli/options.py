@@ -1,19 +1,20 @@
 """Options that several commands share, and how their texts are read."""
 
-import math
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 import typer
 
-from prudent._validate import ArgumentError, between, count, positive
+from prudent._validate import ArgumentError, count
 from prudent.cli import completion
 from prudent.cli.completion import among
 
 if TYPE_CHECKING:
     from prudent.accounting import MarginTest, PldAccountant, RdpAccountant, Relation
 
+Command = TypeVar("Command", bound=Callable[..., None])
 AccountantName = Literal["pld", "rdp"]
 RevealsName = Literal["margin", "branch", "monotone-branch"]
 RelationName = Literal["add-remove", "zero-out", "replace-one"]
@@ -50,6 +51,32 @@ def value(metavar: str, help: str, offered: Sequence[str] = (), *, default: Any 
     """An option that takes a text, a file or a name; Tab offers some."""
     completed = among(*offered) if offered else None
     return typer.Option(default, metavar=metavar, help=help, autocompletion=completed)
+
+
+def declare(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> None:
+    """Let typer find these parameters on a command, each to be given by its name."""
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    command.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in named}
+
+
+def fields_of(kind: type, names: Collection[str] = ()) -> list[inspect.Parameter]:
+    """The options that an attrs class declares by its fields; some of them, if names are given."""
+    hints = get_type_hints(kind, include_extras=True)
+    every = inspect.signature(kind).parameters.values()
+    kept = [each for each in every if not names or each.name in names]
+    return [each.replace(annotation=hints[each.name]) for each in kept]
+
+
+def spread(kind: type, names: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Put the options of an attrs class in place of the `**` of a command."""
+
+    def add(command: Command) -> Command:
+        *own, _ = inspect.signature(command).parameters.values()
+        declare(command, [*own, *fields_of(kind, names)])
+        return command
+
+    return add
 
 
 def read_number(text: str | float) -> float:
@@ -101,25 +128,9 @@ SamplingRate = Annotated[
     float, number("Probability with which each record is in a step, independently.")
 ]
 Steps = Annotated[int, whole_number("Number of steps.")]
-OwnSamplingRate = Annotated[
-    float | None,
-    number(
-        "Probability with which each record is in a step, independently. [1; with --batch: "
-        "batch / records]"
-    ),
-]
-OwnSteps = Annotated[int | None, whole_number("Number of steps. [1; with --epochs: epochs / rate]")]
-Epochs = Annotated[float | None, number("Passes over the records, instead of --steps.")]
-Batch = Annotated[
-    int | None, whole_number("Expected batch, instead of --sampling-rate; with --records.")
-]
-Records = Annotated[int | None, whole_number("Public number of records, for --batch.")]
 Bands = Annotated[
     int,
     whole_number("Noise that cancels over so many steps: as many parts of the records take turns."),
-]
-OwnNoiseMultiplier = Annotated[
-    float | None, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
 ]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")
@@ -209,32 +220,6 @@ def parse_test(text: str, *, scale_needed: bool = True) -> "MarginTest | None":
         raise ArgumentError("test", TEST_FORMS, got=text)
     check_sizes(scale=number)
     return kinds[name](number)
-
-
-def run_size(
-    sampling_rate: float | None,
-    steps: int | None,
-    epochs: float | None,
-    batch: int | None,
-    records: int | None,
-) -> tuple[float, int]:
-    """Sampling rate and steps of a run, given as such or by its batch, records and epochs."""
-    why = "one follows from the other"
-    if batch is not None and sampling_rate is not None:
-        raise ArgumentError("sampling_rate", "without --batch", got=sampling_rate, why=why)
-    if epochs is not None and steps is not None:
-        raise ArgumentError("steps", "without --epochs", got=steps, why=why)
-    if (batch is None) != (records is None):
-        missing = "records" if records is None else "batch"
-        why = "the sampling rate is batch / records"
-        raise ArgumentError(missing, "with its counterpart", shown="nothing", why=why)
-    rate = 1.0 if sampling_rate is None else sampling_rate
-    if batch is not None and records is not None:
-        rate = min(1.0, count(1, batch=batch) / count(1, records=records))
-    if epochs is not None:
-        rate = between(0, 1, ends="(]", sampling_rate=rate)
-        return rate, math.ceil(round(positive(epochs=epochs) / rate, 9))
-    return rate, 1 if steps is None else steps
 
 
 def check_sizes(**arguments: float | None) -> None:

@@ -38,10 +38,6 @@ class BudgetPart:
     # Whether they are choices by the exponential mechanism; otherwise Gaussian sums.
     choice: bool = False
 
-    def __attrs_post_init__(self) -> None:
-        _validate.between(0, 1, share=self.share)
-        _validate.count(times=self.times)
-
     def mu(self, total: float) -> float:
         """The μ of one release, given the total."""
         return total * math.sqrt(self.share / self.times)

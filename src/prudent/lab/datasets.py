@@ -234,11 +234,17 @@ def split_of(count: int, held_out: float) -> tuple[Tensor, Tensor]:
     return order[few:], order[:few]
 
 
-def people_apart(owners: Array, data: Dataset, held_out: float) -> tuple[Tensor, Tensor, Tensor]:
+def held_apart(
+    owners: Array | None, data: Dataset, held_out: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """The records of those who are trained on, of those held out, and one place of each of these.
 
     It is the place of the record whose content has the least digest, a function of hers alone.
+    Without owners, each record stands for itself.
     """
+    if owners is None:
+        some, rest = split_of(len(data.train_labels), held_out)
+        return some, rest, torch.arange(len(rest))
     people = Unit(owners, 1, PerUnit.MEAN).people(None, len(data.train_labels)).members
     parts = [[people[number] for number in part] for part in split_of(len(people), held_out)]
     some, rest = (torch.tensor([n for each in part for n in each]) for part in parts)

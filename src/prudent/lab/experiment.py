@@ -13,7 +13,7 @@ from torch import nn
 from prudent import _validate
 from prudent.accounting.serialisation import to_plain
 from prudent.lab.corruption import DataCorruption, GradientCorruption
-from prudent.lab.datasets import Dataset, load, people_apart, split_of, units
+from prudent.lab.datasets import Dataset, held_apart, load, split_of, units
 from prudent.lab.models import multilayer_perceptron, tutorial_cnn
 from prudent.lab.settings import Experiment, Method
 from prudent.records.people import people_in
@@ -173,12 +173,9 @@ def run(
             )
         count = people_in(owners, count)
     held_out, some, rest = experiment.watching.held_out, None, None
-    if held_out is not None and owners is not None:
-        some, rest, _ = people_apart(owners, data, held_out)
-        count -= len(split_of(count, held_out)[1])
-    elif held_out is not None:
-        some, rest = split_of(count, held_out)
-        count = len(some)
+    if held_out is not None:
+        some, rest, _ = held_apart(owners, data, held_out)
+        count = len(split_of(count, held_out)[0])
     plan = experiment.plan(count, before) if plan is None else plan
     data = setup.prepare(data, torch.device(device))
     if setup.release is not None:

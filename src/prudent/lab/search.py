@@ -13,7 +13,7 @@ from prudent._validate import ArgumentError
 from prudent.accounting.events import DiscreteLaplaceTest
 from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE
-from prudent.lab.datasets import Dataset, people_apart, split_of, units
+from prudent.lab.datasets import Dataset, held_apart, split_of, units
 from prudent.lab.experiment import build_model
 from prudent.lab.settings import Experiment, Method
 from prudent.records.people import people_in
@@ -139,13 +139,12 @@ class SettingSearch:
 
     def candidate(self, data: Dataset, plan: Plan, *, device: str = "cpu") -> Candidate:
         """The candidate that trains under the plan on a data set and is scored on the rest."""
-        experiment, people = self.experiment, {}
-        if experiment.unit is None:
-            some, rest = split_of(len(data.train_labels), self.held_out)
-        else:
+        experiment, owners, people = self.experiment, None, {}
+        if experiment.unit is not None:
             owners = units(experiment.dataset, experiment.unit)
-            some, rest, first = people_apart(owners, data, self.held_out)
-            rest = rest[first]  # one record of each, so that nobody changes a score by more
+        some, rest, first = held_apart(owners, data, self.held_out)
+        rest = rest[first]  # one record of each, so that nobody changes a score by more
+        if owners is not None:
             people = {
                 "unit": owners[some.numpy()],
                 "records_per_person": experiment.records_per_person,

@@ -1,5 +1,6 @@
 """What a release returns: a value that may be published, or a refusal."""
 
+import datetime
 import html
 import math
 import operator
@@ -19,6 +20,8 @@ from prudent.release.noise import Distribution
 
 TOO_FEW = "too few records for this ε"
 """Why a number has no interval."""
+
+_MANY_LABELS = 6  # of a picture: so many are written without turning them
 
 
 class Branch(_validate.Choice):
@@ -458,9 +461,10 @@ class Groups(dict[Hashable, T]):
             path: The file to write, SVG or PNG by its name; None only returns the figure, which a
                 notebook shows.
         """
-        from prudent.release.pictures import drawn  # a heavy import, for pictures only
-
-        return drawn(self._rows(), self.names, path)
+        figure = _drawn(self._rows(), self.names)
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
     def _rows(self) -> list[dict[str, Any]]:
         return [self.labels(group) | _row(outcome) for group, outcome in self.items()]
@@ -486,6 +490,38 @@ class Groups(dict[Hashable, T]):
         ]
         confidence = {getattr(each, "shown_confidence", 0.95) for each in self.values()}
         return f"{html_table(rows, *confidence)}<small>{' '.join(price_lines(self))}</small>"
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
+    """Draw one value for each row, with its interval; of a category there is none to draw."""
+    from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+    known = [row for row in rows if isinstance(row["value"], int | float)]
+    values = [float(row["value"]) for row in known]
+    below = [_off(value, row["low"]) for value, row in zip(values, known, strict=True)]
+    above = [_off(value, row["high"]) for value, row in zip(values, known, strict=True)]
+    moments = [row[names[0]] for row in known]
+    in_time = len(names) == 1 and all(isinstance(each, datetime.date) for each in moments)
+    places: Sequence[Any] = moments if in_time else range(len(known))
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.errorbar(
+        places,
+        values,
+        yerr=[below, above],
+        fmt="o-" if in_time else "o",
+        color="#1f6f8b",
+        ecolor="#b0b0b0",
+    )
+    if not in_time:
+        titles = [", ".join(str(row[name]) for name in names) for row in known]
+        axes.set_xticks(list(places), titles, rotation=30 if len(titles) > _MANY_LABELS else 0)
+    axes.set(xlabel=", ".join(names), ylabel="value (bars: 95 % intervals)")
+    return figure
+
+
+def _off(value: float, end: Any) -> float:
+    return 0.0 if end is None else abs(value - float(end))
 
 
 def group_title(group: Hashable) -> str:

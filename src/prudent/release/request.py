@@ -10,6 +10,7 @@ expensive of them (parallel composition), and for private groups also their choi
 
 import abc
 import functools
+import inspect
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -52,6 +53,7 @@ Condition: TypeAlias = Callable[[Any], Any] | str
 P = ParamSpec("P")
 R = TypeVar("R")
 Answer = TypeVar("Answer", covariant=True)
+Model = TypeVar("Model", bound=Callable[..., Any])
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
@@ -588,3 +590,22 @@ def answers(function: Callable[P, R]) -> Answers[P, R]:
 def tested_answers(function: Callable[P, R]) -> TestedAnswers[P, R]:
     """Declare them for a statistic that is tested if, and only if, there is a proposal."""
     return cast(TestedAnswers[P, R], function)
+
+
+def like(model: Model) -> Callable[[Callable[[Request], Any]], Model]:
+    """Declare that a statistic has the signature of another, and that its body takes a request."""
+    signature = inspect.signature(model)
+
+    def declare(answer: Callable[[Request], Any]) -> Model:
+        @functools.wraps(answer)
+        def ask(*arguments: Any, **named: Any) -> Any:
+            try:
+                given = signature.bind(*arguments, **named)
+            except TypeError as error:
+                raise TypeError(f"{answer.__name__}() {error}") from None
+            return answer(Request(**given.arguments))
+
+        ask.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(Model, ask)
+
+    return declare

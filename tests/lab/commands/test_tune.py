@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
-from prudent.lab.datasets import load, people_apart, split_of, units
+from prudent.lab.datasets import held_apart, load, split_of, units
 from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
 from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
@@ -89,7 +89,7 @@ def test_held_out_records_are_the_same_on_neighbours_and_not_trained_on(archive:
 def test_people_are_on_one_side_and_count_once_in_a_score(archive: Path) -> None:
     data = load(f"npz:{archive}")
     owners = units(f"npz:{archive}", "owners")
-    some, rest, first = people_apart(owners, data, 0.2)
+    some, rest, first = held_apart(owners, data, 0.2)
     assert sorted([*some.tolist(), *rest.tolist()]) == list(range(600))
     assert not set(owners[some.numpy()]) & set(owners[rest.numpy()])
     scored = owners[rest[first].numpy()]
@@ -97,7 +97,7 @@ def test_people_are_on_one_side_and_count_once_in_a_score(archive: Path) -> None
     turned = attrs.evolve(
         data, train_features=data.train_features.flip(0), train_labels=data.train_labels.flip(0)
     )
-    _, again, chosen = people_apart(owners[::-1].copy(), turned, 0.2)
+    _, again, chosen = held_apart(owners[::-1].copy(), turned, 0.2)
     before = {owners[n]: data.train_features[n] for n in rest[first].tolist()}
     after = {owners[::-1][n]: turned.train_features[n] for n in again[chosen].tolist()}
     assert all(torch.equal(before[person], after[person]) for person in after)

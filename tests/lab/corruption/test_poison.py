@@ -84,7 +84,7 @@ def test_matched_gradients_point_against_honest_training():
     features, labels = images(400)
     features[:, 0, 0, :4] = torch.nn.functional.one_hot(labels, 4).float()  # something to learn
     bad = poison.corrupted_records(len(labels), 0.5, 5)
-    chosen = poison._Chosen.of(features, labels, bad, 4)
+    chosen = poison._Chosen(features[bad], labels[bad])
     model = poison._surrogate(chosen, 4, seeded_generator(5, VALUES))
     wrong = (chosen.labels[:50] + 1) % 4
 

@@ -28,7 +28,7 @@ QUICK = (
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     path = tmp_path_factory.mktemp("grid") / "results.csv"
-    assert run_jobs(QUICK[:1], path, at_once=1, most_steps=6) == 0
+    run_jobs(QUICK[:1], path, at_once=1, most_steps=6)
     return path
 
 
@@ -46,14 +46,7 @@ def test_a_run_leaves_a_row_for_each_mark(results):
 def test_what_is_there_is_not_run_again(results, monkeypatch):
     before = results.read_text()
     monkeypatch.setattr(grid, "_work", None)
-    assert run_jobs(QUICK[:1], results, at_once=1, most_steps=6) == 0
-    assert results.read_text() == before
-
-
-@pytest.mark.slow
-def test_no_run_begins_after_the_time_is_up(results):
-    before = results.read_text()
-    assert run_jobs(QUICK, results, at_once=1, most_steps=6, seconds=0) == 1
+    run_jobs(QUICK[:1], results, at_once=1, most_steps=6)
     assert results.read_text() == before
 
 
@@ -115,7 +108,7 @@ class TestPlans:
 
 class TestJobs:
     def test_every_cell_of_the_tables_is_filled(self):
-        wanted = set(table_jobs({1, 3, 4}, 1, ours=False))
+        wanted = {job for job in table_jobs({1, 3, 4}, 1) if job.column in PAPER_COLUMNS}
         for cell in published():
             if cell.table != 2:
                 epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])

@@ -1,14 +1,16 @@
 """Runs that take turns are the runs they would be alone."""
 
-import attrs
+import functools
+
 import pytest
 import torch
-from torch import nn
 
 from prudent.accounting import GaussianTest
-from prudent.lab.corruption import GradientNoise
-from prudent.lab.paper.streams import in_turns, training
-from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum, accuracy
+from prudent.lab.datasets import Dataset
+from prudent.lab.paper import grid
+from prudent.lab.paper.grid import Mark, in_turns
+from prudent.lab.paper.jobs import Job
+from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 RULES = {
@@ -25,43 +27,28 @@ RULES = {
 RECORDS = 300
 
 
-def network(seed):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Conv2d(1, 4, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
-
-
 def records(device):
     generator = torch.Generator().manual_seed(1)
     features = torch.randn(RECORDS, 1, 8, 8, generator=generator)
-    return features.to(device), (torch.arange(RECORDS) % 3).to(device)
+    part = features, torch.arange(RECORDS) % 3
+    return Dataset("made here", *part, *part, 3, "").to(device)
 
 
-def run(rule, seed, device, histories, corrupt=None):
+def run(rule, seed, device, histories, corrupt):
+    """A run with momentum, so that its steps follow each other."""
+    job = Job("cifar10-momentum", corrupt, "ptr", (7.0,), seed)
+    assert job.experiment.optimizer.momentum > 0
     plan = Plan(sampling_rate=0.1, steps=9 + seed, aggregation=RULES[rule])
-    data, device = records(device), torch.device(device)
-    return training(
-        plan,
-        network(seed),
-        data,
-        accuracy(*data),
-        [4, 9 + seed],
-        lambda history: histories.__setitem__((rule, seed), history),
-        lr=0.5,
-        momentum=0.5,
-        seed=seed,
-        corrupt=corrupt if corrupt is None else attrs.evolve(corrupt, seed=seed),
-        device=device,
-    )
+    marks = [Mark(step, 1.0, "pld") for step in (4, 9 + seed)]
+    keep = functools.partial(histories.__setitem__, (rule, seed))
+    return grid._work(job, plan, marks, records(device), keep, torch.device(device))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    "corrupt",
-    [pytest.param(None, marks=pytest.mark.slow), GradientNoise(0.2)],
-    ids=["clean", "corrupt"],
-)
-def test_each_run_is_what_it_is_alone(device, corrupt):
+@pytest.mark.parametrize("corrupt", [pytest.param("none", marks=pytest.mark.slow), "gradient:0.2"])
+def test_each_run_is_what_it_is_alone(device, corrupt, monkeypatch):
+    monkeypatch.setattr(grid, "_readings", lambda job, plan, marks, history: history)
     wanted = [(rule, seed) for rule in RULES for seed in range(2)]
     alone = {}
     for rule, seed in wanted:

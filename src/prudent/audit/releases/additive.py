@@ -132,19 +132,12 @@ def top_k(epsilon: float, delta: float) -> Case:
         return _first(found)
 
     def prepare(data: Any, noise: Noise) -> Run:
-        from prudent.release.statistics.frequencies import TopCount, most_frequent
+        from prudent.release.statistics.histograms import TopCount, most_frequent
 
-        request = Request(
-            data=_table(value=data), by="value", groups=categories, epsilon=epsilon, noise=noise
-        )
-        opened = open_records(request, TopCount().kind(request))
-        columns: Any = {name: _Once(column) for name, column in opened.items()}
-        priced = TopCount().price(request, columns[_FREQUENT])
-        return lambda: _first(
-            most_frequent(
-                {name: TopCount().answer(priced, each, noise) for name, each in columns.items()}, 1
-            )
-        )
+        table = _table(value=data)
+        request = Request(data=table, by="value", groups=categories, epsilon=epsilon, noise=noise)
+        ask = _answering(TopCount(), request, noise)
+        return lambda: _first(most_frequent(ask(), 1))
 
     return laplace_case(prepare, ([*fewer, _FREQUENT], fewer), epsilon, call=call)
 
@@ -172,12 +165,19 @@ def join(epsilon: float, delta: float) -> Case:
         from prudent.release.statistics.moments import Count
 
         request = Request(data=joined(data), per_unit=3, epsilon=epsilon, noise=noise)
-        column: Any = _Once(open_records(request, Count().kind(request))[None])
-        priced = Count().price(request, column)
-        return lambda: (float(Count().answer(priced, column, noise).value),)
+        ask = _answering(Count(), request, noise)
+        return lambda: (float(ask()[None].value),)
 
     pair = [*few, (_RECORDS, 5, 4)], few
     return laplace_case(prepare, pair, epsilon, rate=epsilon / 3, call=call)
+
+
+def _answering(statistic: Statistic, request: Request, noise: Noise) -> Run:
+    """A release whose table is read, and which is priced, once; every run answers anew."""
+    opened = open_records(request, statistic.kind(request))
+    columns: Any = {group: _Once(column) for group, column in opened.items()}
+    priced = statistic.price(request, next(iter(columns.values())))
+    return lambda: {g: statistic.answer(priced, each, noise) for g, each in columns.items()}
 
 
 class _Once:
@@ -227,9 +227,8 @@ def _of_pairs(
             statistic: Statistic = Ratio() if name == "ratio" else Pairs(kind)
             both: Any = {"bounds": _BOUNDS, "other_bounds": _BOUNDS, "column": "x", "other": "y"}
             request = Request(data=columns(data), epsilon=epsilon, noise=noise, **both)
-            column: Any = _Once(open_records(request, "numbers")[None])
-            priced = statistic.price(request, column)
-            return lambda: read(statistic.answer(priced, column, noise))
+            ask = _answering(statistic, request, noise)
+            return lambda: read(ask()[None])
 
         pair = [*_PAIRS, (record, record)], _PAIRS
         case = laplace_case(prepare, pair, epsilon, rate=epsilon / parts, call=call)

@@ -78,14 +78,10 @@ def quantiles(epsilon: float, delta: float) -> Case:
     pair = max(_few_records(), key=divergence)
     losses = np.log(laws(pair[0]) / laws(pair[1]))
 
-    def prepare(data: Any, noise: Noise) -> Run:
-        column, chosen = ArrayColumn(np.array(data)), mechanism()
-        return lambda: tuple(choice.index for choice in chosen.release(column, noise))
-
     return Case(
         epsilon=epsilon,
         pair=pair,
-        prepare=prepare,
+        prepare=_releasing(mechanism, lambda found: tuple(choice.index for choice in found)),
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(sum(losses[range(3), output])),
         notes=(_INTERVALS,),
@@ -158,14 +154,10 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
     laws = [law(data) for data in pair]
     losses = np.log(laws[0] / laws[1])
 
-    def prepare(data: Any, noise: Noise) -> Run:
-        column, chosen = ArrayColumn(np.array(data)), mechanism()
-        return lambda: int(chosen.release(column, noise)[0])
-
     return Case(
         epsilon=epsilon,
         pair=pair,
-        prepare=prepare,
+        prepare=_releasing(mechanism, lambda found: int(found[0])),
         call=_called(statistics.iqr, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(losses[output]),
         exact=exact_epsilon(laws, 0.0),
@@ -176,6 +168,18 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
 def _called(statistic: Callable[..., Any], **options: Any) -> Callable[[Any, Noise], Any]:
     """The public function on whole numbers, as a case calls it."""
     return lambda data, noise: statistic(np.array(data, np.int64), noise=noise, **options)
+
+
+def _releasing(
+    mechanism: Callable[[], Any], read: Callable[[Any], Any]
+) -> Callable[[Any, Noise], Run]:
+    """Every run releases anew from a column that is read once, by a mechanism of its own."""
+
+    def prepare(data: Any, noise: Noise) -> Run:
+        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        return lambda: read(chosen.release(column, noise))
+
+    return prepare
 
 
 def _once(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -232,14 +236,8 @@ def _quantile(p: Fraction, epsilon: float, delta: float, **options: Any) -> Case
     laws = [_law(mechanism(), data, cuts) for data in pair]
     losses = np.log(laws[0] / laws[1])
 
-    def prepare(data: Sequence[float], noise: Noise) -> Run:
-        column, chosen = ArrayColumn(np.array(data)), mechanism()
-
-        def run() -> Any:
-            answer = chosen.release(column, noise)
-            return (answer.index, answer.whole) if chosen.interval_share else answer.index
-
-        return run
+    def read(found: Any) -> Any:
+        return (found.index, found.whole) if forgetful.interval_share else found.index
 
     def score(output: Any) -> float:
         index = output[0] if isinstance(output, tuple) else output
@@ -248,7 +246,7 @@ def _quantile(p: Fraction, epsilon: float, delta: float, **options: Any) -> Case
     return Case(
         epsilon=epsilon,
         pair=pair,
-        prepare=prepare,
+        prepare=_releasing(mechanism, read),
         score=score,
         exact=exact_epsilon(laws, 0.0),
         notes=(
@@ -276,14 +274,14 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
     So many records lie at the ends that the target is near two records at y, whatever the count
     says; one more at the end moves the target as it does for one quantile. The count adds its loss.
     """
-    from prudent.release.statistics.derived import COUNT_SHARE, Extreme
+    from prudent.release.statistics.extremes import COUNT_SHARE, Extreme
 
     statistic = Extreme(lowest=name == "minimum")
     bounds = (-_TOP, 0) if statistic.lowest else (0, _TOP)
     request = Request(bounds=bounds, epsilon=epsilon)
     priced = statistic.price(request, ArrayColumn(np.zeros(0, np.int64)))
-    parts, depth = priced.mechanism, int(priced.preview.rank_error or 1)
-    chosen: ExponentialQuantile = parts.quantile.mechanism.chosen
+    (count, quantile), depth = priced.mechanism, int(priced.preview.rank_error or 1)
+    chosen: ExponentialQuantile = quantile.mechanism.chosen
     records = _TIMES * depth
 
     def data(y: int) -> list[int]:
@@ -314,10 +312,10 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
             _memory = property(lambda self: memory)
 
         known = Known(**attrs.asdict(chosen, recurse=False))
-        quantile = attrs.evolve(
-            parts.quantile, mechanism=attrs.evolve(parts.quantile.mechanism, chosen=known)
+        remembered = attrs.evolve(
+            quantile, mechanism=attrs.evolve(quantile.mechanism, chosen=known)
         )
-        release = attrs.evolve(priced, mechanism=attrs.evolve(parts, quantile=quantile))
+        release = attrs.evolve(priced, mechanism=(count, remembered))
         column = ArrayColumn(np.array(data, np.int64))
         return lambda: read(statistic.answer(release, column, noise))
 

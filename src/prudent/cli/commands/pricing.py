@@ -2,19 +2,20 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import attrs
 import typer
 
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
-from prudent._validate import ArgumentError
+from prudent._validate import ArgumentError, between, count, positive
 from prudent.cli import completion, event_report, options
 from prudent.cli.display import echo_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from prudent.accounting import MarginTest, Run
+    from prudent.accounting import MarginTest, Relation, Run
 
 _SMALL_PROPOSAL = 0.1  # below which revealing everything can be the better bound
 
@@ -25,9 +26,94 @@ SolvedName = Literal[
 _SAFE_ABOVE = ("noise-multiplier", "test-scale", "propose")  # others are safe when smaller
 
 
+NoiseMultiplier = Annotated[
+    float | None,
+    options.number("σ₁/GS: noise of the fallback, relative to the global sensitivity."),
+]
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """How both commands let a run be described, besides its noise and its test."""
+
+    sampling_rate: Annotated[
+        float | None,
+        options.number(
+            "Probability with which each record is in a step, independently. [1; with --batch: "
+            "batch / records]"
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        options.whole_number("Number of steps. [1; with --epochs: epochs / rate]"),
+    ] = None
+    epochs: Annotated[
+        float | None, options.number("Passes over the records, instead of --steps.")
+    ] = None
+    batch: Annotated[
+        int | None,
+        options.whole_number("Expected batch, instead of --sampling-rate; with --records."),
+    ] = None
+    records: Annotated[
+        int | None, options.whole_number("Public number of records, for --batch.")
+    ] = None
+    bands: options.Bands = 1
+    propose: options.Propose = 0.5
+    failure: options.Failure = 1e-8
+    reveals: options.RevealsOption = "monotone-branch"
+    relation: options.RelationOption = "add-remove"
+    records_per_person: options.RecordsPerPerson = 1
+    accountant: options.AccountantOption = "pld"
+    as_json: options.Json = False
+
+    @property
+    def related(self) -> "Relation":
+        """Which data sets are neighbours."""
+        return options.relation(self.relation, self.records_per_person)
+
+    def run(self, test: "MarginTest | None", noise: float | None, *, unknown: str = "") -> "Run":
+        """The run, within the sizes that can be priced, without a parameter to be solved for."""
+        from prudent.accounting import Reveals, Run
+
+        rate, steps = self._size()
+        known: dict[str, Any] = {
+            "sampling_rate": rate,
+            "steps": steps,
+            "noise_multiplier": noise,
+            "propose": self.propose,
+            "failure": self.failure,
+        }
+        known.pop(unknown, None)  # its own value plays no part
+        options.check_sizes(**known)
+        reveals = Reveals(self.reveals)
+        return Run(test=test, reveals=reveals, relation=self.related, bands=self.bands, **known)
+
+    def _size(self) -> tuple[float, int]:
+        """Sampling rate and steps, given as such or by batch, records and epochs."""
+        batch, records, epochs = self.batch, self.records, self.epochs
+        why = "one follows from the other"
+        if batch is not None and self.sampling_rate is not None:
+            given = self.sampling_rate
+            raise ArgumentError("sampling_rate", "without --batch", got=given, why=why)
+        if epochs is not None and self.steps is not None:
+            raise ArgumentError("steps", "without --epochs", got=self.steps, why=why)
+        if (batch is None) != (records is None):
+            missing = "records" if records is None else "batch"
+            why = "the sampling rate is batch / records"
+            raise ArgumentError(missing, "with its counterpart", shown="nothing", why=why)
+        rate = 1.0 if self.sampling_rate is None else self.sampling_rate
+        if batch is not None and records is not None:
+            rate = min(1.0, count(1, batch=batch) / count(1, records=records))
+        if epochs is not None:
+            rate = between(0, 1, ends="(]", sampling_rate=rate)
+            return rate, math.ceil(round(positive(epochs=epochs) / rate, 9))
+        return rate, 1 if self.steps is None else self.steps
+
+
+@options.spread(RunOptions)
 def epsilon(
     delta: float = options.number("Target δ."),
-    noise_multiplier: options.OwnNoiseMultiplier = None,
+    noise_multiplier: NoiseMultiplier = None,
     test: str | None = options.value(
         "KIND:SCALE",
         f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
@@ -51,19 +137,7 @@ def epsilon(
         "Draw profile, trade-off curve, attack success and prices: .png, .svg or .pdf.",
         default=None,
     ),
-    sampling_rate: options.OwnSamplingRate = None,
-    steps: options.OwnSteps = None,
-    epochs: options.Epochs = None,
-    batch: options.Batch = None,
-    records: options.Records = None,
-    bands: options.Bands = 1,
-    propose: options.Propose = 0.5,
-    failure: options.Failure = 1e-8,
-    reveals: options.RevealsOption = "monotone-branch",
-    relation: options.RelationOption = "add-remove",
-    records_per_person: options.RecordsPerPerson = 1,
-    accountant: options.AccountantOption = "pld",
-    as_json: options.Json = False,
+    **described: Any,
 ) -> None:
     r"""Price a run: the ε at which it is (ε, δ)-DP.
 
@@ -99,9 +173,8 @@ def epsilon(
     Everything about an event that someone else wrote:
     $ prudent epsilon --event event.json --delta 1e-6 --plot event.png
     """
-    from prudent.accounting import Reveals, Run
-
-    related = options.relation(relation, records_per_person)
+    asked = RunOptions(**described)
+    related, as_json = asked.related, asked.as_json
     priors = event_report.read_priors(prior or "0.5,0.1")
     if event is not None:
         if noise_multiplier is not None or test is not None:
@@ -112,32 +185,19 @@ def epsilon(
         return
     if noise_multiplier is None:
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
-    rate, number = options.run_size(sampling_rate, steps, epochs, batch, records)
-    options.check_sizes(
-        sampling_rate=rate, steps=number, noise_multiplier=noise_multiplier, propose=propose
-    )
-    run = Run(
-        sampling_rate=rate,
-        steps=number,
-        noise_multiplier=noise_multiplier,
-        test=options.parse_test(test or "none"),
-        propose=propose,
-        failure=failure,
-        reveals=Reveals(reveals),
-        relation=related,
-        bands=bands,
-    )
+    run = asked.run(options.parse_test(test or "none"), noise_multiplier)
     if prior is not None or plot is not None:
         found = event_report.Report.of(run.event, related, delta, priors)
         event_report.show(found, as_json=as_json, plot=plot)
         return
-    price = _price(run, delta, accountant)
+    price = _price(run, delta, asked.accountant)
     if as_json:
         echo_json(price)
     else:
         _print_price(run, price)
 
 
+@options.spread(RunOptions)
 def calibrate(
     solve: SolvedName = options.value(
         "PARAMETER",
@@ -145,7 +205,7 @@ def calibrate(
     ),
     epsilon: float = options.number("Target ε."),
     delta: float = options.number("Target δ."),
-    noise_multiplier: options.OwnNoiseMultiplier = None,
+    noise_multiplier: NoiseMultiplier = None,
     test: str | None = options.value(
         "KIND:SCALE",
         f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
@@ -153,19 +213,7 @@ def calibrate(
         completion.TESTS,
         default=None,
     ),
-    sampling_rate: options.OwnSamplingRate = None,
-    steps: options.OwnSteps = None,
-    epochs: options.Epochs = None,
-    batch: options.Batch = None,
-    records: options.Records = None,
-    bands: options.Bands = 1,
-    propose: options.Propose = 0.5,
-    failure: options.Failure = 1e-8,
-    reveals: options.RevealsOption = "monotone-branch",
-    relation: options.RelationOption = "add-remove",
-    records_per_person: options.RecordsPerPerson = 1,
-    accountant: options.AccountantOption = "pld",
-    as_json: options.Json = False,
+    **described: Any,
 ) -> None:
     r"""Solve for one parameter, given a target (ε, δ).
 
@@ -188,36 +236,19 @@ def calibrate(
         --sampling-rate 0.00426667 --steps 8000 \
         --noise-multiplier 1.1 --test laplace
     """
-    from prudent.accounting import Reveals, Run
-
-    parameter = solve.replace("-", "_")
+    asked, parameter = RunOptions(**described), solve.replace("-", "_")
     if noise_multiplier is None and solve != "noise-multiplier":
         raise ArgumentError("noise_multiplier", "finite and > 0", shown="nothing")
-    rate, number = options.run_size(sampling_rate, steps, epochs, batch, records)
-    start: dict[str, Any] = {
-        "sampling_rate": rate,
-        "steps": number,
-        "noise_multiplier": noise_multiplier,
-        "propose": propose,
-        "failure": failure,
-    }
-    start.pop(parameter, None)  # its own value plays no part
-    options.check_sizes(**start)
-    run = Run(
-        test=_test_to_calibrate(test, solve),
-        reveals=Reveals(reveals),
-        relation=options.relation(relation, records_per_person),
-        bands=bands,
-        **start,
-    ).calibrate(
+    start = asked.run(_test_to_calibrate(test, solve), noise_multiplier, unknown=parameter)
+    run = start.calibrate(
         parameter,  # type: ignore[arg-type]
         epsilon=epsilon,
         delta=delta,
-        accountant=options.accountant_named(accountant),
+        accountant=options.accountant_named(asked.accountant),
     )
     value = run.test.scale if solve == "test-scale" and run.test else getattr(run, parameter)
-    if as_json:
-        echo_json({parameter: value, **_price(run, delta, accountant)})
+    if asked.as_json:
+        echo_json({parameter: value, **_price(run, delta, asked.accountant)})
         return
     shown = (rounded_up if solve in _SAFE_ABOVE else rounded_down)(value, 6)
     if isinstance(value, int):
@@ -225,7 +256,7 @@ def calibrate(
     else:  # what is printed is what is priced
         run = run.replace(parameter, float(shown))  # type: ignore[arg-type]
     typer.echo(f"{solve} = {shown}")
-    _print_price(run, _price(run, delta, accountant))
+    _print_price(run, _price(run, delta, asked.accountant))
 
 
 def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | None":
@@ -267,8 +298,6 @@ def _upper_bounds(
 
     A proposal of 0 reveals everything where a margin of 0 passes, so it dominates all others.
     """
-    import attrs
-
     from prudent.accounting import RdpAccountant
 
     yield run.epsilon(delta, RdpAccountant)
@@ -286,8 +315,6 @@ def _why_infinite(run: "Run", delta: float) -> str:
 
 
 def _print_price(run: "Run", price: dict[str, Any]) -> None:
-    import attrs
-
     from prudent.accounting import describe
 
     upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]

@@ -1,7 +1,7 @@
 """`prudent sql` and `regress`: questions in SQL and regressions of columns, answered privately."""
 
 import functools
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import typer
@@ -30,30 +30,20 @@ if TYPE_CHECKING:
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-_SHARED = get_type_hints(Request, include_extras=True)  # an option is declared once
-_NAMES = (
+_SHARED = (
     *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
-    "dry_run",
+    *("dry_run", "as_json"),
 )
 
 
+@options.spread(Request, _SHARED)
 def sql(
     query: str = typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …"),
     epsilon: float = options.number("ε of the whole query."),
-    delta: Any = None,
-    unit: Any = None,
-    per_unit: Any = None,
-    groups: Any = None,
-    connect: Any = None,
     public: str | None = options.value(
         "NAME,…", "Of joined tables, those that are public, by their names there.", default=None
     ),
-    ledger: Any = None,
-    dataset: Any = "default",
-    receipt: Any = None,
-    sign: Any = None,
-    dry_run: Any = False,
-    as_json: options.Json = False,
+    **shared: Any,
 ) -> None:
     r"""Answer a question in SQL privately.
 
@@ -77,22 +67,18 @@ def sql(
     """
     from prudent.release.questions import sql as answering
 
-    manner = Request(
-        epsilon=epsilon, unit=unit, ledger=ledger, dataset=dataset, dry_run=dry_run, as_json=as_json
-    )
+    asked = Request(epsilon=epsilon, **shared)
+    by = None if asked.groups is None else answering.keys_of(query)
     given = {
-        "delta": delta,
-        "unit": unit,
-        "per_unit": rule_of(per_unit),
-        "groups": groups_of(groups, answering.keys_of(query)) if groups is not None else None,
-        "connect": connect,
+        "delta": asked.delta,
+        "unit": asked.unit,
+        "per_unit": rule_of(asked.per_unit),
+        "groups": groups_of(asked.groups, by),
+        "connect": asked.connect,
         "public": listed(public) or (),
-        "receipt": receipt_file(receipt, sign),
+        "receipt": receipt_file(asked.receipt, asked.sign),
     }
-    ask_and_print(manner, functools.partial(answering.sql, query, epsilon=epsilon, **given))
-
-
-sql.__annotations__ |= {name: _SHARED[name] for name in _NAMES}
+    ask_and_print(asked, functools.partial(answering.sql, query, epsilon=epsilon, **given))
 
 
 class Model(Choice):
@@ -165,9 +151,9 @@ def regress(
 
     $ prudent regress 'salary ~ age' salaries.parquet --epsilon 1 --certify 0.1
     """
+    asked: Any = {"epsilon": epsilon, "delta": delta, "certify": certify}
     if dry_run:
-        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, None)
-        _forecast(fitted, formula, records, as_json)
+        _forecast(_estimator(model, alpha, r2=r2, **asked), formula, records, as_json)
         return
     if records is not None:
         raise ValueError("--records: expected only with --dry-run, got both without it.")
@@ -175,9 +161,9 @@ def regress(
         raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
     from prudent.estimators import TooFewRecordsError
 
-    asked = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
-    with budget(asked) as keeper, only_elapsed():
-        fitted = _estimator(model, epsilon, delta, alpha, r2, certify, keeper)
+    spender = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
+    with budget(spender) as keeper, only_elapsed():
+        fitted = _estimator(model, alpha, r2=r2, ledger=keeper, **asked)
         if "~" not in formula:
             raise ValueError("FORMULA: expected such as 'salary ~ age + hours', got no '~'.")
         refused = None
@@ -201,24 +187,16 @@ def regress(
         raise typer.Exit(REFUSED)
 
 
-def _estimator(
-    model: Model,
-    epsilon: float,
-    delta: float,
-    alpha: float,
-    r2: bool,
-    certify: float | None,
-    ledger: Any,
-) -> "LinearModel":
+def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "LinearModel":
     from prudent.estimators import LinearRegression, QuantileRegressor, Ridge
 
     if model is Model.MEDIAN:
         if r2:
             raise ValueError("--r2: expected with --model linear or ridge, got median.")
-        return QuantileRegressor(0.5, epsilon=epsilon, delta=delta, certify=certify, ledger=ledger)
-    if model is Model.RIDGE:
-        return Ridge(alpha, epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
-    return LinearRegression(epsilon=epsilon, delta=delta, r2=r2, certify=certify, ledger=ledger)
+        return QuantileRegressor(0.5, **asked)
+    return (
+        Ridge(alpha, r2=r2, **asked) if model is Model.RIDGE else LinearRegression(r2=r2, **asked)
+    )
 
 
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:

@@ -224,7 +224,8 @@ def compare(
         from prudent.lab.paper import plots
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
-        _tell_files(plots.save_comparison(prices, title, out), as_json=as_json)
+        made = plots.save_drawing(lambda: plots.draw_comparison(prices, title), out, "comparison")
+        _tell_files(made, as_json=as_json)
     if as_json:
         # The reason for a null that stands for no missing number.
         reasons = ("infinite" if p.epsilon == float("inf") else "" for p in prices)
@@ -281,7 +282,8 @@ def convergence(
     if out is not None:
         from prudent.lab.paper import plots
 
-        _tell_files(plots.save_distances(rows, out), as_json=as_json)
+        made = plots.save_drawing(lambda: plots.draw_distances(rows), out, "convergence")
+        _tell_files(made, as_json=as_json)
     if as_json:
         echo_json([attrs.asdict(row) for row in rows])
         return

@@ -1,5 +1,7 @@
 """`prudent paper table` and `prudent paper frontier`: results of runs, and the runs themselves."""
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from prudent.lab.paper.results import Results
 
 TABLES = (1, 2, 3, 4)
+_MOST_STEPS = {"small": 40, "full": None}
 
 ResultsOption = Annotated[
     Path | None,
@@ -95,7 +98,9 @@ def table(
     $ prudent paper table 4 --run --seeds 3 --device cuda
     """
     from prudent import _validate
-    from prudent.lab.paper.report import cells, filling
+    from prudent.lab.paper.jobs import SEEDS
+    from prudent.lab.paper.report import cells
+    from prudent.lab.paper.results import results_path
 
     _validate.one_of(TABLES, paper_table=number)
 
@@ -106,12 +111,11 @@ def table(
     choice = cells.CellChoice.of(
         number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
     )
-    path = filling.results_path(size, results, running=run)
-    jobs = filling.table_jobs(number, datasets, size, seeds, choice)
+    jobs = cells.chosen_jobs(number, datasets, seeds or SEEDS[size], choice, size)
+    path = results_path(size, results, running=run)
     found = _filled(path, jobs if run else (), size, seeds, device)
     if as_json:
-        rows = cells.plain_table(found, number, datasets, choice)
-        echo_json(rows)
+        echo_json(cells.plain_table(found, number, datasets, choice))
         return
     from prudent.lab.paper.report import grids, tables
 
@@ -149,14 +153,15 @@ def grid(
 
     $ prudent paper grid mine.toml --run --seeds 3
     """
-    from prudent.lab.paper.jobs import read_settings
-    from prudent.lab.paper.report import filling, grids, tables
+    from prudent.lab.paper.jobs import SEEDS, own_jobs, read_settings
+    from prudent.lab.paper.report import grids, tables
+    from prudent.lab.paper.results import results_path
 
     mine = read_settings(file)
-    path = filling.own_results_path(file, size, results)
+    path = results_path(size, results, running=True, grid=file)
     if not run and not path.is_file():
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
-    jobs = filling.own_jobs(mine, size, seeds)
+    jobs = own_jobs(mine, seeds or SEEDS[size])
     found = _filled(path, jobs if run else (), size, seeds, device)
     if as_json:
         echo_json(grids.plain_own(found, mine))
@@ -188,16 +193,17 @@ def frontier(
 
     $ prudent paper frontier --size small --run
     """
-    from prudent.lab.paper.report import filling, tables
+    from prudent.lab.paper.jobs import SEEDS, frontier_jobs
+    from prudent.lab.paper.report import tables
     from prudent.lab.paper.report.frontier import frontiers
     from prudent.lab.paper.report.grids import frontier_grid
+    from prudent.lab.paper.results import results_path
 
-    path = filling.results_path(size, results, running=run)
-    jobs = filling.frontier_jobs(size, seeds)
+    path = results_path(size, results, running=run)
+    jobs = frontier_jobs(seeds or SEEDS[size], size)
     found = frontiers(_filled(path, jobs if run else (), size, seeds, device))
     if as_json:
-        rows = [row for each in found for row in each.plain()]
-        echo_json(rows)
+        echo_json([row for each in found for row in each.plain()])
         return
     for each in found:
         tables.show(frontier_grid(each))
@@ -209,13 +215,14 @@ def _filled(
 ) -> "Results":
     """The results of a file, after the missing runs are made."""
     from prudent import _validate
-    from prudent.lab.paper.report import filling
+    from prudent.lab.paper.grid import run_jobs
     from prudent.lab.paper.results import read
 
     if seeds is not None:
         _validate.count(1, seeds=seeds)
     if jobs := list(missing):
-        filling.fill(jobs, path, size=size, device=device)
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
+            run_jobs(jobs, path, device=device, most_steps=_MOST_STEPS[size])
     if size == "small" and not path.is_file():
         raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
     return read(path, seeds=seeds)

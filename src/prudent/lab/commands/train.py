@@ -73,19 +73,16 @@ def with_flags(
         without: Settings that get no flag.
         help: What to say of a setting instead of its own help.
     """
-    *own, _ = inspect.signature(command).parameters.values()
-    merged = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    *parameters, _ = inspect.signature(command).parameters.values()
+    only = inspect.Parameter.KEYWORD_ONLY
     for part, field, kind in setting_fields():
         if field.name not in without:
             shown = field.metadata["shown"]
             told = field.metadata["help"] + ("" if shown is None else f" \\[{shown}]")
             declared = _flag(field.name, kind, (help or {}).get(field.name, told), _PANELS[part])
-            only = inspect.Parameter.KEYWORD_ONLY
-            merged.append(
-                inspect.Parameter(field.name, only, default=declared, annotation=kind | None)
-            )
-    command.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in merged}
+            flag = inspect.Parameter(field.name, only, default=declared, annotation=kind | None)
+            parameters.append(flag)
+    options.declare(command, parameters)
 
 
 def _flag(name: str, kind: type, told: str, panel: str) -> Any:

@@ -1,8 +1,9 @@
 """Bad records: which they are, faults in their labels and features, and attacks by choosing them.
 
-Which records are bad is a fixed set of record ids that the seed determines.
-
-Corruptions of the labels or features of a training set, applied before training.
+Which records are bad is a fixed set of record ids that the seed determines. An attack uses the bad
+records alone: their own pooled features and labels are all the attacker knows of the data. So no
+honest record affects another one, and the ε of a run still holds for every honest record. Chosen
+inputs stay within the range of the features they replace.
 
 | situation | what happens |
 | --- | --- |
@@ -14,21 +15,11 @@ Corruptions of the labels or features of a training set, applied before training
 | a label that is no class | stays: training counts such a record as a zero gradient |
 | middle class of an odd number of classes, targeted flip | the label stays, C − 1 − c = c |
 | integer features (uint8 pixels) | become float32, not rescaled; the noise is in their units |
-
-Attacks by chosen records: inputs and labels of the attacker's choice, no gradient is touched.
-
-Each attack uses the bad records alone: their own pooled features and labels are all the attacker
-knows of the data. So no honest record affects another one, and the ε of a run still holds for every
-honest record. Chosen inputs stay within the range of the features they replace.
-
-| situation | what happens |
-| --- | --- |
-| ratio 0, or ⌊ratio·records⌋ = 0 | labels and features come back as they were |
-| a class that no bad record has | its mean is the mean of all bad records |
-| a bad label that is no class | that record is left as it was |
+| a class that no bad record of an attack has | its mean is the mean of all bad records |
 | features without two spatial dimensions | the trigger is set in the last features of the row |
 """
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from fractions import Fraction
@@ -144,15 +135,24 @@ class _TrainingSet:
     classes: int
     seed: int
 
+    @property
+    def bad_labels(self) -> Tensor:
+        """The labels of the bad records."""
+        return self.labels[self.bad.to(self.labels.device)]
+
+    @property
+    def numbers(self) -> Tensor:
+        """The features in floating point."""
+        return self.features if self.features.is_floating_point() else self.features.float()
+
     def relabelled(self, other: Tensor) -> tuple[Tensor, Tensor]:
         """The records with other labels for the bad ones; a label that is no class is unchanged.
 
         An error would let one record decide whether training happens at all.
         """
-        bad = self.bad.to(self.labels.device)
-        old = self.labels[bad]
+        old = self.bad_labels
         new = torch.where((old >= 0) & (old < self.classes), other.to(old), old)
-        return self.features, self.labels.index_copy(0, bad, new)
+        return self.features, self.labels.index_copy(0, self.bad.to(self.labels.device), new)
 
 
 _POSITIVE = _validate.by(_validate.positive)
@@ -197,7 +197,7 @@ class RandomLabelFlip(_Fault):
         # A shift by 1 to C - 1 modulo C reaches every other class exactly once.
         generator = seeded_generator(of.seed, VALUES)
         step = torch.randint(1, of.classes, of.bad.shape, generator=generator).to(of.labels)
-        return of.relabelled((of.labels[of.bad.to(of.labels.device)] + step) % of.classes)
+        return of.relabelled((of.bad_labels + step) % of.classes)
 
 
 @attrs.frozen
@@ -206,7 +206,7 @@ class TargetedLabelFlip(_Fault):
 
     @override
     def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
-        return of.relabelled(of.classes - 1 - of.labels[of.bad.to(of.labels.device)])
+        return of.relabelled(of.classes - 1 - of.bad_labels)
 
 
 @attrs.frozen
@@ -224,7 +224,7 @@ class FeatureNoise(_Fault):
 
     @override
     def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
-        features = of.features if of.features.is_floating_point() else of.features.float()
+        features = of.numbers
         generator = seeded_generator(of.seed, VALUES)
         noise = torch.randn(len(of.bad), *features.shape[1:], generator=generator)
         noise = noise.mul_(self.variance**0.5).to(features)
@@ -237,10 +237,16 @@ class _Poison(_Fault):
 
     @override
     def _spoilt(self, of: "_TrainingSet") -> tuple[Tensor, Tensor]:
-        chosen = _Chosen.of(of.features, of.labels, of.bad, of.classes)
-        if not len(chosen.ids):
+        own = of.bad_labels.cpu().long()
+        known = (own >= 0) & (own < of.classes)
+        if not known.any():
             return of.features, of.labels
-        return chosen.replaced(*self._bad(chosen, of.classes, of.seed))
+        features, where = of.numbers, of.bad[known].to(of.features.device)
+        chosen = _Chosen(features[where].cpu().float(), own[known])
+        inputs, names = self._bad(chosen, of.classes, of.seed)
+        inside = inputs.clamp(chosen.low, chosen.high).to(features)
+        names, there = names.to(of.labels), where.to(of.labels.device)
+        return features.index_copy(0, where, inside), of.labels.index_copy(0, there, names)
 
     @abstractmethod
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -285,11 +291,11 @@ class GradientMatchingPoison(_Poison):
     def _bad(self, chosen: "_Chosen", classes: int, seed: int) -> tuple[Tensor, Tensor]:
         generator = seeded_generator(seed, VALUES)
         surrogate = _surrogate(chosen, classes, generator)
-        count = min(self.prototypes, len(chosen.ids))
+        count = min(self.prototypes, len(chosen.labels))
         start, own = chosen.features[:count].clone(), chosen.labels[:count]
         wrong = (own + torch.randint(1, max(2, classes), own.shape, generator=generator)) % classes
         inputs = _matched(surrogate, chosen, start, wrong, self.rounds)
-        repeated = torch.arange(len(chosen.ids)) % count
+        repeated = torch.arange(len(chosen.labels)) % count
         return inputs[repeated], wrong[repeated]
 
 
@@ -325,23 +331,18 @@ class Backdoor(_Poison):
 class _Chosen:
     """The records of the attacker, on the host."""
 
-    all_features: Tensor
-    all_labels: Tensor
-    ids: Tensor
     features: Tensor
     labels: Tensor
-    low: float
-    high: float
 
-    @classmethod
-    def of(cls, features: Tensor, labels: Tensor, ids: Tensor, classes: int) -> "_Chosen":
-        features = features if features.is_floating_point() else features.float()
-        own = labels[ids.to(labels.device)].cpu()
-        ids = ids[(own >= 0) & (own < classes)]
-        held = features[ids.to(features.device)].cpu().float()
-        ends = (float(held.min()), float(held.max())) if len(ids) else (0.0, 1.0)
-        own = labels[ids.to(labels.device)].cpu().long()
-        return cls(features, labels, ids, held, own, *ends)
+    @functools.cached_property
+    def low(self) -> float:
+        """The least feature."""
+        return float(self.features.min())
+
+    @functools.cached_property
+    def high(self) -> float:
+        """The largest feature."""
+        return float(self.features.max())
 
     def class_means(self, classes: int) -> Tensor:
         """The mean features of each class, among the attacker's records."""
@@ -353,17 +354,6 @@ class _Chosen:
                 else everyone
                 for each in range(classes)
             ]
-        )
-
-    def replaced(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """All records, with the attacker's own replaced; inputs are kept in range."""
-        inside = features.clamp(self.low, self.high)
-        where = self.ids.to(self.all_features.device)
-        return (
-            self.all_features.index_copy(0, where, inside.to(self.all_features)),
-            self.all_labels.index_copy(
-                0, where.to(self.all_labels.device), labels.to(self.all_labels)
-            ),
         )
 
 
@@ -384,7 +374,7 @@ def _surrogate(chosen: _Chosen, classes: int, generator: torch.Generator) -> nn.
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / fan**0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     for _ in range(_TRAINING):
-        rows = torch.randint(len(chosen.ids), (_BATCH,), generator=generator)
+        rows = torch.randint(len(chosen.labels), (_BATCH,), generator=generator)
         loss = nn.functional.cross_entropy(model(chosen.features[rows]), chosen.labels[rows])
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -23,9 +23,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from prudent import _validate
 from prudent.lab.feature_files import letters
-from prudent.records.whole_network import TOP, Layer, write_network
+from prudent.records.whole_network import TOP, write_network
 
 CURVES = 4
 POINTS = 14
@@ -243,27 +242,6 @@ class GlyphRecipe:
         return torch.cat(parts), torch.arange(classes, device=device).repeat_interleave(self.copies)
 
 
-def trained(
-    recipe: GlyphRecipe, device: torch.device | str = "cpu"
-) -> tuple[tuple[Layer, ...], dict[str, Any]]:
-    """Train a network on synthetic glyphs; return its layers in whole numbers, and how."""
-    images, labels = recipe.drawn(recipe.classes, recipe.seed, device)
-    random = letters.seeded(recipe.training, device)
-    model, loss = letters.fitted(recipe.training, images, labels, random)
-    return assembled(recipe, model, device), attrs.asdict(recipe) | {
-        "loss": loss,
-        "torch": torch.__version__,
-    }
-
-
-def assembled(
-    recipe: GlyphRecipe, model: letters.Convolutions, device: torch.device | str = "cpu"
-) -> tuple[Layer, ...]:
-    """The layers of a trained network, centred and whitened by characters it has not seen."""
-    images, labels = recipe.drawn(recipe.others, recipe.seed + 1, device)
-    return letters.whole(model, images, labels, recipe.training.shrink)
-
-
 def make(
     path: Path, recipe: GlyphRecipe | None = None, *, device: str = "cpu", steps: int | None = None
 ) -> dict[str, Any]:
@@ -274,8 +252,11 @@ def make(
     """
     recipe = recipe or GlyphRecipe()
     if steps is not None:
-        training = attrs.evolve(recipe.training, steps=_validate.count(1, steps=steps))
-        recipe = attrs.evolve(recipe, training=training)
-    layers, provenance = trained(recipe, device)
-    write_network(path, layers, provenance)
+        recipe = attrs.evolve(recipe, training=attrs.evolve(recipe.training, steps=steps))
+    training = recipe.training
+    known = recipe.drawn(recipe.classes, recipe.seed, device)
+    model, loss = letters.fitted(training, *known, letters.seeded(training, device))
+    unseen = recipe.drawn(recipe.others, recipe.seed + 1, device)
+    provenance = attrs.asdict(recipe) | {"loss": loss, "torch": torch.__version__}
+    write_network(path, letters.whole(model, *unseen, training.shrink), provenance)
     return provenance

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent import _validate
 from prudent._progress import track
 from prudent.records.whole_network import TOP, Floats, Layer, write_network
 
@@ -257,7 +256,7 @@ def make(
 
     recipe = recipe or NetworkRecipe()
     if steps is not None:
-        recipe = attrs.evolve(recipe, steps=_validate.count(1, steps=steps))
+        recipe = attrs.evolve(recipe, steps=steps)
     public = load("emnist-az")
     images = (public.train_features[:, 0] * TOP).round().to(torch.uint8)
     layers, provenance = trained(recipe, images, public.train_labels, device)

@@ -1,18 +1,21 @@
 """Execution of many experiments, several at a time; finished runs are not repeated.
 
-On a GPU they take turns on streams of one process; on the CPU each runs in a separate process.
+On the CPU each runs in a separate process. On a GPU they take turns on streams of one process: a
+step of a small network leaves most of a GPU idle, so every run is captured as a graph and replayed
+on its own stream, one step of each in turn, and the kernels of different runs overlap. Compiling
+the steps is not worthwhile: it gains a few percent and takes longer than most runs.
 
 A plan has marks, the steps at which its run reaches each (ε, accountant). Solving for them takes
 longer than many of the runs, and all runs of one setting share a plan, so plans are stored in a
 file beside the results.
 """
 
+import contextlib
 import functools
 import itertools
 import json
 import multiprocessing
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -23,7 +26,7 @@ from concurrent.futures import (
     wait,
 )
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -43,9 +46,10 @@ from prudent.lab.models import CONVOLUTIONAL, logistic_regression, vgg16, with_f
 from prudent.lab.paper.certified import run_certified
 from prudent.lab.paper.jobs import Job
 from prudent.lab.paper.results import Reading, append, read
-from prudent.lab.paper.streams import Work, in_turns, training
-from prudent.training import Plan, accuracy
+from prudent.training import Execution, Plan, accuracy
 from prudent.training.run.metrics import Metrics
+from prudent.training.run.training_run import TrainingRun
+from prudent.training.sampling import roomy_batch
 
 ACCOUNTANTS: dict[str, Accountant] = {"rdp": RdpAccountant, "pld": PldAccountant}
 _PARTS = 4
@@ -64,6 +68,9 @@ class Mark(NamedTuple):
     accountant: str
 
 
+Work = Iterator[None]
+"""Takes one step per item requested."""
+
 Planned = tuple[Job, Plan, list[Mark]]
 Finished = Callable[[list[Reading]], None]
 
@@ -74,9 +81,8 @@ def run_jobs(
     *,
     device: str = "cpu",
     at_once: int | None = None,
-    seconds: float = float("inf"),
     most_steps: int | None = None,
-) -> int:
+) -> None:
     """Run the jobs that are not in the results yet, and append a row for every mark of a run.
 
     Args:
@@ -84,12 +90,8 @@ def run_jobs(
         results: A CSV file, created if needed. Solved plans are stored beside it.
         device: Where to train.
         at_once: Number of concurrent runs: processes on the CPU, streams on a GPU.
-        seconds: Start no further run after this time.
         most_steps: Shorten every run, for a smoke test. The rows then have the number of steps
             actually taken but the ε of the whole run: never mix them with those of full runs.
-
-    Returns:
-        The number of runs that remain to be done.
     """
     done = {reading.run for reading in read(results).readings} if results.exists() else set()
     missing = [job for job in wanted if job.run not in done]
@@ -97,17 +99,13 @@ def run_jobs(
     # One feature map after the other, so that each is applied to the records once.
     by_features = sorted(missing, key=lambda job: (job.features, job.dataset))
     certified = [job for job in by_features if job.features]
-    deadline = time.monotonic() + seconds
     names = {job.setting["data"] for job in todo}
     counts = {name: len(_loaded(name).train_labels) for name in names}
     plans = Plans(results.with_name("plans.json"), counts)
-    left = len(missing)
-    with _progress.part("runs", left):
+    with _progress.part("runs", len(missing)):
 
         def planned() -> Iterator[Planned]:
             for job in todo:
-                if time.monotonic() >= deadline:
-                    return
                 plan, marks = plans.of(job)
                 if most_steps is not None:
                     plan = attrs.evolve(plan, steps=min(plan.steps, most_steps))
@@ -115,19 +113,15 @@ def run_jobs(
                 yield job, plan, marks
 
         def finished(readings: list[Reading]) -> None:
-            nonlocal left
             append(results, readings)
-            left -= 1
             _progress.advance()
 
         for job in certified:
-            if time.monotonic() < deadline:
-                finished(run_certified(job))
+            finished(run_certified(job))
         if torch.device(device).type == "cuda":
             _run_on_streams(planned(), finished, torch.device(device), at_once or 16)
         else:
             _run_in_processes(planned(), finished, at_once or os.cpu_count() or 1)
-    return left
 
 
 def run_job(job: Job, plan: Plan, marks: list[Mark]) -> list[Reading]:
@@ -197,6 +191,25 @@ def _run_on_streams(
         in_turns(works(_prefetched(planned, pool, at_once)), at_once, device)
 
 
+def in_turns(works: Iterable[Work], at_once: int, device: torch.device) -> None:
+    """Take one step of each work in turn; when one ends, start the next.
+
+    A work is prepared only when it starts.
+    """
+    coming, on_gpu, ended = iter(works), device.type == "cuda", object()
+    waiting: deque[tuple[Work, Any]] = deque()  # of each stream its work, at first an empty one
+    for _ in range(at_once):
+        stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
+        waiting.append((iter(()), stream))
+    while waiting:
+        work, stream = waiting.popleft()
+        with torch.cuda.stream(stream) if on_gpu else contextlib.nullcontext():
+            if next(work, ended) is not ended:
+                waiting.append((work, stream))
+            elif (following := next(coming, None)) is not None:
+                waiting.append((following, stream))
+
+
 def _prefetched(
     planned: Iterable[Planned], pool: ThreadPoolExecutor, ahead: int
 ) -> Iterator[Planned]:
@@ -232,20 +245,35 @@ def _run_in_processes(planned: Iterable[Planned], finished: Finished, at_once: i
 def _work(
     job: Job, plan: Plan, marks: list[Mark], data: Dataset, finished: Finished, device: torch.device
 ) -> Work:
-    experiment = job.experiment
-    corruption = experiment.corruption
-    return training(
+    """A run that is evaluated at its marks, the last of which ends it; prepared when it starts."""
+    corruption, optimizer = job.experiment.corruption, job.experiment.optimizer
+    run = TrainingRun.prepare(
         plan,
         _model(job, data),
+        nn.CrossEntropyLoss(reduction="none"),
         (data.train_features, data.train_labels),
-        _evaluation(corruption, data),
-        sorted({mark.step for mark in marks}),
-        lambda history: finished(_readings(job, plan, marks, history)),
-        **attrs.asdict(experiment.optimizer),
-        seed=job.seed,
+        options={"lr": optimizer.lr, "momentum": optimizer.momentum},
+        execution=Execution(
+            device=device,
+            seed=job.seed,
+            distributed=False,  # each run uses this process only, even under torchrun
+            # When many runs fill a GPU, padding is expensive; a second chunk in one of 5,000 steps
+            # is not.
+            physical_batch=roomy_batch(len(data.train_labels), plan.sampling_rate, 3.5),
+        ),
         corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
-        device=device,
+        average=optimizer.average,
     )
+    evaluate, history, step = _evaluation(corruption, data), [], 0
+    for mark in sorted({mark.step for mark in marks}):
+        for number in range(step, mark):
+            run.take(number)
+            yield
+        step = mark
+        with run.shown() as model:
+            shown = evaluate(model)
+        history.append(run.metrics(step, shown, None, private=False))
+    finished(_readings(job, plan, marks, history))
 
 
 def _model(job: Job, data: Dataset) -> nn.Module:

@@ -43,6 +43,9 @@ from prudent.lab.settings import Experiment
 PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 """The methods that are run with the paper's settings."""
 OUR_COLUMNS = ("ours", "ours-dpsgd")
+SEEDS = {"small": 1, "full": 5}
+"""Seeds of the runs of either size, unless their number is given."""
+_SMALL_FRONTIER = ("none", "gradient-match:0.2", "colluding:0.2", "inner-product:0.2")
 
 
 @attrs.frozen
@@ -191,12 +194,9 @@ class Job:
 
 
 def table_jobs(
-    tables: Iterable[int], seeds: int, *, datasets: Iterable[str] | None = None, ours: bool = True
+    tables: Iterable[int], seeds: int, *, datasets: Iterable[str] | None = None
 ) -> Iterator[Job]:
-    """The runs that fill some tables, each once, ordered by seed.
-
-    Data sets are by default those of the tables, one for each; `ours` are the tuned settings.
-    """
+    """The runs that fill some tables, each once, ordered by seed; by default on their data sets."""
     named = None if datasets is None else [c for name in datasets for c in published_for(name)]
     cells = [cell for cell in named or published() if cell.table in set(tables)]
     wanted: dict[Job, None] = {}
@@ -204,21 +204,28 @@ def table_jobs(
         for cell in cells:
             epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
             wanted[Job(cell.dataset, cell.corrupt, cell.method, epsilons, seed)] = None
-            if ours and cell.dataset in settings()["ours"]["ours"]:
+            if cell.dataset in settings()["ours"]["ours"]:
                 for column in OUR_COLUMNS:
                     wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
     yield from wanted
 
 
-def frontier_jobs(seeds: int) -> Iterator[Job]:
-    """The runs of every method under every corruption and attack that it can meet, at one ε."""
+def frontier_jobs(seeds: int, size: str = "full") -> Iterator[Job]:
+    """The runs of every method under every corruption and attack that it can meet, at one ε.
+
+    At small size only clean training and three attacks.
+    """
     frontier, certified = settings()["frontier"], settings()["certified"]
     every = itertools.product(frontier["ratios"], frontier["kinds"])
     attacks = ["none", *(f"{kind}:{ratio}" for ratio, kind in every)]
+    methods = [(column, column in certified) for column in frontier["columns"]]
+    if size == "small":
+        attacks = [attack for attack in attacks if attack in _SMALL_FRONTIER]
+        methods = [method for method in methods if not method[1]]
     for seed in range(seeds):
         for attack in attacks:
-            for column in frontier["columns"]:
-                if is_met(attack, certified=column in certified):
+            for column, is_certified in methods:
+                if is_met(attack, certified=is_certified):
                     yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)
 
 

@@ -7,6 +7,7 @@ bound holds, and the paper's own training setting, at which it does not hold.
 """
 
 import csv
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,6 @@ COMPOSED = "direct, strong composition"
 LOSS = "exact (PLD)"
 NO_TEST = "no test (PLD)"
 
-_OVER_NOISE: Any = {"x": "noise multiplier σ₁", "y": "ε", "columns": 3, "logarithmic": "y"}
-_OVER_ROUNDS: Any = {"x": "rounds of composition", "y": "ε", "logarithmic": "xy", "reference": LOSS}
 _DELTA = 1e-5
 _TRAINING = Setting(256 / 60_000, noise_multiplier=1.1, propose=0.5)
 _FAILURES = {"10⁻⁸": 1e-8, "9·10⁻⁶": 9e-6, "9.9·10⁻⁶": 9.9e-6}
@@ -67,7 +66,7 @@ class Panel:
     curves: tuple[Curve, ...]
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class Figure:
     """A figure of the paper."""
 
@@ -84,7 +83,7 @@ class Figure:
 
 def figure(number: int) -> Figure:
     """Compute the data of a figure of the paper, 1 to 5."""
-    return _FIGURES[_validate.one_of(_FIGURES, figure=number)]()
+    return _FIGURES[_validate.one_of(_FIGURES, figure=number)](number=number)
 
 
 def write_csv(figure: Figure, path: Path) -> None:
@@ -135,43 +134,6 @@ def _least_epsilon(worst: Dominating | None) -> float:
     return high
 
 
-def _figure_1() -> Figure:
-    return Figure(
-        number=1,
-        title="One release: ε over its noise (δ = 10⁻⁵, τ = 1/2, b = 1)",
-        panels=tuple(
-            Panel(f"δ₀ = {text}", _single_release(0.5, failure))
-            for text, failure in _FAILURES.items()
-        ),
-        reference=EXACT,
-        note="Theorem 4.2 with its two printed formulas corrected. Rényi: best order in (1, 200]. "
-        "The exact ε hardly depends on how close δ₀ comes to δ, and is below all.",
-        **_OVER_NOISE,
-    )
-
-
-def _figure_2() -> Figure:
-    settings = {
-        "q = 0.01, σ₁ = 8, b = 1, δ₀ = 10⁻⁸": Setting(0.01, 8.0, 0.5),
-        "q = 0.01, σ₁ = 8, b = 4, δ₀ = 10⁻⁸": Setting(0.01, 8.0, 0.5, test_scale=4.0),
-        "q = 0.01, σ₁ = 4, b = 1, δ₀ = 10⁻⁴": Setting(0.01, 4.0, 0.5, failure=1e-4),
-        "training: q = 256/60000, σ₁ = 1.1, b = 1, δ₀ = 10⁻⁸": _TRAINING,
-    }
-    return Figure(
-        2,
-        "One sampled release: Rényi divergence over its order (τ = 1/2)",
-        "order α",
-        "ε(α)",
-        tuple(Panel(text, _by_order(setting)) for text, setting in settings.items()),
-        columns=4,
-        logarithmic="xy",
-        reference=EXACT_RENYI,
-        note="White-box is drawn only where its conditions hold: at few orders in the two panels "
-        "on the left, at none in the paper's own training. The plug-in curve runs above the exact "
-        "one in the third panel, so it bounds nothing from below (Errata 1, item 20).",
-    )
-
-
 def _by_order(setting: Setting) -> tuple[Curve, ...]:
     orders = np.arange(2.0, 65.0)
     test = LaplaceTest(setting.test_scale)
@@ -189,22 +151,6 @@ def _by_order(setting: Setting) -> tuple[Curve, ...]:
     )
 
 
-def _figure_3() -> Figure:
-    settings = {
-        "q = 0.01, σ₁ = 8, τ = 1/2": Setting(0.01, 8.0, 0.5),
-        "training: q = 256/60000, σ₁ = 1.1, τ = 1/2": _TRAINING,
-    }
-    return Figure(
-        number=3,
-        title="Many sampled releases: ε over their number (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1)",
-        panels=tuple(Panel(text, _by_rounds(setting)) for text, setting in settings.items()),
-        columns=2,
-        note="White-box is drawn only where its conditions hold; they fail for the paper's own "
-        "training. Bounds by Rényi divergence use whole orders from 2 to 200.",
-        **_OVER_ROUNDS,
-    )
-
-
 def _by_rounds(setting: Setting) -> tuple[Curve, ...]:
     rounds = np.unique(np.geomspace(1, 10_000, 17).round())
     return (
@@ -217,36 +163,79 @@ def _by_rounds(setting: Setting) -> tuple[Curve, ...]:
     )
 
 
-def _figure_4() -> Figure:
-    return Figure(
-        number=4,
+def _over_noise(proposals: dict[str, float], **told: Any) -> Figure:
+    """One release: ε over its noise, a panel for each proposal and δ₀."""
+    panels = (
+        Panel(f"{name}δ₀ = {text}", _single_release(propose, failure))
+        for name, propose in proposals.items()
+        for text, failure in _FAILURES.items()
+    )
+    axes: Any = {"x": "noise multiplier σ₁", "y": "ε", "logarithmic": "y"}
+    return Figure(panels=tuple(panels), columns=len(_FAILURES), **axes, **told)
+
+
+def _over_order(settings: dict[str, Setting], **told: Any) -> Figure:
+    """One sampled release: Rényi divergence over its order, a panel for each setting."""
+    panels = (Panel(text, _by_order(setting)) for text, setting in settings.items())
+    axes: Any = {"x": "order α", "y": "ε(α)", "logarithmic": "xy", "reference": EXACT_RENYI}
+    return Figure(panels=tuple(panels), columns=len(settings), **axes, **told)
+
+
+def _over_rounds(settings: dict[str, Setting], **told: Any) -> Figure:
+    """Many sampled releases: ε over their number, a panel for each setting."""
+    panels = (Panel(text, _by_rounds(setting)) for text, setting in settings.items())
+    axes: Any = {"x": "rounds of composition", "y": "ε", "logarithmic": "xy", "reference": LOSS}
+    return Figure(panels=tuple(panels), columns=len(settings), **axes, **told)
+
+
+_FIGURES: dict[int, Callable[..., Figure]] = {
+    1: functools.partial(
+        _over_noise,
+        {"": 0.5},
+        title="One release: ε over its noise (δ = 10⁻⁵, τ = 1/2, b = 1)",
+        reference=EXACT,
+        note="Theorem 4.2 with its two printed formulas corrected. Rényi: best order in (1, 200]. "
+        "The exact ε hardly depends on how close δ₀ comes to δ, and is below all.",
+    ),
+    2: functools.partial(
+        _over_order,
+        {
+            "q = 0.01, σ₁ = 8, b = 1, δ₀ = 10⁻⁸": Setting(0.01, 8.0, 0.5),
+            "q = 0.01, σ₁ = 8, b = 4, δ₀ = 10⁻⁸": Setting(0.01, 8.0, 0.5, test_scale=4.0),
+            "q = 0.01, σ₁ = 4, b = 1, δ₀ = 10⁻⁴": Setting(0.01, 4.0, 0.5, failure=1e-4),
+            "training: q = 256/60000, σ₁ = 1.1, b = 1, δ₀ = 10⁻⁸": _TRAINING,
+        },
+        title="One sampled release: Rényi divergence over its order (τ = 1/2)",
+        note="White-box is drawn only where its conditions hold: at few orders in the two panels "
+        "on the left, at none in the paper's own training. The plug-in curve runs above the exact "
+        "one in the third panel, so it bounds nothing from below (Errata 1, item 20).",
+    ),
+    3: functools.partial(
+        _over_rounds,
+        {
+            "q = 0.01, σ₁ = 8, τ = 1/2": Setting(0.01, 8.0, 0.5),
+            "training: q = 256/60000, σ₁ = 1.1, τ = 1/2": _TRAINING,
+        },
+        title="Many sampled releases: ε over their number (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1)",
+        note="White-box is drawn only where its conditions hold; they fail for the paper's own "
+        "training. Bounds by Rényi divergence use whole orders from 2 to 200.",
+    ),
+    4: functools.partial(
+        _over_noise,
+        {f"τ = {text}, ": propose for text, propose in _PROPOSALS.items()},
         title="One release: ε over its noise, for three proposals (δ = 10⁻⁵, b = 1)",
-        panels=tuple(
-            Panel(f"τ = {proposal}, δ₀ = {text}", _single_release(propose, failure))
-            for proposal, propose in _PROPOSALS.items()
-            for text, failure in _FAILURES.items()
-        ),
         reference=None,
         note="As Figure 1. The smaller the proposal, the dearer its accident to Rényi accounting; "
         "the exact ε hardly moves.",
-        **_OVER_NOISE,
-    )
-
-
-def _figure_5() -> Figure:
-    settings = {
-        f"τ = {text}, σ₁ = {4 / propose:g}": Setting(0.01, 4 / propose, propose)
-        for text, propose in _PROPOSALS.items()
-    }
-    return Figure(
-        number=5,
+    ),
+    5: functools.partial(
+        _over_rounds,
+        {
+            f"τ = {text}, σ₁ = {4 / propose:g}": Setting(0.01, 4 / propose, propose)
+            for text, propose in _PROPOSALS.items()
+        },
         title="Many sampled releases, for three proposals (δ = 10⁻⁵, δ₀ = 10⁻⁸, b = 1, q = 0.01)",
-        panels=tuple(Panel(text, _by_rounds(setting)) for text, setting in settings.items()),
-        columns=3,
         note="σ₁ = 4/τ, the least noise at which the white-box bound holds. Almost all of ε is the "
         "price of the Laplace test.",
-        **_OVER_ROUNDS,
-    )
-
-
-_FIGURES = dict(enumerate((_figure_1, _figure_2, _figure_3, _figure_4, _figure_5), start=1))
+    ),
+}

@@ -88,15 +88,10 @@ _STROKES = {
 
 def save(figure: panels.Figure, directory: Path) -> list[Path]:
     """Write figureN.csv, figureN.png and figureN.svg; return their paths."""
-    pictures = _save(lambda: draw(figure), directory, f"figure{figure.number}")
+    pictures = save_drawing(lambda: draw(figure), directory, f"figure{figure.number}")
     table = directory / f"figure{figure.number}.csv"
     panels.write_csv(figure, table)
     return [table, *pictures]
-
-
-def save_comparison(prices: Sequence[Price], title: str, directory: Path) -> list[Path]:
-    """Write comparison.png and comparison.svg; return their paths."""
-    return _save(lambda: draw_comparison(prices, title), directory, "comparison")
 
 
 def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
@@ -244,12 +239,7 @@ def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
     return canvas
 
 
-def save_distances(rows: Sequence[Distance], directory: Path) -> list[Path]:
-    """Write convergence.png and convergence.svg; return their paths."""
-    return _save(lambda: _draw_distances(rows), directory, "convergence")
-
-
-def _draw_distances(rows: Sequence[Distance]) -> Canvas:
+def draw_distances(rows: Sequence[Distance]) -> Canvas:
     """Draw the corrected and the printed bound against the number of bad gradients."""
     canvas, axes = single_axes(6.4, 3.6)
     axes.plot([row.bad for row in rows], [row.corrected for row in rows], "o-", color=_BLUE)
@@ -264,7 +254,8 @@ def _draw_distances(rows: Sequence[Distance]) -> Canvas:
     return canvas
 
 
-def _save(draw_canvas: Callable[[], Canvas], directory: Path, stem: str) -> list[Path]:
+def save_drawing(draw_canvas: Callable[[], Canvas], directory: Path, stem: str) -> list[Path]:
+    """Write a drawing as PNG and as SVG; return their paths."""
     directory.mkdir(parents=True, exist_ok=True)
     image, drawing = directory / f"{stem}.png", directory / f"{stem}.svg"
     with mpl.rc_context(_SETTINGS):

@@ -6,6 +6,7 @@ import functools
 import io
 import math
 import os
+import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from prudent._files import settle
 from prudent.lab.corruption import written
 
 SMALL = ".small.csv"
+FOLDER = Path("runs/paper")
 ACCOUNTANTS = ("rdp", "pld")
 _WORDS = ("dataset", "corrupt", "column", "accountant")
 _WHOLE = ("seed", "steps", "trim")
@@ -139,6 +141,33 @@ def _estimates(values: Iterable[tuple[Reading, float | None]]) -> dict[CellKey, 
 def shipped() -> Path:
     """The path of the results shipped with the package."""
     return Path(str(resources.files("prudent.lab.paper").joinpath("results.csv")))
+
+
+def results_path(size: str, given: Path | None, *, running: bool, grid: Path | None = None) -> Path:
+    """The path from which results are read and, with `running`, to which they are appended.
+
+    Full results start as a copy of those shipped with the package, those of a user's own settings
+    are named as their file, `grid`. Small ones have another ending, so that the two never mix.
+
+    Raises:
+        ValueError: If a file of the other size is given.
+    """
+    is_small = size == "small"
+    if given is not None:
+        if given.name.endswith(SMALL) != is_small:
+            allowed = f"ending in {SMALL}" if is_small else f"not ending in {SMALL}"
+            raise _validate.ArgumentError("results", f"{allowed} at size {size}", got=str(given))
+        return given
+    name = "results" if grid is None else grid.stem
+    own = FOLDER / f"{name}{SMALL if is_small else '.csv'}"
+    if is_small or grid is not None:
+        return own
+    if not running:
+        return shipped()
+    if not own.exists() and shipped().is_file():
+        own.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(shipped(), own)
+    return own
 
 
 def read(path: Path, *, seeds: int | None = None) -> Results:

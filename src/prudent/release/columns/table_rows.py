@@ -40,7 +40,7 @@ from prudent.release.columns.row_values.expressions import (
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.together.asking import Share
+from prudent.release.columns.together.asking import Memory, Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import withheld
@@ -114,6 +114,7 @@ class Opened:
     keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
     single: bool  # whether groups are named by one value, not by several
     owner: OpenTable  # the source, which must stay open while the rows are used
+    memory: Memory = attrs.field(factory=Memory, init=False)  # of rows that were handed over
 
     def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it.
@@ -217,9 +218,9 @@ class Opened:
         member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
-        share = Share(self.rows, member=member)
+        share = Share(self.rows, member=member, memory=self.memory)
         if staged is not None:
-            share = Share(staged.rows, staged.kept, member)
+            share = Share(staged.rows, staged.kept, member, memory=self.memory)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,

@@ -6,7 +6,7 @@ import sqlglot
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
-from prudent.release.questions.asks import Ask
+from prudent.release.questions.tables import Ask
 
 Node: TypeAlias = Any  # of a parsed query; its classes have other bases in other versions
 

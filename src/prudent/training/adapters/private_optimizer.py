@@ -124,11 +124,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             What the closure returned, if there is one.
         """
         self._count()
-        if self.steps >= self.plan.steps:
-            raise ValueError(
-                f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
-                "all the plan's epsilon pays for; make a plan of more steps before training."
-            )
+        self.plan.refuse_beyond(self.steps)
         self._charge.pay()
         answer = None
         if closure is not None:

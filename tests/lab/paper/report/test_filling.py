@@ -7,40 +7,39 @@ import pytest
 
 from prudent.lab.paper import grid
 from prudent.lab.paper.jobs import Job
-from prudent.lab.paper.report import filling
-from prudent.lab.paper.report.cells import CellChoice, datasets
+from prudent.lab.paper.report.cells import EVERY, CellChoice, chosen_jobs, datasets
 from prudent.lab.paper.report.page import as_html
-from prudent.lab.paper.results import read, shipped
+from prudent.lab.paper.results import read, results_path, shipped
 
 
 def test_where_results_are_read_from(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert filling.results_path("full", None, running=False) == shipped()
+    assert results_path("full", None, running=False) == shipped()
     assert not (tmp_path / "runs").exists()
-    small = filling.results_path("small", None, running=True)
+    small = results_path("small", None, running=True)
     assert small.name.endswith(".small.csv")
     given = tmp_path / "mine.csv"
-    assert filling.results_path("full", given, running=True) == given
+    assert results_path("full", given, running=True) == given
 
 
 def test_full_runs_are_added_to_a_copy_of_what_is_shipped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = filling.results_path("full", None, running=True)
+    path = results_path("full", None, running=True)
     assert path != shipped()
     assert path.read_bytes() == shipped().read_bytes()
     path.write_text("mine")
-    assert filling.results_path("full", None, running=True).read_text() == "mine"
+    assert results_path("full", None, running=True).read_text() == "mine"
 
 
 @pytest.mark.parametrize(("size", "name"), [("full", "a.small.csv"), ("small", "a.csv")])
 def test_small_and_full_never_mix(tmp_path, size, name):
     with pytest.raises(ValueError, match=f"Expected results .* at size {size}"):
-        filling.results_path(size, tmp_path / name, running=True)
+        results_path(size, tmp_path / name, running=True)
 
 
 def test_a_small_table_is_a_part_of_the_full_one():
     every = datasets(1)
-    full, small = (list(filling.table_jobs(1, every, size, 1)) for size in ("full", "small"))
+    full, small = (list(chosen_jobs(1, every, 1, EVERY, size)) for size in ("full", "small"))
     assert set(small) < set(full)
     assert {job.corrupt for job in small} == {"none", "label:0.1"}
     assert {job.dataset for job in small} == {"mnist", "cifar10", "emnist"}
@@ -48,7 +47,7 @@ def test_a_small_table_is_a_part_of_the_full_one():
 
 def test_one_data_set_can_be_run_without_the_others():
     """Whoever has only MNIST can run only MNIST."""
-    jobs = list(filling.table_jobs(1, ["mnist"], "full", 2))
+    jobs = list(chosen_jobs(1, ["mnist"], 2, EVERY))
     assert {job.dataset for job in jobs} == {"mnist"}
     assert {job.seed for job in jobs} == {0, 1}
 
@@ -57,7 +56,7 @@ def test_one_cell_can_be_run_without_the_others():
     def jobs(size="full", **chosen):
         given = {"corruptions": None, "methods": None, "epsilons": None} | chosen
         choice = CellChoice.of(1, ["mnist"], **given)
-        found = filling.table_jobs(1, ["mnist"], size, 1, choice)
+        found = chosen_jobs(1, ["mnist"], 1, choice, size)
         return [(job.corrupt, job.column, job.target) for job in found]
 
     assert jobs(corruptions=["label:0.1"], methods=["ptr"]) == [("label:0.1", "ptr", None)]
@@ -75,7 +74,7 @@ def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
     """Five steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
     chosen = [Job("mnist", "none", column, (3.0,), 0) for column in ("ptr", "trimmed")]
     path = tmp_path / "tiny.small.csv"
-    assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
+    grid.run_jobs(chosen, path, at_once=1, most_steps=5)
     rows = list(csv.DictReader(path.read_text().splitlines()))
     found = read(path)
     assert found.small
@@ -91,7 +90,7 @@ def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
         assert 0 < accuracy < 100
     page = as_html(found, "prudent paper report")
     assert f"{first['ptr']['pld']['mean']:.2f}" in page
-    assert grid.run_jobs(chosen, path, at_once=1, most_steps=5) == 0
+    grid.run_jobs(chosen, path, at_once=1, most_steps=5)
     assert list(csv.DictReader(path.read_text().splitlines())) == rows, (
         "what is there was run again"
     )

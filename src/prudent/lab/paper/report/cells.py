@@ -1,7 +1,7 @@
 """The cells of a table: the paper's number, ours over seeds, the tuned setting, and counts."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -15,12 +15,14 @@ from prudent.lab.paper.jobs import (
     published,
     published_for,
     settings,
+    table_jobs,
 )
 from prudent.lab.paper.report import display_names
 from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Results
 
 METHOD_ORDER = ("trimmed", "dpsgd", "ptr")
 DPSGD = "dpsgd"
+_SMALL_CORRUPTIONS = 2  # in a small table: none, and the first one
 
 
 @attrs.frozen
@@ -69,6 +71,16 @@ class CellChoice:
 
 
 EVERY = CellChoice()
+
+
+def chosen_jobs(
+    table: int, datasets: Collection[str], seeds: int, choice: CellChoice, size: str = "full"
+) -> Iterator[Job]:
+    """The runs of some cells; at small size of the first corruptions, unless some are chosen."""
+    if size == "small" and choice.corruptions is None:
+        every = dict.fromkeys(cell.corrupt for cell in published() if cell.table == table)
+        choice = attrs.evolve(choice, corruptions=list(every)[:_SMALL_CORRUPTIONS])
+    return filter(choice.needs, table_jobs([table], seeds, datasets=datasets))
 
 
 @attrs.frozen
@@ -240,21 +252,22 @@ class Comparison:
 
 @attrs.frozen
 class Tally:
-    """The outcomes of a set of comparisons."""
+    """The outcomes of one comparison in a set of cells."""
 
-    won: tuple[Comparison, ...]  # comparisons that our result wins
-    lost: tuple[Comparison, ...]  # comparisons that it does not win: the exceptions
-    missing: tuple[Comparison, ...]  # comparisons for which a result is missing
+    claim: str  # what is won
+    exception: str  # what it is called where it is lost
+    won: tuple[Comparison, ...] = ()
+    lost: tuple[Comparison, ...] = ()  # the exceptions
+    missing: tuple[Comparison, ...] = ()  # comparisons for which a result is missing
 
-    @classmethod
-    def of(cls, comparisons: Iterable[Comparison], *, ties: bool) -> "Tally":
+    def of(self, comparisons: Iterable[Comparison], *, ties: bool) -> "Tally":
         """Count comparisons; with `ties`, equal accuracies count as won."""
         parts: dict[str, list[Comparison]] = {"won": [], "lost": [], "missing": []}
         for comparison in comparisons:
             difference = comparison.difference
             won = difference is not None and (difference > 0 or (ties and difference == 0))
             parts["missing" if difference is None else "won" if won else "lost"].append(comparison)
-        return cls(*map(tuple, parts.values()))
+        return Tally(self.claim, self.exception, *map(tuple, parts.values()))
 
     @property
     def made(self) -> int:
@@ -264,40 +277,43 @@ class Tally:
     def on(self, *datasets: str) -> "Tally":
         """The count restricted to some data sets."""
         parts = (self.won, self.lost, self.missing)
-        return Tally(*(tuple(c for c in part if c.group.dataset in datasets) for part in parts))
+        here = (tuple(c for c in part if c.group.dataset in datasets) for part in parts)
+        return Tally(self.claim, self.exception, *here)
 
 
-@attrs.frozen
-class ReportSummary:
-    """The main counts of the report."""
+def summarise(results: Results) -> dict[str, Tally]:
+    """The main counts of the report by a short name: over every cell of the paper, each once."""
+    every, found = every_group(results), {}
+    ptr, tuned = "TSGD+PTR", "tuned setting"
 
-    # By accountant: TSGD+PTR with the paper's settings against the paper's number.
-    paper: dict[str, Tally]
-    gain: dict[str, Tally]  # by accountant: TSGD+PTR against TSGD+Gaussian, on every data set
-    best: Tally  # the tuned setting against the paper's TSGD+PTR, on every data set
-    rival: Tally  # the tuned setting against DP-SGD with the same tuning
+    def count(name: str, claim: str, exception: str, ours: _Of, other: _Of) -> None:
+        pairs = (Comparison(group, _mean(ours(group)), _mean(other(group))) for group in every)
+        found[name] = Tally(claim, exception).of(pairs, ties="≥" in claim)
 
-
-def summarise(results: Results) -> ReportSummary:
-    """The counts over every cell of the paper, each once."""
-    every = every_group(results)
-
-    def tally(ours: Callable[[Group], Any], other: Callable[[Group], Any], *, ties: bool) -> Tally:
-        return Tally.of((Comparison(g, _mean(ours(g)), _mean(other(g))) for g in every), ties=ties)
-
-    def ran(method: str, accountant: str) -> Callable[[Group], Any]:
+    def ran(method: str, accountant: str) -> _Of:
         return lambda group: group.line(method).ours[accountant]
 
     def printed(group: Group) -> float:
         return group.line("ptr").paper.accuracy
 
-    names = ("pld", "rdp")
-    return ReportSummary(
-        paper={name: tally(ran("ptr", name), printed, ties=True) for name in names},
-        gain={name: tally(ran("ptr", name), ran("trimmed", name), ties=False) for name in names},
-        best=tally(lambda group: group.best, printed, ties=True),
-        rival=tally(lambda group: group.best, lambda group: group.rival, ties=False),
-    )
+    for of in ("pld", "rdp"):
+        by = f"by {of.upper()}"
+        told = f"{ptr} ≥ the paper's, {by}", f"{ptr} below the paper's, {by}"
+        count(f"PTR ≥ paper, {of.upper()}", *told, ran("ptr", of), printed)
+    for of in ("pld", "rdp"):
+        by = f"by {of.upper()}"
+        told = f"{ptr} > TSGD+Gaussian, {by}", f"{ptr} not above TSGD+Gaussian, {by}"
+        count(f"PTR > Gaussian, {of.upper()}", *told, ran("ptr", of), ran("trimmed", of))
+    told = f"the {tuned} ≥ the paper's {ptr}", f"The {tuned} below the paper's {ptr}"
+    count("best ≥ paper", *told, lambda group: group.best, printed)
+    same = "DP-SGD with the same tuning"
+    told = f"the {tuned} > {same}", f"The {tuned} not above {same}"
+    count("best > DP-SGD", *told, lambda group: group.best, lambda group: group.rival)
+    return found
+
+
+_Of = Callable[[Group], Estimate | float | None]
+"""An accuracy of a cell."""
 
 
 def _mean(accuracy: Estimate | float | None) -> float | None:

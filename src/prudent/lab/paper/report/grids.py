@@ -1,6 +1,5 @@
 """The tables as grids: the paper's number, ours with its difference, and the tuned setting."""
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean, mode
@@ -18,13 +17,14 @@ from prudent.lab.paper.report.cells import (
     variants,
 )
 from prudent.lab.paper.report.frontier import Frontier, Row, is_covered
-from prudent.lab.paper.report.tables import Grid, GridCell, Tone
+from prudent.lab.paper.report.tables import Grid, GridCell, GridRow, Tone
 from prudent.lab.paper.results import ACCOUNTANTS, Estimate, Reading, Results
 
 UNCOVERED = "†"
 _NETWORK_TABLE = 1
 _BASE = "cifar10"
 _LEAST_SEEDS = 2  # of a variant whose whole table is shown
+_NOT_RUN = GridCell(display_names.NOT_RUN, Tone.MISSING)
 
 
 def table_grid(
@@ -50,13 +50,11 @@ def table_grid(
     lines = [group.line(method) for group in here for method in shown]
     usual = _usual_seeds([cell for line in lines for cell in line.ours.values()])
     tuned = _usual_seeds([cell for group in here for cell in (group.best, group.rival)])
-    columns: dict[str, list[GridCell]] = {}
+    columns: dict[str, Sequence[GridCell | str]] = {}
     for method in shown:
         lines = [group.line(method) for group in here]
         name = display_names.method(method)
-        columns[f"{name}, paper"] = [
-            GridCell(display_names.accuracy(line.paper.accuracy)) for line in lines
-        ]
+        columns[f"{name}, paper"] = [display_names.accuracy(line.paper.accuracy) for line in lines]
         for accountant in ACCOUNTANTS:
             columns[f"{name}, {accountant.upper()}"] = [
                 _estimate(
@@ -73,9 +71,7 @@ def table_grid(
     if choice.has_method("ours-dpsgd"):
         columns["DP-SGD, tuned"] = [_estimate(group.rival, usual_seeds=tuned) for group in here]
     run = {
-        name: cells
-        for name, cells in columns.items()
-        if any(cell.text != display_names.NOT_RUN for cell in cells)
+        name: cells for name, cells in columns.items() if any(cell != _NOT_RUN for cell in cells)
     }
     known = {group.corrupt for group in here}
     left_out = dict.fromkeys(group.corrupt for group in chosen if group.corrupt not in known)
@@ -89,23 +85,15 @@ def table_grid(
         display_names.SMALL_NOTE if results.small else None,
         f"Tuned setting: {here[0].setting}." if here[0].setting not in (None, "ours") else None,
     ]
-    corruptions = spans([display_names.corruption(group.corrupt) for group in here])
-    epsilons = [GridCell(f"{group.epsilon:g}") for group in here]
-    return Grid(
+    corruptions = (display_names.corruption(group.corrupt) for group in here)
+    epsilons = (f"{group.epsilon:g}" for group in here)
+    return Grid.of(
         ("corruption", "ε", *run),
-        tuple(zip(corruptions, epsilons, *run.values(), strict=True)),
-        words=1,
+        zip(corruptions, epsilons, *run.values(), strict=True),
+        merged=True,
         title=f"Table {table}: {display_names.dataset(dataset)}",
         note=" ".join(note for note in notes if note),
     )
-
-
-def spans(names: Sequence[str]) -> Iterator[GridCell | None]:
-    """A column of names: equal neighbours become one cell, with None in the rows it spans."""
-    for name, same in itertools.groupby(names):
-        rows = len(list(same))
-        yield GridCell(name, rows=rows)
-        yield from [None] * (rows - 1)
 
 
 def _usual_seeds(cells: Sequence[Estimate | None]) -> int | None:
@@ -140,7 +128,7 @@ def _estimate(
     within ε.
     """
     if cell is None:
-        return GridCell(display_names.NOT_REACHED if run else display_names.NOT_RUN, Tone.MISSING)
+        return GridCell(display_names.NOT_REACHED, Tone.MISSING) if run else _NOT_RUN
     detail = []
     if paper is not None:
         tone = _tone(cell.mean - paper)
@@ -166,20 +154,17 @@ def passing_grid(results: Results) -> Grid:
     batches = {name: values["batch"] for name, values in settings()["datasets"].items()}
     shown = [name for name in batches if any(dataset == name for dataset, _ in runs)]
 
-    def passed(dataset: str, corrupt: str) -> GridCell:
+    def passed(dataset: str, corrupt: str) -> str:
         if (dataset, corrupt) not in runs:
-            return GridCell("")
+            return ""
         passing = runs[dataset, corrupt].values()
         trim = fmean(run[-1].trim or 0 for run in passing) / batches[dataset]
-        return GridCell(f"{fmean(map(_share_passed, passing)):.0%}, {trim:.0%}")
+        return f"{fmean(map(_share_passed, passing)):.0%}, {trim:.0%}"
 
-    return Grid(
+    return Grid.of(
         ("corruption", *map(display_names.short, shown)),
-        tuple(
-            (
-                GridCell(display_names.corruption(corrupt)),
-                *(passed(name, corrupt) for name in shown),
-            )
+        (
+            (display_names.corruption(corrupt), *(passed(name, corrupt) for name in shown))
             for corrupt in dict.fromkeys(cell.corrupt for cell in published())
             if any((name, corrupt) in runs for name in shown)
         ),
@@ -201,11 +186,9 @@ def frontier_grid(frontier: Frontier) -> Grid:
     """Attacks by methods at each ratio: the worst of each method, and the best of these."""
     usual = frontier.usual_seeds
     clean = [_estimate(row.clean, usual_seeds=usual) for row in frontier.at(frontier.ratios[0])]
-    rows: list[tuple[GridCell | None, ...]] = [(GridCell("0%"), GridCell("none"), *clean)]
+    rows: list[GridRow] = [("0%", "none", *clean)]
     for ratio in frontier.ratios:
-        lines = list(_frontier_lines(frontier, ratio))
-        ends = (GridCell(f"{ratio:.0%}", rows=len(lines)), *[None] * (len(lines) - 1))
-        rows += [(first, *line) for first, line in zip(ends, lines, strict=True)]
+        rows += [(f"{ratio:.0%}", *line) for line in _frontier_lines(frontier, ratio)]
     title = (
         f"{display_names.attacker(frontier.attacker)}: {display_names.dataset(frontier.dataset)}, "
         f"every run at ε = {frontier.epsilon:g}"
@@ -214,16 +197,17 @@ def frontier_grid(frontier: Frontier) -> Grid:
         f"Seeds: {usual}, unless a cell says otherwise.",
         display_names.substitute_note(frontier.dataset),
     )
-    return Grid(
+    return Grid.of(
         ("bad", "attack", *map(display_names.method, frontier.columns)),
-        tuple(rows),
+        rows,
+        merged=True,
         words=2,
         title=title,
         note=" ".join(note for note in notes if note),
     )
 
 
-def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[GridCell, ...]]:
+def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[GridRow]:
     usual, methods = frontier.usual_seeds, frontier.at(ratio)
 
     def attacked(row: Row, kind: str) -> GridCell:
@@ -232,31 +216,24 @@ def _frontier_lines(frontier: Frontier, ratio: float) -> Iterator[tuple[GridCell
         tone = Tone.WORST if kind == row.worst else Tone.PLAIN
         return _estimate(row.cells[kind], tone=tone, usual_seeds=usual)
 
-    yield GridCell("worst accuracy"), *(_least(row, frontier.best(ratio)) for row in methods)
+    yield "worst accuracy", *(_least(row, frontier.best(ratio)) for row in methods)
     for kind in dict.fromkeys(kind for row in methods for kind in row.cells):
         mark = "" if is_covered(f"{kind}:0.1") else UNCOVERED
-        yield (
-            GridCell(display_names.kind(kind) + mark),
-            *(attacked(row, kind) for row in methods),
-        )
+        yield display_names.kind(kind) + mark, *(attacked(row, kind) for row in methods)
         if kind in methods[0].success:
-            yield (
-                GridCell(f"{display_names.kind(kind)}: success"),
-                *(_estimate(row.success[kind], usual_seeds=usual) for row in methods),
-            )
+            found = (_estimate(row.success[kind], usual_seeds=usual) for row in methods)
+            yield f"{display_names.kind(kind)}: success", *found
 
 
 def worst_cases_grid(frontiers: Sequence[Frontier]) -> Grid:
     """The worst accuracy of each method by attacker and ratio, and the success of a backdoor."""
     first = frontiers[0]
     columns = list(dict.fromkeys(column for frontier in frontiers for column in frontier.columns))
-    names: list[str] = []
-    rows: list[tuple[GridCell, ...]] = []
+    rows: list[GridRow] = []
 
     def add(name: str, ratio: float, cells: dict[str, GridCell]) -> None:
-        missing = GridCell(display_names.NOT_MET)
-        names.append(name)
-        rows.append((GridCell(f"{ratio:.0%}"), *(cells.get(column, missing) for column in columns)))
+        met = (cells.get(column, display_names.NOT_MET) for column in columns)
+        rows.append((name, f"{ratio:.0%}", *met))
 
     for frontier in frontiers:
         for ratio in frontier.ratios:
@@ -270,10 +247,10 @@ def worst_cases_grid(frontiers: Sequence[Frontier]) -> Grid:
                     for row in frontier.at(ratio)
                 }
                 add(f"{display_names.kind(kind)}: success", ratio, cells)
-    return Grid(
+    return Grid.of(
         ("worst accuracy", "bad", *map(display_names.method, columns)),
-        tuple((name, *row) for name, row in zip(spans(names), rows, strict=True)),
-        words=1,
+        rows,
+        merged=True,
         title=f"{display_names.dataset(first.dataset)}, every run at ε = {first.epsilon:g}",
         note="Lowest mean accuracy over the attacks that were run, in percent; for the backdoor, "
         "test records with the trigger that are taken for its class. The certified classifiers "
@@ -283,7 +260,7 @@ def worst_cases_grid(frontiers: Sequence[Frontier]) -> Grid:
 
 def _least(row: Row, best: float | None) -> GridCell:
     if row.least is None:
-        return GridCell(display_names.NOT_RUN, Tone.MISSING)
+        return _NOT_RUN
     met = sum(cell is not None for cell in row.cells.values())
     detail = "" if row.complete else f"of {met} of {len(row.cells)} attacks"
     tone = Tone.BEST if row.complete and row.least == best else Tone.PLAIN
@@ -321,28 +298,27 @@ def _network_grid(results: Results, names: list[str]) -> Grid:
     ]
     shown = [place for place, count in enumerate(run) if 2 * count > len(by_network)]
     methods = base[0].methods
-    rows: list[tuple[GridCell, ...]] = []
+    rows: list[GridRow] = []
     for method in methods:
         printed = (base[place].line(method).paper.accuracy for place in shown)
-        cells = (GridCell(display_names.accuracy(number)) for number in printed)
-        gaps = [GridCell("")] * len(ACCOUNTANTS)
-        rows.append((GridCell(display_names.method(method)), *cells, *gaps))
-    titles = ["the paper"] * len(methods)
+        gaps = [""] * len(ACCOUNTANTS)
+        accuracies = map(display_names.accuracy, printed)
+        rows.append(("the paper", display_names.method(method), *accuracies, *gaps))
     for name in names:
         own = display_names.dataset(name).removeprefix("CIFAR10, ")
-        titles += ["tutorial network" if name == _BASE else own] * len(methods)
+        title = "tutorial network" if name == _BASE else own
         for method in methods:
             lines = [by_network[name][place].line(method) for place in shown]
-            cells = (_network_cell(line) for line in lines)
-            gaps = [GridCell(_gap(lines, accountant)) for accountant in ACCOUNTANTS]
-            rows.append((GridCell(display_names.method(method)), *cells, *gaps))
+            gaps = [_gap(lines, accountant) for accountant in ACCOUNTANTS]
+            rows.append((title, display_names.method(method), *map(_network_cell, lines), *gaps))
     places = (
         f"{display_names.corruption(base[place].corrupt)}, ε = {base[place].epsilon:g}"
         for place in shown
     )
-    return Grid(
+    return Grid.of(
         ("network", "method", *places, *(f"off by, {name.upper()}" for name in ACCOUNTANTS)),
-        tuple((title, *row) for title, row in zip(spans(titles), rows, strict=True)),
+        rows,
+        merged=True,
         words=2,
         title="Table 1, CIFAR10: batch, rate, clip and noise as printed, by PLD",
         note="One seed unless a cell says otherwise. Off by: the mean distance from the paper's "
@@ -368,21 +344,25 @@ def _gap(lines: list[PaperLine], accountant: str) -> str:
 def own_grid(results: Results, mine: Settings, dataset: str) -> Grid:
     """The accuracies of one data set, a row for each corruption and ε."""
     one = mine["datasets"][dataset]
-    keys = [(corrupt, epsilon) for corrupt in one["corruptions"] for epsilon in one["epsilons"]]
     columns = [(m, a) for m in METHOD_ORDER if m in one["methods"] for a in ACCOUNTANTS]
 
     def cell(corrupt: str, epsilon: float, method: str, accountant: str) -> GridCell:
         found = results.cell(dataset, corrupt, method, epsilon, accountant)
         return _estimate(found, run=bool(results.of(dataset, corrupt, method)))
 
-    rows = (
-        (GridCell(f"{epsilon:g}"), *(cell(corrupt, epsilon, *column) for column in columns))
-        for corrupt, epsilon in keys
+    rows: Iterator[GridRow] = (
+        (
+            display_names.corruption(corrupt),
+            f"{epsilon:g}",
+            *(cell(corrupt, epsilon, *column) for column in columns),
+        )
+        for corrupt in one["corruptions"]
+        for epsilon in one["epsilons"]
     )
-    names = spans([display_names.corruption(corrupt) for corrupt, _ in keys])
-    return Grid(
+    return Grid.of(
         ("corruption", "ε", *(f"{display_names.method(m)}, {a.upper()}" for m, a in columns)),
-        tuple((name, *row) for name, row in zip(names, rows, strict=True)),
+        rows,
+        merged=True,
         title=f"{dataset}: {one['data']}",
         note=display_names.SMALL_NOTE if results.small else "",
     )

@@ -10,9 +10,9 @@ import functools
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import jinja2
@@ -26,7 +26,6 @@ from prudent.lab.paper.report.cells import (
     EVERY,
     CellChoice,
     Comparison,
-    ReportSummary,
     Tally,
     datasets,
     groups,
@@ -38,11 +37,10 @@ from prudent.lab.paper.report.grids import (
     frontier_grid,
     network_grids,
     passing_grid,
-    spans,
     table_grid,
     worst_cases_grid,
 )
-from prudent.lab.paper.report.tables import Grid, GridCell, Tone
+from prudent.lab.paper.report.tables import Grid, GridCell, GridRow, Tone
 from prudent.lab.paper.results import Reading, Results
 from prudent.lab.settings import RuleSettings
 
@@ -145,7 +143,7 @@ def _rendered(
     results: Results, curves: dict[str, list[str]] | None, figures: Sequence[Figure], **blocks: Any
 ) -> str:
     """The text of the page; `blocks` render tables, highlighted numbers and drawings."""
-    counts, attacked = list(_counts(summarise(results))), frontiers(results)
+    counts, attacked = summarise(results), frontiers(results)
     places = dict.fromkeys((each.dataset, each.epsilon) for each in attacked)
     default = attrs.fields_dict(RuleSettings)
     shares = {"first": "trim", "up": "trim_up", "down": "trim_down"}
@@ -160,13 +158,13 @@ def _rendered(
             worst_cases_grid([each for each in attacked if (each.dataset, each.epsilon) == place])
             for place in places
         ],
-        counts=[_tile(count.tally, count.tile) for count in counts],
+        counts=[_tile(count, count.claim) for count in counts.values()],
         counts_by_dataset=_by_dataset(counts),
         substitutes=filter(None, map(display_names.substitute_note, _datasets())),
         exceptions=[
-            f"{count.lost} ({len(count.tally.lost)}): {_lost(count.tally)}."
-            for count in counts
-            if count.tally.lost and not results.small
+            f"{count.exception} ({len(count.lost)}): {_lost(count)}."
+            for count in counts.values()
+            if count.lost and not results.small
         ],
         held_out=_held_out(),
         tables=[_table(results, number) for number in TABLES],
@@ -208,31 +206,6 @@ def _made(results: Results) -> str:
     )
 
 
-class _Count(NamedTuple):
-    """Some comparisons, and what they are called as a tile, as a column and where one is lost."""
-
-    tally: Tally
-    tile: str
-    column: str
-    lost: str
-
-
-def _counts(found: ReportSummary) -> Iterator[_Count]:
-    ours, tuned = "TSGD+PTR", "tuned setting"
-    for name, tally in found.paper.items():
-        by = name.upper()
-        told = f"{ours} ≥ the paper's, by {by}", f"PTR ≥ paper, {by}"
-        yield _Count(tally, *told, f"{ours} below the paper's, by {by}")
-    for name, tally in found.gain.items():
-        by = name.upper()
-        told = f"{ours} > TSGD+Gaussian, by {by}", f"PTR > Gaussian, {by}"
-        yield _Count(tally, *told, f"{ours} not above TSGD+Gaussian, by {by}")
-    told = f"the {tuned} ≥ the paper's {ours}", "best ≥ paper"
-    yield _Count(found.best, *told, f"The {tuned} below the paper's {ours}")
-    told = f"the {tuned} > DP-SGD with the same tuning", "best > DP-SGD"
-    yield _Count(found.rival, *told, f"The {tuned} not above DP-SGD with the same tuning")
-
-
 def _tile(count: Tally, label: str) -> GridCell:
     if not count.made:
         return GridCell(display_names.NOT_RUN, Tone.MISSING, label)
@@ -241,17 +214,16 @@ def _tile(count: Tally, label: str) -> GridCell:
     return GridCell(f"{len(count.won)} of {count.made}", tone, label + missing)
 
 
-def _by_dataset(counts: Sequence[_Count]) -> Grid:
+def _by_dataset(counts: Mapping[str, Tally]) -> Grid:
     def counted(count: Tally) -> GridCell:
         tile = _tile(count, "")
         return attrs.evolve(tile, detail=tile.detail.removeprefix("; "))
 
-    rows = (
-        (GridCell(display_names.dataset(name)), *(counted(each.tally.on(name)) for each in counts))
+    rows: Iterator[GridRow] = (
+        (display_names.dataset(name), *(counted(each.on(name)) for each in counts.values()))
         for name in _datasets()
     )
-    header = ("data set", *(count.column for count in counts))
-    return Grid(header, tuple(rows), title="By data set")
+    return Grid.of(("data set", *counts), rows, title="By data set")
 
 
 def _lost(count: Tally) -> str:
@@ -356,9 +328,9 @@ def _study(rows: list[dict[str, str]]) -> Grid:
             return GridCell(display_names.NOT_RUN, Tone.MISSING)
         return GridCell(display_names.accuracy(value), tone)
 
-    cells = (
+    cells: Iterator[GridRow] = (
         (
-            GridCell(name),
+            name,
             *(shown(found.get((name, attack))) for attack in attacks),
             shown(least.get(name), Tone.BEST if least.get(name) == best else Tone.PLAIN),
         )
@@ -366,26 +338,26 @@ def _study(rows: list[dict[str, str]]) -> Grid:
     )
     title = f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}"
     header = ("idea", *map(display_names.corruption, attacks), "worst")
-    return Grid(header, tuple(cells), title=title)
+    return Grid.of(header, cells, title=title)
 
 
 def _runs(results: Results) -> Grid:
     places: dict[tuple[str, str], list[Reading]] = defaultdict(list)
     for reading in results.readings:
         places[reading.dataset, reading.column].append(reading)
-    names = spans([display_names.short(dataset) for dataset, _ in sorted(places)])
-    rows = tuple(
+    rows = (
         (
-            next(names),
-            GridCell(display_names.method(column)),
-            GridCell(f"{Results(tuple(readings)).runs():,}"),
-            GridCell(str(len({reading.seed for reading in readings}))),
-            GridCell(_range([reading.noise_multiplier for reading in readings], "{:.3f}")),
-            GridCell(_range([reading.steps for reading in readings], "{:,}")),
+            display_names.short(dataset),
+            display_names.method(column),
+            f"{Results(tuple(readings)).runs():,}",
+            str(len({reading.seed for reading in readings})),
+            _range([reading.noise_multiplier for reading in readings], "{:.3f}"),
+            _range([reading.steps for reading in readings], "{:,}"),
         )
         for (dataset, column), readings in sorted(places.items())
     )
-    return Grid(("data set", "method", "runs", "seeds", "σ", "steps"), rows, words=2)
+    header = ("data set", "method", "runs", "seeds", "σ", "steps")
+    return Grid.of(header, rows, merged=True, words=2)
 
 
 def _range(values: Sequence[float], form: str) -> str:
@@ -399,10 +371,8 @@ def _settings() -> list[Grid]:
     def grid(parts: dict[str, dict[str, object]], title: str) -> Grid:
         flat = {name: dict(_flat(values)) for name, values in parts.items()}
         names = dict.fromkeys(name for values in flat.values() for name in values)
-        rows = (
-            (GridCell(name), *(GridCell(v.get(name, "–")) for v in flat.values())) for name in names
-        )
-        return Grid(("setting", *flat), tuple(rows), title=title)
+        rows = ((name, *(values.get(name, "–") for values in flat.values())) for name in names)
+        return Grid.of(("setting", *flat), rows, title=title)
 
     every = settings()
     papers = {name: every["datasets"][name] for name in _datasets()}

@@ -4,7 +4,8 @@ import enum
 import html
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 from rich import box
@@ -34,6 +35,10 @@ class GridCell:
     rows: int = 1  # number of rows that the cell spans; the rows below have None in its place
 
 
+GridRow = tuple[GridCell | str, ...]
+"""A row as it is given; a text is a plain cell."""
+
+
 @attrs.frozen
 class Grid:
     """A table of cells."""
@@ -44,6 +49,34 @@ class Grid:
     words: int = 1  # number of leading columns that hold text rather than numbers
     title: str = ""  # title above the table
     note: str = ""  # note below the table
+
+    @classmethod
+    def of(
+        cls,
+        header: Iterable[str],
+        rows: Iterable[GridRow],
+        *,
+        merged: bool = False,
+        **told: Any,
+    ) -> "Grid":
+        """A table of cells and texts; if `merged`, equal names in the first column are one cell."""
+        whole: list[tuple[GridCell | None, ...]] = [tuple(map(_cell, row)) for row in rows]
+        if merged:
+            names = _spans([row[0].text for row in whole if row[0]])
+            whole = [(name, *row[1:]) for name, row in zip(names, whole, strict=True)]
+        return cls(tuple(header), tuple(whole), **told)
+
+
+def _cell(content: GridCell | str) -> GridCell:
+    return GridCell(content) if isinstance(content, str) else content
+
+
+def _spans(names: Sequence[str]) -> Iterator[GridCell | None]:
+    """A column of names: equal neighbours become one cell, with None in the rows it spans."""
+    for name, same in itertools.groupby(names):
+        rows = len(list(same))
+        yield GridCell(name, rows=rows)
+        yield from [None] * (rows - 1)
 
 
 _MARKS = {Tone.WORST: "*{}*", Tone.BEST: "**{}**", Tone.BAD: "**{}**"}
