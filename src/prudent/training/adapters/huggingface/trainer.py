@@ -25,6 +25,7 @@ from prudent.records.people import Unit, Units, without
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
+    Axes,
     LogicalBatch,
     LogicalRecords,
     PhysicalBatch,
@@ -33,6 +34,7 @@ from prudent.training.adapters.huggingface.records import (
     padded,
     public_records,
     shortened,
+    token_axes,
 )
 from prudent.training.adapters.huggingface.self_test import (
     Positions,
@@ -253,7 +255,14 @@ class PrivateTrainer(Uncopied, Trainer):
         whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            LogicalRecords(self._units, collate, examples, whole=whole, lengths=self._lengths),
+            LogicalRecords(
+                self._units,
+                collate,
+                examples,
+                whole=whole,
+                lengths=self._lengths,
+                axes=self._token_axes(examples),
+            ),
             batch_sampler=Draws(sampler, steps, lambda _: self.state.global_step // steps * steps),
             collate_fn=unchanged,
             num_workers=workers,
@@ -261,9 +270,17 @@ class PrivateTrainer(Uncopied, Trainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
 
-    def _reading(self) -> tuple[Any, Row]:
-        """The collator of one record, and the tensors of public ones."""
-        greatest = self._lengths[-1] if self._lengths else None
+    def _token_axes(self, examples: Row) -> Axes | None:
+        """The axes of rows that follow the number of tokens; None with one length."""
+        if len(self._lengths) < 2:
+            return None
+        _, longer = self._reading(self._lengths[-1] + 1)
+        return token_axes(examples, longer, self._lengths)
+
+    def _reading(self, greatest: int | None = None) -> tuple[Any, Row]:
+        """The collator of one record, and the tensors of public ones, of the greatest length."""
+        if greatest is None and self._lengths:
+            greatest = self._lengths[-1]
         collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
@@ -427,9 +444,10 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _try_lengths(self, engine: BookKeeping, row: Row) -> None:
         """Run the model on public records of every length: no short record may cause an error."""
+        axes = self._token_axes(row) or {}
         for length in self._lengths[:-1]:
             try:
-                reach(engine, *self._split(shortened(row, self._lengths[-1], length)))
+                reach(engine, *self._split(shortened(row, axes, length)))
             except Exception as error:
                 raise ArgumentError(
                     "max_length",
