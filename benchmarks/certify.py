@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
-from prudent.certify.radius import decided
+from prudent.certify.counts import decided
 from prudent.lab import certifying as experiment
 from prudent.lab.certifying import coded_by, of_codes
 

@@ -24,7 +24,7 @@ from benchmarks.models import tutorial_cnn
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestRelease, Step
 from prudent.training.aggregation import Decision
-from prudent.training.parallel.processes import Alone, Processes, Together
+from prudent.training.parallel.processes import Processes, Together
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- processes: begin -->", "<!-- processes: end -->"
@@ -196,7 +196,7 @@ def worker(rank: int, count: int, port: int, rounds: int, found: "multiprocessin
 
 def measured(counts: list[int], rounds: int) -> list[str]:
     torch.set_num_threads(1)
-    times = {1: {"step": step_seconds(Alone(), rounds)}}
+    times = {1: {"step": step_seconds(Processes(), rounds)}}
     for count in counts:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from prudent.release import statistics
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.questions.asks import STATISTICS
+from prudent.release.questions.tables import STATISTICS
 
 ROWS, EPSILON, RUNS = 2_000, 1.0, 40
 QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [

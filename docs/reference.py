@@ -22,6 +22,13 @@ class Reference(griffe.Extension):
         if bases & ABSTRACT and cls.lineno is not None:
             cls.lineno += BEHIND
 
+    def on_function(self, *, func: griffe.Function, **_: object) -> None:
+        """Shows the parameters of the function that another one is declared to be `like`."""
+        for decorator in func.decorators:
+            name, _, model = str(decorator.value).rstrip(")").partition("(")
+            if name == "like" and func.parent is not None:
+                func.parameters = func.parent[model].parameters
+
     def on_module(self, *, mod: griffe.Module, **_: object) -> None:
         """Hides what a package re-exports: its page of public names has it already."""
         if mod.is_init_module:

@@ -201,7 +201,7 @@ def test_the_rule_catches_private_names_of_torch(source: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("classifier", "counts", "known", "landmarks", "radius", "tables"),
+        *("classifier", "counts", "known", "landmarks", "tables"),
         *("attacks", "features/__init__"),
     ],
 )

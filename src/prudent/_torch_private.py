@@ -37,6 +37,7 @@ current_dispatch_mode, without_dispatch_modes = _get_current_dispatch_mode, _dis
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
 pack_padded_sequence = torch._pack_padded_sequence
+foreach_copy_ = torch._foreach_copy_
 
 
 def is_record(tensor: Tensor) -> bool:

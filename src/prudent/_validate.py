@@ -103,7 +103,8 @@ def _checked(argument: dict[str, Any], allowed: str, holds: Callable[[float], bo
     name, value = _only(argument)
     # A tensor or a Decimal has a value as well, and fails later, in arithmetic with other numbers.
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        hint = "Write float(…) around it." if hasattr(value, "__float__") else ""
+        other = hasattr(value, "__float__") and not isinstance(value, bool)
+        hint = "Write float(…) around it." if other else ""
         raise ArgumentError(name, allowed, got=value, hint=hint)
     try:
         number = float(value)
@@ -139,6 +140,11 @@ def between(low: float, high: float, *, ends: str = "[]", **argument: Any) -> fl
         return above and (number <= high if ends[1] == "]" else number < high)
 
     return _checked(argument, f"in {ends[0]}{low:g}, {high:g}{ends[1]}", inside)
+
+
+def small_delta(least: float = 0.0, *, ends: str = "()", **argument: Any) -> float:
+    """δ of a guarantee: below one half, since with probability δ everything may be revealed."""
+    return between(least, 0.5, ends=ends, **argument)
 
 
 def count(minimum: int = 0, maximum: float = math.inf, **argument: Any) -> int:
@@ -251,6 +257,11 @@ def fields(instance: object, check: Callable[..., Any], *names: str) -> None:
     """
     for name in names:
         object.__setattr__(instance, name, check(**{name: getattr(instance, name)}))
+
+
+def given_fields(instance: object, check: Callable[..., Any], *names: str) -> None:
+    """As `fields`, for those that are not None."""
+    fields(instance, check, *(name for name in names if getattr(instance, name) is not None))
 
 
 def by(check: Callable[..., Any], *limits: Any, **options: Any) -> Callable[[Any, Any, Any], None]:

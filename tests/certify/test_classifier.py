@@ -18,7 +18,7 @@ from prudent import ArgumentError
 from prudent.accounting import PldAccountant
 from prudent.budget.ledger import Ledger, OverBudgetError
 from prudent.certify import CertifiedClassifier, Counts, Landmarks, NotFittedError
-from prudent.certify.radius import STEPS, UNTOUCHABLE, decided, moves_of
+from prudent.certify.counts import STEPS, UNTOUCHABLE, decided, moves_of
 from prudent.release.failures import SourceError
 from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
 

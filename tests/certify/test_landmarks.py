@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from prudent.certify import CertifiedClassifier, known
+from prudent.certify.counts import STEPS
 from prudent.certify.features import Vectors, shipped_landmarks
 from prudent.certify.landmarks import NEAREST, SCALE, Crowding, Landmarks, whole
-from prudent.certify.radius import STEPS
 from prudent.lab.feature_files.glyphs import digits
 
 WIDTH = 6

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from prudent.certify import CertifiedClassifier
+from prudent.certify.counts import STEPS
 from prudent.certify.features import CENSUS, BinnedColumn, Partitions
 from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
 from prudent.certify.features.sentences import (
@@ -20,7 +21,6 @@ from prudent.certify.features.sentences import (
     minilm_map,
     read,
 )
-from prudent.certify.radius import STEPS
 from prudent.lab import certifying as experiment
 from prudent.lab.feature_files.sentences import fitted, make, write
 from prudent.lab.named_datasets import packed_texts

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from prudent import ArgumentError
 from prudent.budget.ledger import Ledger, OverBudgetError
 from prudent.certify import CertifiedClassifier
-from prudent.certify.radius import STEPS
+from prudent.certify.counts import STEPS
 from prudent.release.failures import SourceError
 from tests.certify.test_classifier import SILENT, Halves, blobs
 from tests.servers import postgres_url as postgres_url

@@ -1,9 +1,11 @@
 """Bad input: status 2 and one line that names the flag. Never a traceback."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,6 +183,15 @@ def test_what_is_stopped_by_the_keyboard_says_so(
 
     monkeypatch.setattr("prudent.cli.commands.pricing._print_price", interrupted)
     assert run("epsilon", *flags(GOOD)) == (130, "", "Stopped.\n")
+
+
+def test_what_is_stopped_while_it_is_imported_says_so(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "prudent", "--version"]
+    environment = os.environ | {"PYTHONPATH": paths}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "Stopped.\n")
 
 
 OPTIONS = frozenset({"--noise-multiplier", "--delta", "--resume"})

@@ -84,7 +84,7 @@ def test_json_has_its_keys(run: Run, files: Path) -> None:
     assert status == 0
     assert list(answer) == [
         "status", "value", "interval", "mechanism", "branch", "noise_scale", "epsilon", "delta",
-        "notes", "relation",
+        "notes", "protected", "relation",
     ]  # fmt: skip
     assert answer["mechanism"] == "propose-test-release"
     assert answer["interval"][0] < answer["value"] < answer["interval"][1]
@@ -365,6 +365,7 @@ def test_a_refusal_exits_with_3_and_costs_the_same(run: Run, files: Path, tmp_pa
         "epsilon": 0.5,
         "delta": 1e-6,
         "relation": {"kind": "Relation", "adjacency": "add-remove", "records": 1},
+        "protected": "record",
     }
     assert err == ""
     status, out, err = run(*arguments)
@@ -452,7 +453,7 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["mode", "T", "--column", "n", *COST, "--categories", "a"], "--categories: expected of"),
         (["median", "T", *COST], "--column: expected one of city, n, "),
         (["median", "T", "--column", "city", *COST], "Of text, ask for a count, a mode, the most"),
-        (["count", "T", *COST[:2], "--delta", "2"], "--delta: expected in [0, 1), got 2.0."),
+        (["count", "T", *COST[:2], "--delta", "2"], "--delta: expected in [0, 0.5), got 2.0."),
         (["count", "T", *COST, "--dataset", "b"], "--dataset: expected only with a ledger, got"),
         (["top-k", "T", "--column", "city", *COST[:2]], "--delta: expected for groups or categ"),
         (["count", "T", "--by", "city", *COST], "or give --groups private and delta."),

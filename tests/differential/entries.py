@@ -30,7 +30,7 @@ from prudent.audit.releases.case import Silent
 from prudent.records import reader
 from prudent.records.people import Unit
 from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_private
-from prudent.training.model_randomness import StepRandomness
+from prudent.training.keystream import StepRandomness
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonSampler
 from tests.differential import drawing, odd
@@ -698,7 +698,7 @@ class Score(Stacked):
         return torch.tensor([score], dtype=torch.float64)
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.training.run.reporting import accuracy
+        from prudent.training.run.execution import accuracy
         from prudent.tune.fitting import HeldOutScore
 
         def at_once(self: HeldOutScore, model: nn.Module) -> int:
@@ -773,7 +773,7 @@ class Parts(Entry):
         return found
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.estimators.aggregation.parts import Records
+        from prudent.estimators.aggregation import Records
 
         def by_position(self: Records, parts: int, key: bytes) -> list[Any]:
             return [self.take(list(range(part, self.count, parts))) for part in range(parts)]

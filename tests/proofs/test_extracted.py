@@ -22,8 +22,7 @@ import pytest
 from prudent.accounting import DiscreteLaplaceTest, ProposeTestReleaseDpEvent
 from prudent.accounting.losses.domination import branch_pair, case_one, margin_pair
 from prudent.accounting.losses.pairs import Dominating, MixturePair
-from prudent.certify.counts import Counts
-from prudent.certify.radius import STEPS, UNTOUCHABLE, decided, moves_of, scores_of
+from prudent.certify.counts import STEPS, UNTOUCHABLE, Counts, decided, moves_of, scores_of
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget

@@ -19,7 +19,7 @@ def test_groups_become_a_frame_with_intervals() -> None:
     assert "&lt;a&gt;" in groups._repr_html_()
     first, *_, price = str(groups).splitlines()
     assert first.startswith("<a>: 5")
-    assert price == "(0.5, 0)-DP"
+    assert price == "(0.5, 0)-DP for adding or removing one record"
 
 
 def test_groups_of_dates_are_drawn_along_a_line(tmp_path) -> None:

@@ -23,9 +23,8 @@ from prudent.release.columns.column import ArrayColumn
 from prudent.release.failures import SourceError
 from prudent.release.noise import Distribution, ReproducibleNoise
 from prudent.release.outcome import Branch, Refused, Released
-from prudent.release.ptr.checking import UnsafeMarginError, check_margin, on_lattice
-from prudent.release.ptr.margins import RobustValue, quantile
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
+from prudent.release.ptr.margins import RobustValue, UnsafeMarginError, check_margin, quantile
+from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism, on_lattice
 from prudent.release.statistics import median
 from tests.oracles.multisets import data_sets, neighbours, records
 

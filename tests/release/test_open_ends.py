@@ -13,8 +13,13 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.lattice import FARTHEST, Lattice
 from prudent.release.outcome import Refused, Released
-from prudent.release.ptr.checking import check_margin
-from prudent.release.ptr.margins import RobustValue, interquartile_range, lattice_mode, quantile
+from prudent.release.ptr.margins import (
+    RobustValue,
+    check_margin,
+    interquartile_range,
+    lattice_mode,
+    quantile,
+)
 from prudent.release.ptr.trimmed import trimmed_mean as measured_mean
 from prudent.release.statistics import iqr, median, mode, trimmed_mean
 

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+import prudent
 from prudent.cli.answering import _plain_value
 from prudent.release import statistics
 from prudent.release.noise import Distribution, ReproducibleNoise
@@ -62,6 +63,7 @@ def test_a_higher_confidence_than_was_released_is_refused() -> None:
     with pytest.raises(ValueError, match=r"at most 0\.9, for which the interval was released"):
         released.interval(0.95)
     assert "90% interval" in released.lines()[0]
+    assert "99% interval" in str(statistics.median(SAMPLE, epsilon=2.0, confidence=0.99))
 
 
 def test_a_released_number_is_a_number() -> None:
@@ -70,21 +72,29 @@ def test_a_released_number_is_a_number() -> None:
     assert "branch" not in released.lines()[0]  # there is one mechanism, so there are no branches
     tested = statistics.median(SAMPLE, epsilon=2.0, noise=ReproducibleNoise(0), **TESTED)
     assert "robust branch" in tested.lines()[0]
+    value = released.value
+    assert (released**2, released // 7, released % 7) == (value**2, value // 7, value % 7)
+    assert {released: 1}[released] == 1
 
 
 def test_an_answer_prints_as_words_and_its_price() -> None:
     released = statistics.median(SAMPLE, epsilon=2.0)
     assert isinstance(released, Released)
-    assert str(released).splitlines() == [*released.lines(), "(2, 0)-DP"]
-    refused = Refused("Too close.", event=None, epsilon=0.5, delta=1e-6)
-    assert str(refused) == "Refused. Too close.\n(0.5, 1e-06)-DP"
+    price = "(2, 0)-DP for adding or removing one record"
+    assert str(released).splitlines() == [*released.lines(), price]
+    assert price in released._repr_html_()
+    refused = Refused("Too close.", event=None, epsilon=0.5, delta=1e-6, protected="unit")
+    assert str(refused) == "Refused. Too close.\n(0.5, 1e-06)-DP for adding or removing one unit"
     assert str(Refused("Too close.", event=None)) == "Refused. Too close."
 
 
 def test_several_quantiles_have_a_line_and_an_interval_each() -> None:
     released = statistics.quantiles(SAMPLE, ps=[0.25, 0.5, 0.75], epsilon=3.0)
     assert isinstance(released, Released)
-    assert len(released.lines()) >= 3
+    first, second, *_ = released.lines()
+    assert first.startswith("0.25-quantile: ")
+    assert second.startswith("median: ")
+    assert "95% interval" in second
     plain = released.plain()
     assert plain["values"] == sorted(plain["values"])
     assert len(plain["intervals"]) == 3
@@ -99,6 +109,45 @@ def test_a_refusal_is_plain() -> None:
     assert (plain["status"], plain["value"], plain["interval"]) == ("refused", None, None)
     assert plain["notes"] == [refused.reason]
     assert refused._repr_html_().startswith("<b>Refused.</b>")
+
+
+@pytest.mark.parametrize("name", ["median", "describe", "histogram", "table", "groups"])
+def test_every_answer_says_what_is_protected(name: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pip install 'prudent[tables]'")
+    frame = pandas.DataFrame({"x": SAMPLE, "who": np.arange(400) // 2, "g": ["a"] * 400})
+    asks: dict[str, Any] = {
+        "median": statistics.median,
+        "describe": statistics.describe,
+        "histogram": statistics.histogram,
+        "table": lambda data, _, **given: prudent.table(data, ["median(x)"], **given),
+        "groups": functools.partial(statistics.median, by="g", groups=["a"]),
+    }
+    for unit, protected in (("who", "unit"), (None, "record")):
+        answer = asks[name](frame, "x", unit=unit, epsilon=2.0)
+        assert str(answer).endswith(f"(2, 0)-DP for adding or removing one {protected}")
+        assert f"one {protected}" in answer._repr_html_()
+
+
+def test_a_description_and_a_histogram_are_frames() -> None:
+    pytest.importorskip("pandas", reason="needs pip install 'prudent[tables]'")
+    described = statistics.describe(SAMPLE, epsilon=5.0).to_frame()
+    assert list(described) == ["statistic", "value", "low", "high", "status"]
+    assert described.statistic[0] == "count"
+    counted = statistics.histogram(SAMPLE, edges=[0, 50, 100], epsilon=5.0).to_frame()
+    assert list(counted.low) == [0, 50]
+    assert counted["count"].sum() > 300
+
+
+def test_a_probability_is_the_decimals_that_were_meant() -> None:
+    assert statistics.quantiles(SAMPLE, ps=np.arange(1, 4) / 10, epsilon=3.0).titles == (
+        "0.1-quantile",
+        "0.2-quantile",
+        "0.3-quantile",
+    )
+    with pytest.raises(ValueError, match=r"ascending, got 9/10, 1/10\."):
+        statistics.quantiles(SAMPLE, ps=[0.9, 0.1], epsilon=3.0)
+    with pytest.raises(ValueError, match="Ask for the minimum"):
+        statistics.quantile(SAMPLE, p=0, epsilon=3.0)
 
 
 # --- dates, decimals and durations ----------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_a_released_number_is_formatted_and_rounded_as_its_value() -> None:
 
 def test_a_price_is_rounded_up() -> None:
     priced = Refused("Too close.", event=None, epsilon=1 / 3, delta=1e-7 / 3)
-    assert str(priced).endswith("\n(0.333334, 3.33334e-08)-DP")
+    assert str(priced).splitlines()[1].startswith("(0.333334, 3.33334e-08)-DP for ")
     preview = statistics.median(SAMPLE, epsilon=1 / 3, dry_run=True)
     assert str(preview).startswith("median by exponential: ε = 0.333334\n")
 

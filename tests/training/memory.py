@@ -7,7 +7,8 @@ from torch.profiler import ProfilerActivity, profile
 
 def peak_bytes(run: Callable[[], object]) -> int:
     """The most that is held at a time of what was allocated since the beginning."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    settings = {"profile_memory": True, "acc_events": True}  # without the latter torch warns
+    with profile(activities=[ProfilerActivity.CPU], **settings) as recorded:
         run()
     events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = peak = 0

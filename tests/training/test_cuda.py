@@ -28,6 +28,7 @@ from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise, StepState
 from prudent.training.parallel.processes import Together
 from prudent.training.run.training_run import TrainingRun
+from tests.servers import free_port
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
@@ -574,10 +575,44 @@ def test_numbers_from_the_host_are_captured_as_a_program_has_them():
         torch.testing.assert_close(mine, expected)
 
 
+class Skipping(nn.Module):
+    """Skips a layer in some steps, as models do that draw a number for all records."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.inner, self.share = network(), share
+
+    def forward(self, x):
+        skips = torch.rand([]) < self.share
+        return self.inner(x) * (2 if skips else 1)
+
+
+@pytest.mark.filterwarnings("ignore:The step cannot be captured")
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_replay_follows_what_a_model_chooses_for_all_records(share):
+    plan = Plan(sampling_rate=RATE, steps=40, aggregation=rule(GaussianTest(4.0)))
+    runs = []
+    for kind in ("captured", "recorded", "as it is"):
+        torch.manual_seed(0)
+        options = {"expected_batch": 40, "key": Key(bytes(32))}
+        options["cuda_graph"] = None if kind == "captured" else False
+        made = Step(plan, Skipping(share).cuda(), cross_entropy, **options)
+        if kind == "as it is":
+            made._run = made._release
+        runs.append(released(made, batches_of(30)))
+        if kind == "recorded":
+            assert [program is not None for program in made._run._programs.values()] == [True]
+        if kind == "captured" and not share:
+            assert len(made._captured._graphs) == 1
+    for mine, other, expected in zip(*runs, strict=True):
+        torch.testing.assert_close(mine, expected)
+        torch.testing.assert_close(other, expected)
+
+
 @pytest.fixture
 def nccl(monkeypatch):
     """A process group of this process alone, over nccl."""
-    for name, value in (("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29533")):
+    for name, value in (("MASTER_ADDR", "localhost"), ("MASTER_PORT", str(free_port()))):
         monkeypatch.setenv(name, value)
     torch.distributed.init_process_group("nccl", rank=0, world_size=1)
     yield Together()

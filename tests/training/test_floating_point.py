@@ -21,7 +21,7 @@ from prudent.accounting import DiscreteLaplaceTest, LaplaceTest, Reveals
 from prudent.training import Chunk, FixedTrim, Plan, ProposeTestRelease, Step, Sum
 from prudent.training.keystream import Key, Purpose, normals
 from prudent.training.noise import HostNoise, StepState
-from prudent.training.parallel.processes import Alone
+from prudent.training.parallel.processes import Processes
 from prudent.training.rounding import _relative_errors, rounded, spacing_of, with_rounding
 
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def test_what_can_come_out_is_the_same_for_every_sum(total, sigma):
         assert 1 in torch.unique(out.double() / spacing).diff()
 
 
-class Two(Alone):
+class Two(Processes):
     """The first of two processes, with what the second one adds."""
 
     def collected(self, part):

@@ -15,8 +15,7 @@ from prudent import Execution, Plan, Step, Sum, fit, make_private
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import BookKeeping, Materialised, record_streams
 from prudent.training.gradients.record_streams import _NAMES, RANDOM, rows_of
-from prudent.training.keystream import Key
-from prudent.training.model_randomness import ModelRandomness, StepRandomness
+from prudent.training.keystream import Key, ModelRandomness, StepRandomness
 
 RECORDS = 24
 CLIP = 0.1  # every gradient is longer

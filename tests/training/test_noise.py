@@ -266,17 +266,6 @@ class TestKernels:
 
 
 class TestStepState:
-    def test_a_copy_is_left_alone(self):
-        state = at(3, trim=2.5)
-        copy = state.clone()
-        state.begin()
-        state.trim += 1
-        assert (state.taken, int(state.number), float(state.trim)) == (4, 4, 3.5)
-        assert (copy.taken, int(copy.number), float(copy.trim)) == (3, 3, 2.5)
-        number, trim = state.number, state.trim
-        state.copy_(copy)
-        assert (state.taken, int(number), float(trim)) == (3, 3, 2.5)
-
     def test_it_goes_on_from_what_was_saved(self):
         state = at(0)
         state.load_state_dict(at(7, trim=1.5).state_dict())

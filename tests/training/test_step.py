@@ -280,7 +280,7 @@ class TestCorruption:
 
 def test_the_divisor_must_be_known():
     plan = Plan(sampling_rate=0.1, steps=1, aggregation=Mean())
-    with pytest.raises(ValueError, match="Expected expected_batch in the plan or as an argument"):
+    with pytest.raises(ValueError, match="Expected expected_batch or a plan with expected_batch"):
         Step(plan, network(), cross_entropy)
 
 

@@ -44,7 +44,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Alone, Together, join
+from prudent.training.parallel.processes import Processes, Together, join
 from prudent.training.parallel.sharding import whole
 from prudent.training.run import execution
 from tests.archives import save_easy_classes
@@ -480,7 +480,7 @@ def noise_everywhere():
     def noisy(self, released, parameters):
         if self.processes.rank > 0:
             for value in released.total.values():
-                self.noise.add_(value.view(-1), released.noise, self.state)
+                self.noise.add_(value.view(-1), released.outcome.noise, self.state)
         return original(self, released, parameters)
 
     Step._write_noisy_mean = noisy
@@ -499,7 +499,7 @@ class Loners(Together):
     """Weights and test from one's own norms."""
 
     def decide(self, norms, valid, ids, rows, decide):
-        return Alone.decide(self, norms, valid, ids, rows, decide)
+        return Processes.decide(self, norms, valid, ids, rows, decide)
 
 
 class Queue(Together):

@@ -97,7 +97,7 @@ def test_arguments_are_checked(argument: str, given: dict[str, Any]) -> None:
 
 
 def test_numbers_are_right_within_a_tolerance() -> None:
-    from prudent.tune.estimating import _Fit
+    from prudent.tune.fitting import _Fit
 
     class Model:
         def predict(self, rows: Any) -> Any:

@@ -69,7 +69,7 @@ def solve(
 
     accountant = PldAccountant if accountant is None else accountant
     epsilon = _validate.positive(epsilon=epsilon)
-    delta = _validate.between(0, 1, ends="()", delta=delta)
+    delta = _validate.small_delta(delta=delta)
 
     def gap(value: float, fresh: "Callable[[], PldAccountant | RdpAccountant]") -> float:
         spent = epsilon_of(event_of(value), delta, relation, fresh)

@@ -166,10 +166,7 @@ class RdpAccountant(EventAccountant):
                 leaf = with_halved_noise(leaf)
             if self._is_ours(leaf):
                 if do_compose:
-                    plain, split, delta = _divergences(leaf, self._orders)
-                    self._rdp = self._rdp + times * plain
-                    self._split_rdp = self._split_rdp + times * split
-                    self._split_delta += times * delta
+                    self._add(times, *_divergences(leaf, self._orders))
                 continue
             error = refused(leaf, self.neighboring_relation)
             if error is None and isinstance(leaf, WorstOfDpEvent):
@@ -193,10 +190,14 @@ class RdpAccountant(EventAccountant):
             accounts.append((alone._rdp, alone._split_rdp, alone._split_delta))
         if do_compose:
             plain, split, deltas = zip(*accounts, strict=True)
-            self._rdp = self._rdp + times * np.max(plain, axis=0)
-            self._split_rdp = self._split_rdp + times * np.max(split, axis=0)
-            self._split_delta += times * max(deltas)
+            self._add(times, np.max(plain, axis=0), np.max(split, axis=0), max(deltas))
         return None
+
+    def _add(self, times: int, plain: Array, split: Array, delta: float = 0.0) -> None:
+        """Add runs to both accounts, and what was set aside for the second."""
+        self._rdp = self._rdp + times * plain
+        self._split_rdp = self._split_rdp + times * split
+        self._split_delta += times * delta
 
     def _compose_selection(self, leaf: dp.DpEvent, times: int, do_compose: bool) -> object:
         """Charge the best of many runs; no δ is set aside."""
@@ -215,7 +216,7 @@ class RdpAccountant(EventAccountant):
             added = np.where(np.isnan(found), np.inf, found)
         else:
             added = selected_divergences(count, self._orders, candidate._rdp)
-        self._rdp, self._split_rdp = self._rdp + times * added, self._split_rdp + times * added
+        self._add(times, added, added)
         return None
 
     def _is_ours(self, leaf: dp.DpEvent) -> bool:
@@ -240,7 +241,7 @@ class RdpAccountant(EventAccountant):
             error = peer._maybe_compose(leaf, times, do_compose)
         if error is None and do_compose:
             added = np.where(np.isnan(peer.rdp), np.inf, peer.rdp)
-            self._rdp, self._split_rdp = self._rdp + added, self._split_rdp + added
+            self._add(1, added, added)
         return error
 
     @property

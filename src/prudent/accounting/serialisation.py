@@ -17,15 +17,6 @@ from prudent._formats import check_format
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.accounting import events
-from prudent.accounting.events import (
-    ApproximateDpEvent,
-    BinomialSelectionDpEvent,
-    ExponentialMechanismDpEvent,
-    MarginTest,
-    ProposeTestReleaseDpEvent,
-    Reveals,
-    WorstOfDpEvent,
-)
 from prudent.accounting.relations import Relation
 
 FORMAT = 1  # of event JSON
@@ -117,11 +108,11 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
             return [line for inner in event.events for line in _lines(inner, indent)]
         case dp.SelfComposedDpEvent():
             return _prefixed(f"{event.count:,} × ", event.event, indent)
-        case dp_event.RepeatAndSelectDpEvent() | BinomialSelectionDpEvent():
+        case dp_event.RepeatAndSelectDpEvent() | events.BinomialSelectionDpEvent():
             return _prefixed(f"the best of {_count_words(event)} of: ", event.event, indent)
-        case WorstOfDpEvent(events=(only,)):
+        case events.WorstOfDpEvent(events=(only,)):
             return _prefixed("at most ", only, indent)
-        case WorstOfDpEvent():
+        case events.WorstOfDpEvent():
             inner = [line for one in event.events for line in _lines(one, indent + "  ")]
             return [indent + "one of:", *inner]
         case dp.PoissonSampledDpEvent():
@@ -139,7 +130,7 @@ def _prefixed(prefix: str, inner: dp.DpEvent, indent: str) -> list[str]:
 
 
 def _count_words(event: dp.DpEvent) -> str:
-    if isinstance(event, BinomialSelectionDpEvent):
+    if isinstance(event, events.BinomialSelectionDpEvent):
         return (
             f"up to {event.draws:,} runs, each with probability {rounded_up(event.probability, 6)},"
         )
@@ -154,23 +145,23 @@ def _words(event: dp.DpEvent) -> str:
             return f"Gaussian noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
         case dp.LaplaceDpEvent():
             return f"Laplace noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
-        case MarginTest():
+        case events.MarginTest():
             return f"{_test_words(event)} of a margin"
         case DiscreteLaplaceDpEvent():
             scale = f"scale {rounded_down(1 / event.noise_parameter)}"
             return f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
-        case ProposeTestReleaseDpEvent():
+        case events.ProposeTestReleaseDpEvent():
             return _ptr_words(event)
-        case ApproximateDpEvent():
+        case events.ApproximateDpEvent():
             epsilon, delta = rounded_up(event.epsilon, 6), rounded_up(event.delta, 6)
             return f"a mechanism of ε = {epsilon} and δ = {delta}"
-        case ExponentialMechanismDpEvent():
+        case events.ExponentialMechanismDpEvent():
             return f"a choice by the exponential mechanism, ε = {rounded_up(event.epsilon, 6)}"
         case _:
             return repr(event)
 
 
-def _ptr_words(event: ProposeTestReleaseDpEvent) -> str:
+def _ptr_words(event: events.ProposeTestReleaseDpEvent) -> str:
     proposal = f"proposes {rounded_up(event.propose, 6)} of the global sensitivity"
     if event.propose == 0:
         proposal = "proposes a bound where no global one is known"
@@ -181,15 +172,15 @@ def _ptr_words(event: ProposeTestReleaseDpEvent) -> str:
     if event.refuses:
         fallback = "refuses"
     shown = {
-        Reveals.MARGIN: "the noisy margin",
-        Reveals.BRANCH: "the branch",
-        Reveals.MONOTONE_BRANCH: "the branch of a monotone margin",
+        events.Reveals.MARGIN: "the noisy margin",
+        events.Reveals.BRANCH: "the branch",
+        events.Reveals.MONOTONE_BRANCH: "the branch of a monotone margin",
     }[event.reveals]
     test = f"{_test_words(event.test)} with failure {rounded_up(event.failure, 6)}"
     return f"Propose-Test-Release: {proposal}, {test}, {then}, else {fallback}; shows {shown}"
 
 
-def _test_words(test: MarginTest) -> str:
+def _test_words(test: events.MarginTest) -> str:
     kind = {
         events.LaplaceTest: "Laplace",
         events.GaussianTest: "Gaussian",

@@ -75,7 +75,7 @@ class Filter(abc.ABC, Generic[State]):
 
     def __attrs_post_init__(self) -> None:
         _validate.positive(epsilon=self.epsilon)
-        _validate.between(0, 1, ends="()", delta=self.delta)
+        _validate.small_delta(delta=self.delta)
 
     @abc.abstractmethod
     def opening(self) -> State:

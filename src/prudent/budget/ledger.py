@@ -64,7 +64,7 @@ class Ledger:
     Args:
         location: A path, `postgresql://user@host/database`, or `host=… dbname=… user=…`.
         epsilon: Budget. May be left out to open an existing ledger; otherwise it must agree.
-        delta: Budget, in (0, 1), beside `epsilon`.
+        delta: Budget, in (0, 0.5), beside `epsilon`.
         dataset: A ledger keeps a budget for each data set, under its name.
         adaptive: Which filter; True for a new ledger unless said otherwise.
         relation: Which data sets are neighbours; for a new ledger by default those that differ

@@ -14,8 +14,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent.certify.counts import Counts
-from prudent.certify.radius import STEPS, Weights, Whole, scores_of
+from prudent.certify.counts import STEPS, Counts, Weights, Whole, scores_of
 
 _POOL = 200
 _ROUNDS = 24

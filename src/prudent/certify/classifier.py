@@ -2,7 +2,7 @@
 
 Each record adds one to a cell of a public table: its nearest landmark and its label. The table is
 released once, with discrete Laplace noise. A query weighs the landmarks, and the class with the
-largest weighted count wins; `radius` has the theorem and its proof.
+largest weighted count wins; `counts` has the theorem and its proof.
 """
 
 import html
@@ -17,7 +17,15 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
-from prudent.certify.counts import TOTALS_SHARE, Counts, Pricing
+from prudent.certify.counts import (
+    TOTALS_SHARE,
+    Counts,
+    Pricing,
+    Whole,
+    decided,
+    moves_of,
+    scores_of,
+)
 from prudent.certify.features import Vectors
 from prudent.certify.known import (
     Known,
@@ -32,7 +40,6 @@ from prudent.certify.known import (
     write_classifier,
 )
 from prudent.certify.landmarks import Landmarks, Partition
-from prudent.certify.radius import Whole, decided, moves_of, scores_of
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import Classes
 from prudent.release.charging import Paid
@@ -60,7 +67,7 @@ class CertifiedClassifier:
         Everything else is post-processing. This holds if `landmarks` and `features` were not made
         from the records.
 
-        `predict_radius` returns radii for which the theorem of `radius` holds.
+        `predict_radius` returns radii for which the theorem of `counts` holds.
 
     | odd input | result |
     | --- | --- |

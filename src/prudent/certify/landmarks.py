@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.certify.radius import STEPS, Weights, Whole
+from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.records.arrays import NONE
 
 SCALE = 4095  # the greatest length of a code; its square is below 2²⁴

@@ -23,8 +23,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent.certify.counts import Whole, decided
 from prudent.certify.landmarks import SCALE, Codes
-from prudent.certify.radius import Whole, decided
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -232,7 +232,7 @@ def nearest_neighbours(records: Codes, labels: Whole, queries: Codes, classes: i
 def by_records(
     records: Codes, labels: Whole, queries: Codes, classes: int, ramp: tuple[float, float]
 ) -> Decided:
-    """The theorem of `radius` with each record in a cell of its own; rounded down."""
+    """The theorem of `counts` with each record in a cell of its own; rounded down."""
     low, high = (SCALE * SCALE * cosine for cosine in ramp)
     scores = np.zeros((len(queries), classes))
     sizes = np.bincount(labels, minlength=classes)

@@ -3,7 +3,7 @@
 A column of cell numbers is counted by its engine, in one query per class: a private histogram, by
 label. No engine knows landmarks, so vectors are read in batches and counted here. Either way one
 row is one record, in one cell of each table and one class, or it is absent altogether: what it adds
-to a score is what the theorem of `radius` says.
+to a score is what the theorem of `counts` says.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,8 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
-from prudent.certify.counts import Counts
+from prudent.certify.counts import Counts, Whole
 from prudent.certify.known import Known
-from prudent.certify.radius import Whole
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_vectors

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 import typer
 
-from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.display import echo, echo_json, neutral, note
@@ -357,8 +356,7 @@ def _print(request: Request, outcome: Any) -> None:
     if request.as_json:
         print_json(_plain_answer(outcome))
         return
-    from prudent.accounting import ADD_REMOVE
-    from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title
+    from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title, price_lines
 
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
     if not outcomes:
@@ -371,21 +369,20 @@ def _print(request: Request, outcome: Any) -> None:
             untyped = request.read_as is None and str(request.source).endswith((".csv", ".tsv"))
             if TOO_FEW in line and untyped:
                 note("Text that is no number counts as no value: --read-as names another type.")
-    unit = "record" if request.unit is None else "unit"
-    price = f"({rounded_up(outcome.epsilon, 6)}, {rounded_up(outcome.delta, 6)})-DP"
-    echo(f"{price} for {ADD_REMOVE.sentence(unit)}")
+    echo(*price_lines(outcome))
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:
     """An answer as JSON holds it: one outcome, or one per group."""
     from prudent.release.outcome import Groups, group_title
 
+    protected = {"protected": outcome.protected}
     if not isinstance(outcome, Groups):
-        return dict(outcome.plain())
+        return dict(outcome.plain()) | protected
     groups = {group_title(group): each.plain() for group, each in outcome.items()}
     released = any(_is_released(each) for each in outcome.values())
     price = {"epsilon": outcome.epsilon, "delta": outcome.delta}
-    return {"status": "released" if released else "refused", "groups": groups} | price
+    return {"status": "released" if released else "refused", "groups": groups} | price | protected
 
 
 def print_json(plain: dict[str, Any]) -> None:

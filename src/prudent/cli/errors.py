@@ -31,14 +31,16 @@ COMPLAINT: type[Any] = getattr(typer, "TyperException", typer.BadParameter.__mro
 _FLAGS = {
     "corruption": "--corrupt",
     "count": "--steps",
+    "data": "FILE",
     "figure": "FIGURE",
     "first": "--trim",
     "folders": "DIR",
     "name": "--dataset",
     "paper_table": "TABLE",
+    "query": "QUERY",
+    "questions": "--columns",
     "sampling_probability": "--sampling-rate",
     "scale": "--test",
-    "source": "FILE",
     "statistic": "STATISTIC",
     "target_delta": "--delta",
 }
@@ -129,7 +131,8 @@ def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
 
 def _flag(argument: str, options: frozenset[str]) -> str | None:
     """The flag with the name of an argument; None where there is none."""
-    flag = _FLAGS.get(argument, "--" + argument.replace("_", "-"))
+    own = "--" + argument.replace("_", "-")
+    flag = own if own in options else _FLAGS.get(argument, own)
     return flag if flag in options or not flag.startswith("--") else None
 
 

@@ -17,7 +17,7 @@ vector that is too long after all is replaced by zero, so the sensitivity never 
 √2 has the length |v|². So noise for a sensitivity of |v|² on the diagonal, and 1/√2 of it off the
 diagonal, releases all of it.
 
-**Quantiles.** Those of a column are chosen among doubles of 20 bits (`exponential.coarse`), those
+**Quantiles.** Those of a column are chosen among doubles of 20 bits (`CoarseMeasure`), those
 of a computed length on a public ladder of 833 values, where ties cost little. When a record is
 added, the distance |rank - p n| changes by at most max(p, 1-p) either way: the range is twice that.
 """
@@ -36,8 +36,7 @@ import numpy.typing as npt
 from prudent.estimators.rows import Rows
 from prudent.estimators.shares import Prices
 from prudent.release.columns.column import Column
-from prudent.release.exponential.coarse import CoarseMeasure
-from prudent.release.exponential.measure import Decay, choose, rate
+from prudent.release.exponential.measure import CoarseMeasure, Decay, choose, rate
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Distribution, Noise

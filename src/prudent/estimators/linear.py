@@ -9,7 +9,6 @@
 Predictions are made on clipped features, too: there a model is never far from what it has seen.
 """
 
-import abc
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -35,9 +34,6 @@ from prudent.estimators.features import (
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
-
-ROUNDS = 3
-"""Newton steps of least squares, each of which clips the residuals anew."""
 
 _WITH_QUANTILE = 25.0  # records, times ε of a quantile of a column, below which it is a guess
 _DOUBT = 2.0  # deviations of the noisy count by which it must exceed what is needed
@@ -79,8 +75,8 @@ class NewtonStep:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearModel(RegressorMixin, BoundedEstimator, abc.ABC):
-    """A linear model by rounds of noisy Newton steps; subclasses say what a round does.
+class LinearModel(RegressorMixin, BoundedEstimator):
+    """A linear model by rounds of noisy Newton steps: least squares, unless a subclass says more.
 
     Attributes:
         coef_: The slopes, in units of the target per unit of a column.
@@ -95,36 +91,38 @@ class LinearModel(RegressorMixin, BoundedEstimator, abc.ABC):
     """
 
     _clips: ClassVar[bool] = True  # whether residuals beyond the limit count as clipped
+    _rounds: ClassVar[int] = 3  # of Newton steps, each of which clips the residuals anew
     r2 = False  # an argument of those that can release it
 
     certify: float | None = None
 
-    @abc.abstractmethod
-    def _rounds(self) -> int:
-        """The number of rounds."""
-
-    @abc.abstractmethod
     def _kept(self, fitting: Fitting, number: int) -> float:
         """The share of residuals that are within the limit of a round."""
+        engine, width = fitting.engine, fitting.whitening.features.width
+        clipped = max(
+            _CLIPPED_NOISE * engine.deviation("steps") * math.sqrt(width),
+            _CLIPPED_CHOICE / engine.prices.choice_epsilon("residuals"),
+        )
+        return max(_LEAST_KEPT, 1 - clipped / fitting.count)
 
-    @abc.abstractmethod
     def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         """The location of the target from which the rounds start."""
+        return centre
 
-    @abc.abstractmethod
     def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
         """The sampling variance of a whitened coordinate, from that of standardised residuals."""
+        return variance
 
-    @abc.abstractmethod
     def _usual(self) -> tuple[float, float]:
         """How far a record may pull, and the deviation of its pull, for normal residuals.
 
         Both are in deviations of the residuals, and over the curvature.
         """
+        return 3.0, 1.0
 
-    @abc.abstractmethod
     def _pull(self, limit: float) -> Pull:
         """How a record pulls where residuals up to a limit pull in proportion."""
+        return Pull(limit, limit, 1.0, lambda errors: np.clip(errors, -limit, limit))
 
     def _factor(self, limit: float, kept: float) -> float:
         """What makes a Newton step of the mean pull: one over the curvature of the loss."""
@@ -140,10 +138,10 @@ class LinearModel(RegressorMixin, BoundedEstimator, abc.ABC):
         return {
             "columns": choices(0.3, 2 * features),
             "target": choices(0.12, 2),
-            "residuals": choices(0.18, self._rounds()),
+            "residuals": choices(0.18, self._rounds),
             "count": sums(0.005),
             "moment": sums(0.1875),
-            "steps": sums(0.1875, self._rounds()),
+            "steps": sums(0.1875, self._rounds),
             "spread": sums(0.08 if self.r2 else 0.02),
             "gradient": sums(0.1, int(self.certify is not None)),
             "curvature": sums(0.15, int(self.certify is not None)),
@@ -165,7 +163,7 @@ class LinearModel(RegressorMixin, BoundedEstimator, abc.ABC):
         fitting = Fitting(engine, count, whitening, centre, scale)
         found = np.zeros(width + 1)
         steps = []
-        for number in range(self._rounds()):
+        for number in range(self._rounds):
             step = self._step(fitting, found, number)
             pull = whitening.root.T @ (whitening.penalty * found)
             found = found + whitening.root @ (step.move - pull)
@@ -331,35 +329,6 @@ class LinearRegression(LinearModel):
 
     r2: bool = False
 
-    @override
-    def _rounds(self) -> int:
-        return ROUNDS
-
-    @override
-    def _start(self, engine: SumEngine, place: int, centre: float) -> float:
-        return centre
-
-    @override
-    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
-        return variance
-
-    @override
-    def _usual(self) -> tuple[float, float]:
-        return 3.0, 1.0
-
-    @override
-    def _pull(self, limit: float) -> Pull:
-        return Pull(limit, limit, 1.0, lambda errors: np.clip(errors, -limit, limit))
-
-    @override
-    def _kept(self, fitting: Fitting, number: int) -> float:
-        engine, width = fitting.engine, fitting.whitening.features.width
-        clipped = max(
-            _CLIPPED_NOISE * engine.deviation("steps") * math.sqrt(width),
-            _CLIPPED_CHOICE / engine.prices.choice_epsilon("residuals"),
-        )
-        return max(_LEAST_KEPT, 1 - clipped / fitting.count)
-
 
 @dataclass(eq=False, repr=False)
 class Ridge(LinearRegression):
@@ -403,16 +372,13 @@ class QuantileRegressor(LinearModel):
     _title: ClassVar[str] = "quantile regression"
     _clips: ClassVar[bool] = False
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
+    _rounds: ClassVar[int] = len(_smoothed)
 
     quantile: float = 0.5
 
     @override
-    def _rounds(self) -> int:
-        _validate.between(0, 1, ends="()", quantile=self.quantile)
-        return len(self._smoothed)
-
-    @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
+        _validate.between(0, 1, ends="()", quantile=self.quantile)
         return super()._parts(features) | {"target": choices(0.12, 3)}
 
     @override

@@ -180,7 +180,9 @@ class ModelData:
             if target is not None and not isinstance(target, str):
                 data, target = _with_target(data, self._targets()[:, 0], names)
         elif target is not None and not isinstance(target, str):
-            raise ArgumentError("y", "the name of a column of the table", shown=_kind(target))
+            raise ArgumentError(
+                "y", "the name of a column of the table", shown=type(target).__name__
+            )
         opened = number_table(data, connect=self.connect, table=self.table, where=self.where)
         features = [name for name in opened.names if name != target]
         if self.features is not None:
@@ -310,7 +312,3 @@ def _with_target(frame: Any, values: FloatArray, names: list[str]) -> tuple[Any,
     import pyarrow
 
     return frame.append_column(name, pyarrow.array(values)), name
-
-
-def _kind(value: Any) -> str:
-    return type(value).__name__

@@ -38,10 +38,6 @@ class BudgetPart:
     # Whether they are choices by the exponential mechanism; otherwise Gaussian sums.
     choice: bool = False
 
-    def __attrs_post_init__(self) -> None:
-        _validate.between(0, 1, share=self.share)
-        _validate.count(times=self.times)
-
     def mu(self, total: float) -> float:
         """The μ of one release, given the total."""
         return total * math.sqrt(self.share / self.times)
@@ -111,7 +107,7 @@ def calibrate(
         ArgumentError: if ε or δ is out of range, or ε is too small for so many parts.
     """
     epsilon = _validate.between(SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=epsilon)
-    delta = _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    delta = _validate.small_delta(1e-18, ends="[)", delta=delta)
     used = {name: part for name, part in parts.items() if part.times and part.share}
     total = math.fsum(part.share for part in used.values())
     used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}

@@ -22,9 +22,9 @@ from prudent.certify.attacks import (
     empirical_radii,
 )
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
+from prudent.certify.counts import UNTOUCHABLE, Whole, decided
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
-from prudent.certify.radius import UNTOUCHABLE, Whole, decided
 from prudent.certify.report import (
     RECORDS_RAMP,
     CertifyResult,

@@ -143,7 +143,7 @@ class PrivacySettings:
         if self.public_size is not None:
             _validate.count(1, public_size=self.public_size)
         self._check_relation()
-        _validate.between(0, 1, ends="()", delta=self.delta)
+        _validate.small_delta(delta=self.delta)
         if self.steps is not None:
             _validate.count(steps=self.steps)
         for name in ("epsilon", "noise_multiplier"):

@@ -35,7 +35,7 @@ from prudent._validate import ArgumentError
 from prudent.records import Seeds, generators_kept
 from prudent.records.arrays import exact_key
 from prudent.records.containers import digest
-from prudent.records.reader import TRIES, RecordReader
+from prudent.records.reader import TRIES, Collate, RecordReader
 
 _SLOTS = 8
 _PLAIN = (
@@ -76,9 +76,6 @@ class Unit:
             _validate.count(1, records_per_person=slots),
             PerUnit.MEAN if per_unit is None else PerUnit(per_unit),
         )
-
-    protected = "person"
-    """What a guarantee is about."""
 
     @property
     def column(self) -> str | None:
@@ -153,6 +150,61 @@ class People:
         """A fingerprint of the people and of the fingerprint of their records. Secret."""
         listed = [list(each) for each in self.members]
         return digest([records, listed, self.slots, self.per_unit.value]).hex()
+
+
+@attrs.frozen(eq=False)
+class Units:
+    """What a plan counts and batches are drawn of: every record of a data set, or every person."""
+
+    items: Any  # the data set, without the entry that holds ids
+    records: int  # number of records
+    unit: Unit | None = None  # whose they are; None: every record is protected alone
+    people: People | None = None  # the people, if there is a unit
+
+    @classmethod
+    def of(cls, data: Any, unit: Unit | None = None, records: int | None = None) -> Self:
+        """The units of a data set, whose number of records may be known."""
+        records = len(data) if records is None else records
+        if unit is None:
+            return cls(data, records)
+        return cls(unit.items(data), records, unit, unit.people(data, records))
+
+    def __len__(self) -> int:
+        return self.records if self.people is None else len(self.people)
+
+    @property
+    def protected(self) -> str:
+        """What a guarantee is about."""
+        return "record" if self.unit is None else "person"
+
+    @property
+    def slots(self) -> int | None:
+        """Rows of each person in a batch; None without people."""
+        return None if self.unit is None else self.unit.slots
+
+    @property
+    def column(self) -> str | None:
+        """The name of the entry of items that holds ids, if there is one."""
+        return None if self.unit is None else self.unit.column
+
+    def fingerprint(self, records: str) -> str:
+        """A fingerprint of them, given that of the records. Secret."""
+        return records if self.people is None else self.people.fingerprint(records)
+
+    def record_reader(
+        self, collate_fn: Collate | None, own: tuple[int, int] = (0, 1), **form: Any
+    ) -> RecordReader:
+        """Reads the records; their form shows in the first of `own`, a start and a step."""
+        people, (start, step) = self.people, own
+        first = range(start, self.records, step) if people is None else people.first(start, step)
+        return RecordReader(self.items, collate_fn, first, **form)
+
+    def reader(
+        self, collate_fn: Collate | None, own: tuple[int, int] = (0, 1), **form: Any
+    ) -> "RecordReader | PeopleReader":
+        """Reads the units by their numbers, in the way of `record_reader`."""
+        records = self.record_reader(collate_fn, own, **form)
+        return records if self.people is None else PeopleReader(records, self.people)
 
 
 class PeopleReader:

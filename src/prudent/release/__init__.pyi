@@ -22,13 +22,13 @@ from prudent.release.outcome import Outcome as Outcome
 from prudent.release.outcome import Refused as Refused
 from prudent.release.outcome import Released as Released
 from prudent.release.partitions import PartitionSelection as PartitionSelection
-from prudent.release.ptr.checking import UnsafeMarginError as UnsafeMarginError
-from prudent.release.ptr.checking import check_margin as check_margin
-from prudent.release.ptr.checking import on_lattice as on_lattice
 from prudent.release.ptr.margins import RobustValue as RobustValue
+from prudent.release.ptr.margins import UnsafeMarginError as UnsafeMarginError
+from prudent.release.ptr.margins import check_margin as check_margin
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as ProposeTestReleaseMechanism
-from prudent.release.questions.asks import Ask as Ask
+from prudent.release.ptr.mechanism import on_lattice as on_lattice
 from prudent.release.questions.sql import sql as sql
+from prudent.release.questions.tables import Ask as Ask
 from prudent.release.questions.tables import Table as Table
 from prudent.release.questions.tables import table as table
 from prudent.release.statistics import certify_quantile as certify_quantile

@@ -160,13 +160,12 @@ def charge(
         "epsilon": preview.epsilon,
         "data": " + ".join(names_of(source)) or None,
     }
-    if ledger is None:
-        return Paid(preview, asked, receipt=place, unit=unit)
-    check_ledger(ledger, ADD_REMOVE, who="the release")
-    label = preview.statistic if column is None else f"{preview.statistic} of {column}"
-    if not hasattr(ledger, "record_outcome"):
-        ledger.charge(preview.event, label, delta=preview.delta)
-        return Paid(preview, asked, receipt=place, unit=unit)
-    keeper: Any = ledger  # one that keeps a history takes what is asked as well
-    charged = keeper.charge(preview.event, label, delta=preview.delta, details=asked)
+    charged = None
+    if ledger is not None:
+        check_ledger(ledger, ADD_REMOVE, who="the release")
+        label = preview.statistic if column is None else f"{preview.statistic} of {column}"
+        keeps_history = hasattr(ledger, "record_outcome")
+        details: dict[str, Any] = {"details": asked} if keeps_history else {}
+        noted = ledger.charge(preview.event, label, delta=preview.delta, **details)
+        charged = noted if keeps_history else None
     return Paid(preview, asked, ledger, charged, place, unit)

@@ -1,5 +1,6 @@
 """What a release returns: a value that may be published, or a refusal."""
 
+import datetime
 import html
 import math
 import operator
@@ -12,12 +13,15 @@ import attrs
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, outward, percent, rounded_up, supported
+from prudent.accounting.relations import ADD_REMOVE
 from prudent.release.certificates import Certificate
 from prudent.release.columns.scales import Scale
 from prudent.release.noise import Distribution
 
 TOO_FEW = "too few records for this ε"
 """Why a number has no interval."""
+
+_MANY_LABELS = 6  # of a picture: so many are written without turning them
 
 
 class Branch(_validate.Choice):
@@ -168,17 +172,20 @@ class Released:
         certificate: How many bad records the statistic withstands, if `certify` asked for it.
         intervals: Of a tuple of numbers: the interval of each, of the confidence asked for; None
             for one that has none.
+        titles: Of a tuple of numbers: what each is, such as "0.9-quantile".
+        confidence: Of a tuple of numbers: the probability with which each interval holds.
         about: What the interval is about, if it is not the statistic of all values as they are:
             "the mean of the values clipped to [0, 100]".
         clipped_share: Ends of a 95 % interval for the fraction of values that were clipped, if it
             was released.
+        protected: What is protected: a "record", or with a `unit` the "unit" that has several.
     """
 
     value: Any
     branch: Branch
     noise_scale: float
     spacing: float
-    event: Any = attrs.field(repr=False)
+    event: Any = attrs.field(repr=False, hash=False)
     mechanism: str = "propose-test-release"
     spread: Spread | None = attrs.field(default=None, repr=False)
     epsilon: float | None = None
@@ -186,8 +193,11 @@ class Released:
     notes: tuple[str, ...] = ()
     certificate: Certificate | None = None
     intervals: tuple[Any, ...] | None = None
+    titles: tuple[str, ...] | None = attrs.field(default=None, repr=False)
+    confidence: float = attrs.field(default=0.95, repr=False)
     about: str | None = None
     clipped_share: tuple[float, float] | None = None
+    protected: str = "record"
 
     @property
     def withstands(self) -> int | None:
@@ -217,8 +227,10 @@ class Released:
 
     @property
     def usual_interval(self) -> tuple[Any, Any] | None:
-        """The interval that is shown, of confidence 0.95 if possible; None if there is none."""
-        return None if self.spread is None else self.spread.interval(self.value, self._confidence)
+        """The interval that is shown, of confidence `shown_confidence`; None if there is none."""
+        if self.spread is None:
+            return None
+        return self.spread.interval(self.value, self.shown_confidence)
 
     def __float__(self) -> float:
         return float(self.value)
@@ -230,6 +242,9 @@ class Released:
     __sub__, __rsub__ = _both_sides(operator.sub)
     __mul__, __rmul__ = _both_sides(operator.mul)
     __truediv__, __rtruediv__ = _both_sides(operator.truediv)
+    __floordiv__, __rfloordiv__ = _both_sides(operator.floordiv)
+    __mod__, __rmod__ = _both_sides(operator.mod)
+    __pow__, __rpow__ = _both_sides(operator.pow)
     __lt__, __gt__ = _both_sides(operator.lt)
     __le__, __ge__ = _both_sides(operator.le)
 
@@ -247,8 +262,7 @@ class Released:
 
     def __str__(self) -> str:
         """The answer in words and, if it is known, its price."""
-        price = [] if self.epsilon is None else [price_line(self.epsilon, self.delta)]
-        return "\n".join([*self.lines(), *price])
+        return "\n".join([*self.lines(), *price_lines(self)])
 
     def lines(self) -> list[str]:
         """The answer in words, one line or more."""
@@ -256,8 +270,13 @@ class Released:
         how = f"{self.mechanism}, {self.branch.value} branch" if tested else self.mechanism
         certified = [] if self.certificate is None else [str(self.certificate)]
         if self.intervals is not None:
-            known = zip(self.value, self.intervals, strict=True)
-            each = [f"{digits(value, ends)} ({how}{_between(ends)})" for value, ends in known]
+            confidence = f" {percent(self.shown_confidence)}"
+            titles = [f"{title}: " for title in self.titles or ()] or [""] * len(self.value)
+            known = zip(titles, self.value, self.intervals, strict=True)
+            each = [
+                f"{title}{digits(value, ends)} ({how}{_between(ends, confidence)})"
+                for title, value, ends in known
+            ]
             return [*each, *self.notes]
         return [f"{self.shown} ({how}{self._error})", *certified, *self.notes]
 
@@ -270,7 +289,7 @@ class Released:
     def _error(self) -> str:
         if self.spread is not None:
             about = "" if self.about is None else f" for {self.about}"
-            return _between(self.usual_interval, f" {percent(self._confidence)}", about)
+            return _between(self.usual_interval, f" {percent(self.shown_confidence)}", about)
         if self.noise_scale:
             return f", noise of standard deviation {nearest(self.noise_scale)}"
         return ""
@@ -296,10 +315,10 @@ class Released:
         }
 
     @property
-    def _confidence(self) -> float:
-        """The confidence to show: the usual one, or that of an interval released at a lower one."""
-        known = getattr(getattr(self.spread, "spread", self.spread), "confidence", 0.95)
-        return min(0.95, float(known))
+    def shown_confidence(self) -> float:
+        """The confidence of the interval that is shown: that of its release, else 0.95."""
+        known = getattr(self.spread, "spread", self.spread)
+        return float(getattr(known, "confidence", self.confidence))
 
     def _values(self) -> dict[str, Any]:
         if self.intervals is not None:
@@ -311,8 +330,7 @@ class Released:
     def _repr_html_(self) -> str:
         """The answer for a notebook."""
         first, *rest = map(html.escape, self.lines())
-        price = [] if self.epsilon is None else [price_line(self.epsilon, self.delta)]
-        return f"<b>{first}</b><br><small>{' '.join([*rest, *price])}</small>"
+        return f"<b>{first}</b><br><small>{' '.join([*rest, *price_lines(self)])}</small>"
 
 
 @attrs.frozen
@@ -324,17 +342,18 @@ class Refused:
         event: The privacy event of the refusal, for any accountant.
         epsilon: ε that it cost; None if it was not asked through a statistic.
         delta: δ that it cost.
+        protected: As for `Released`.
     """
 
     reason: str
-    event: Any = attrs.field(repr=False)
+    event: Any = attrs.field(repr=False, hash=False)
     epsilon: float | None = None
     delta: float | None = None
+    protected: str = "record"
 
     def __str__(self) -> str:
         """The refusal in words and, if it is known, its price."""
-        price = [] if self.epsilon is None else [price_line(self.epsilon, self.delta)]
-        return "\n".join([*self.lines(), *price])
+        return "\n".join([*self.lines(), *price_lines(self)])
 
     def lines(self) -> list[str]:
         """The refusal in words."""
@@ -354,15 +373,19 @@ class Refused:
 
     def _repr_html_(self) -> str:
         """The refusal for a notebook."""
-        return f"<b>Refused.</b> {html.escape(self.reason)}"
+        price = " ".join(price_lines(self))
+        return f"<b>Refused.</b> {html.escape(self.reason)}<br><small>{price}</small>"
 
 
 Outcome: TypeAlias = Released | Refused
 
 
-def price_line(epsilon: float, delta: float | None) -> str:
-    """What an answer cost, in words."""
-    return f"({rounded_up(epsilon, 6)}, {rounded_up(delta or 0.0, 6)})-DP"
+def price_lines(answer: Any) -> list[str]:
+    """What an answer cost, and for which neighbours, in one line; none if it is not known."""
+    if answer.epsilon is None:
+        return []
+    price = f"({rounded_up(answer.epsilon, 6)}, {rounded_up(answer.delta or 0.0, 6)})-DP"
+    return [f"{price} for {ADD_REMOVE.sentence(answer.protected)}"]
 
 
 def _between(ends: tuple[Any, Any] | None, confidence: str = "", about: str = "") -> str:
@@ -396,6 +419,7 @@ class Groups(dict[Hashable, T]):
         names: The columns that the groups are of; the name of a group has a value for each.
         epsilon: ε that all groups cost together; known also where no group was found.
         delta: δ that they cost.
+        protected: As for `Released`.
     """
 
     def __init__(
@@ -405,15 +429,18 @@ class Groups(dict[Hashable, T]):
         *,
         epsilon: float,
         delta: float,
+        protected: str = "record",
     ) -> None:
         """Store the outcomes and their price."""
         super().__init__(outcomes)
         self.names, self.epsilon, self.delta = tuple(names), epsilon, delta
+        self.protected = protected
 
     def only(self, groups: Sequence[Hashable]) -> "Groups[T]":
         """Some of the groups, in this order, at the same price."""
         outcomes = {group: self[group] for group in groups}
-        return Groups(outcomes, self.names, epsilon=self.epsilon, delta=self.delta)
+        price: dict[str, Any] = {"epsilon": self.epsilon, "delta": self.delta}
+        return Groups(outcomes, self.names, protected=self.protected, **price)
 
     def labels(self, group: Hashable) -> dict[str, Any]:
         """The values that a group is named by, each with its column."""
@@ -434,9 +461,10 @@ class Groups(dict[Hashable, T]):
             path: The file to write, SVG or PNG by its name; None only returns the figure, which a
                 notebook shows.
         """
-        from prudent.release.pictures import drawn  # a heavy import, for pictures only
-
-        return drawn(self._rows(), self.names, path)
+        figure = _drawn(self._rows(), self.names)
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
     def _rows(self) -> list[dict[str, Any]]:
         return [self.labels(group) | _row(outcome) for group, outcome in self.items()]
@@ -451,17 +479,49 @@ class Groups(dict[Hashable, T]):
         ] or [NO_GROUPS]
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines(), price_line(self.epsilon, self.delta)])
+        return "\n".join([*self.lines(), *price_lines(self)])
 
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""
-        return html_table(
-            [
-                self.labels(group) | ({} if part is None else {"statistic": part}) | row
-                for group, outcome in self.items()
-                for part, row in rows_of(outcome)
-            ]
-        )
+        rows = [
+            self.labels(group) | ({} if part is None else {"statistic": part}) | row
+            for group, outcome in self.items()
+            for part, row in rows_of(outcome)
+        ]
+        confidence = {getattr(each, "shown_confidence", 0.95) for each in self.values()}
+        return f"{html_table(rows, *confidence)}<small>{' '.join(price_lines(self))}</small>"
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
+    """Draw one value for each row, with its interval; of a category there is none to draw."""
+    from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+    known = [row for row in rows if isinstance(row["value"], int | float)]
+    values = [float(row["value"]) for row in known]
+    below = [_off(value, row["low"]) for value, row in zip(values, known, strict=True)]
+    above = [_off(value, row["high"]) for value, row in zip(values, known, strict=True)]
+    moments = [row[names[0]] for row in known]
+    in_time = len(names) == 1 and all(isinstance(each, datetime.date) for each in moments)
+    places: Sequence[Any] = moments if in_time else range(len(known))
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.errorbar(
+        places,
+        values,
+        yerr=[below, above],
+        fmt="o-" if in_time else "o",
+        color="#1f6f8b",
+        ecolor="#b0b0b0",
+    )
+    if not in_time:
+        titles = [", ".join(str(row[name]) for name in names) for row in known]
+        axes.set_xticks(list(places), titles, rotation=30 if len(titles) > _MANY_LABELS else 0)
+    axes.set(xlabel=", ".join(names), ylabel="value (bars: 95 % intervals)")
+    return figure
+
+
+def _off(value: float, end: Any) -> float:
+    return 0.0 if end is None else abs(value - float(end))
 
 
 def group_title(group: Hashable) -> str:
@@ -487,7 +547,7 @@ def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
     return [(name, _row(each)) for name, each in parts().items()]
 
 
-def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def html_table(rows: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> str:
     """Rows as a small table: values to the digits that their intervals support."""
     if not rows:
         return "<table></table>"
@@ -503,4 +563,5 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"<td style='text-align:right'>{html.escape(each)}</td>" for each in (shown, between)
         ]
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}{''.join(numbers)}</tr>")
-    return f"<table><tr>{head}<th>value</th><th>95 % interval</th></tr>{''.join(lines)}</table>"
+    head += f"<th>value</th><th>{percent(confidence)} interval</th>"
+    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"

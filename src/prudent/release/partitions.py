@@ -51,7 +51,7 @@ class PartitionSelection:
 
     def __attrs_post_init__(self) -> None:
         _validate.between(1e-4, 50, epsilon=self.epsilon)
-        _validate.between(1e-18, 0.5, ends="[)", delta=self.delta)
+        _validate.small_delta(1e-18, ends="[)", delta=self.delta)
         _validate.count(1, records=self.records)
 
     @property

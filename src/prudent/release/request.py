@@ -10,6 +10,7 @@ expensive of them (parallel composition), and for private groups also their choi
 
 import abc
 import functools
+import inspect
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -52,6 +53,7 @@ Condition: TypeAlias = Callable[[Any], Any] | str
 P = ParamSpec("P")
 R = TypeVar("R")
 Answer = TypeVar("Answer", covariant=True)
+Model = TypeVar("Model", bound=Callable[..., Any])
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
@@ -92,7 +94,7 @@ class Request:
         _validate.one_of((True, False, None), dry_run=self.dry_run)
         _validate.one_of((True, False, None), fallback=self.fallback)
         if self.delta is not None:  # also where nothing needs it: a slip must not pass unseen
-            _validate.between(0, 1, ends="[)", delta=self.delta)
+            _validate.small_delta(ends="[)", delta=self.delta)
         data, column = _with_name(self.data, self.column)
         object.__setattr__(self, "data", data)
         object.__setattr__(self, "column", column)
@@ -110,6 +112,11 @@ class Request:
         """The join that the data are; None if they are one table."""
         join = getattr(self.data, "join", self.data)  # of a table that is open already
         return join if isinstance(join, Join) else None
+
+    @property
+    def protected(self) -> str:
+        """What is protected: a record, or a unit that may have several."""
+        return "record" if self.unit is None else "unit"
 
     @property
     def private_groups(self) -> bool:
@@ -153,6 +160,9 @@ TABLE_OPTIONS = ("unit", "per_unit", "by", "groups", "where", "read_as", "connec
 def _with_name(data: Any, column: str | None) -> tuple[Any, str | None]:
     """One column that is given by itself, as a table and its name."""
     if column is not None:
+        if hasattr(data, "to_frame"):
+            hint = "A series is one column: leave the name out, or give the frame it is of."
+            raise _validate.ArgumentError("column", "None with a series", got=column, hint=hint)
         return data, column
     home = type(data).__module__.partition(".")[0]
     if hasattr(data, "to_frame"):  # a series of pandas, polars or narwhals
@@ -273,7 +283,8 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         if request.by is None:
             found.append(outcomes[None])
         else:
-            found.append(Groups(outcomes, request.group_columns, **whole.price(offer)))
+            known = whole.price(offer) | {"protected": request.protected}
+            found.append(Groups(outcomes, request.group_columns, **known))
     paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
 
@@ -373,7 +384,7 @@ class _Whole:
     offers: tuple[_Offer, ...]
     selection: PartitionSelection | None = None
 
-    def price(self, offer: _Offer) -> dict[str, float]:
+    def price(self, offer: _Offer) -> dict[str, Any]:
         """What the outcomes of a part cost with their groups, whose names were paid for as well."""
         if self.selection is None or offer.preview is self.preview:
             return {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
@@ -519,8 +530,10 @@ def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) ->
         distance = withheld(statistic.distance, priced, records, outcome.value)
         certificate = withheld(priced.certifies.release, *distance, noise=noise)
         outcome = attrs.evolve(outcome, certificate=certificate)
-    if records.contribution.unit is not None and not isinstance(outcome, Refused):
-        outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
+    if records.contribution.unit is not None:
+        outcome = attrs.evolve(outcome, protected="unit")
+        if not isinstance(outcome, Refused):
+            outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
     preview = priced.preview
     return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
 
@@ -577,3 +590,22 @@ def answers(function: Callable[P, R]) -> Answers[P, R]:
 def tested_answers(function: Callable[P, R]) -> TestedAnswers[P, R]:
     """Declare them for a statistic that is tested if, and only if, there is a proposal."""
     return cast(TestedAnswers[P, R], function)
+
+
+def like(model: Model) -> Callable[[Callable[[Request], Any]], Model]:
+    """Declare that a statistic has the signature of another, and that its body takes a request."""
+    signature = inspect.signature(model)
+
+    def declare(answer: Callable[[Request], Any]) -> Model:
+        @functools.wraps(answer)
+        def ask(*arguments: Any, **named: Any) -> Any:
+            try:
+                given = signature.bind(*arguments, **named)
+            except TypeError as error:
+                raise TypeError(f"{answer.__name__}() {error}") from None
+            return answer(Request(**given.arguments))
+
+        ask.__signature__ = signature  # type: ignore[attr-defined]
+        return cast(Model, ask)
+
+    return declare

@@ -1,55 +1,8 @@
-"""Private training: plans, aggregations, engines, and the training loop."""
+"""Private training: plans, aggregations, engines, and the training loop.
 
-from prudent.training.adapters.private import make_private
-from prudent.training.aggregation import (
-    AdaptiveTrim,
-    Aggregation,
-    Fallback,
-    FixedTrim,
-    Mean,
-    ProposeTestRelease,
-    Sum,
-    TrimmedSum,
-)
-from prudent.training.checking.check import CheckReport, check
-from prudent.training.checking.suggestion import gradient_norms, suggest_aggregation
-from prudent.training.chunk import Chunk
-from prudent.training.keystream import Key
-from prudent.training.plan import HeldOut, Plan, Watch
-from prudent.training.run.execution import EngineChoice, Execution
-from prudent.training.run.fit import Fitted, fit
-from prudent.training.run.metrics import Metrics
-from prudent.training.run.reporting import Reporting, accuracy
-from prudent.training.sampling import PoissonSampler
-from prudent.training.step import Step, StepOutcome
+The public names are listed in `__init__.pyi`. Each is imported when it is first used.
+"""
 
-__all__ = [
-    "AdaptiveTrim",
-    "Aggregation",
-    "CheckReport",
-    "Chunk",
-    "EngineChoice",
-    "Execution",
-    "Fallback",
-    "Fitted",
-    "FixedTrim",
-    "HeldOut",
-    "Key",
-    "Mean",
-    "Metrics",
-    "Plan",
-    "PoissonSampler",
-    "ProposeTestRelease",
-    "Reporting",
-    "Step",
-    "StepOutcome",
-    "Sum",
-    "TrimmedSum",
-    "Watch",
-    "accuracy",
-    "check",
-    "fit",
-    "gradient_norms",
-    "make_private",
-    "suggest_aggregation",
-]
+from prudent import _lazy
+
+__all__, __getattr__, __dir__ = _lazy.attach(__name__, __file__)

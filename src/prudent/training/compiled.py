@@ -24,7 +24,7 @@ from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytr
 from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.factors.products import whole_products
 from prudent.training.gradients.record_streams import is_capturing
-from prudent.training.gradients.recording import SPLIT
+from prudent.training.gradients.recording import SPLIT, Recorded
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -112,23 +112,17 @@ class Compiled:
         def program(*arguments: Any, drawn: Sequence[Tensor] | None = None) -> Any:
             assert shape is not None
             given = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor)]
-            drawn = [draw() for draw in draws] if drawn is None else drawn
+            drawn = [draw.call() for draw in draws] if drawn is None else drawn
             return pytree.tree_unflatten(compiled(*given, *drawn), shape)
 
         return program
 
 
-class _RandomCall:
-    """A random call that can be repeated; its first result is kept as an example input."""
+class _RandomCall(NamedTuple):
+    """A random call that can be repeated, and its first result: an example input."""
 
-    def __init__(self, call: Callable[[], Tensor]) -> None:
-        self._call = call
-        self.example = call()
-        if maybe_get_level(self.example) != -1:
-            raise RuntimeError("A model that draws with a generator of its own is not compiled.")
-
-    def __call__(self) -> Tensor:
-        return self._call()
+    call: Callable[[], Tensor]
+    example: Tensor
 
 
 class _Recorded(TorchFunctionMode):
@@ -143,8 +137,12 @@ class _Recorded(TorchFunctionMode):
     ) -> Any:
         if "generator" not in (kwargs or {}):
             return func(*args, **(kwargs or {}))
-        self.draws.append(_RandomCall(lambda: func(*args, **kwargs)))
-        return self.draws[-1].example
+        call = partial(func, *args, **kwargs)
+        example = call()
+        if maybe_get_level(example) != -1:
+            raise RuntimeError("A model that draws with a generator of its own is not compiled.")
+        self.draws.append(_RandomCall(call, example))
+        return example
 
 
 class _Replayed(TorchFunctionMode):
@@ -177,7 +175,7 @@ def kind_of(tree: Any) -> Hashable:
 
 _WARM_UP, _RECORDED = 2, 3
 """Calls that run as they are before a capture, and before that of a program that repeats them."""
-_MOST = 32
+_MOST, _MOST_KEYS = 32, 1 << 10
 _LOG = logging.getLogger(__name__)
 
 
@@ -232,7 +230,9 @@ class Captured:
         key = kind_of(arguments), places, self._setting()
         graph = self._graphs.get(key)
         if graph is not None:
-            return graph.replay(leaves)
+            return graph.replay(leaves) if graph.holds() else self._otherwise(fixed, *arguments)
+        if len(self._calls) > _MOST_KEYS:  # of a model that changes with every step
+            self._calls.clear()
         calls = self._calls[key] = self._calls.get(key, 0) + 1
         if calls <= _WARM_UP:
             return self._function(fixed, *arguments)
@@ -271,7 +271,8 @@ class Captured:
                 self._pool = torch.cuda.graph_pool_handle()
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
-        return _Graph(parts, fixed, pytree.tree_leaves(inputs), result)
+        holds = function.holds(fixed, *inputs) if isinstance(function, Recorded) else _always
+        return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, holds)
 
 
 class _Parts:
@@ -335,6 +336,10 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
+def _always() -> bool:
+    return True
+
+
 class _Graph(NamedTuple):
     """A captured call: where it reads its inputs, and where it writes its result."""
 
@@ -342,6 +347,7 @@ class _Graph(NamedTuple):
     fixed: Any  # kept alive: the graph reads it by address
     inputs: list[Any]
     result: Any
+    holds: Callable[[], bool]  # whether the step takes the branches that were captured
 
     def replay(self, leaves: list[Any]) -> Any:
         for place, leaf in zip(self.inputs, leaves, strict=True):

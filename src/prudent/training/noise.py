@@ -229,19 +229,6 @@ class StepState:
         self.taken += 1
         self.number += 1
 
-    def clone(self) -> Self:
-        """An independent copy, which later steps do not change."""
-        history = self.history and NoiseHistory.of(self.history.plain(), self.trim.device)
-        return attrs.evolve(
-            self, trim=self.trim.clone(), number=self.number.clone(), history=history
-        )
-
-    def copy_(self, other: "StepState") -> None:
-        """Copy another state into this one, in place: a CUDA graph refers to tensors by address."""
-        self.trim.copy_(other.trim)
-        self.history = other.history
-        self.move_to(other.taken)
-
     def move_to(self, taken: int) -> None:
         """Set both counters to `taken` steps."""
         self.number.fill_(taken)
@@ -315,8 +302,9 @@ class DeviceNoise(Uncopied):
 
     def __init__(self, key: Key, device: torch.device, purpose: Purpose = Purpose.NOISE) -> None:
         self._kernels = _kernels()
-        self._test, self._noise = (
-            _key_words(key, each).to(device) for each in (Purpose.TEST, purpose)
+        self._test, self._noise = (  # the keys of streams, as eight 32-bit words
+            torch.from_numpy(np.frombuffer(key.stream(each).secret, dtype="<i4").copy()).to(device)
+            for each in (Purpose.TEST, purpose)
         )
 
     def test_words(self, state: StepState) -> Tensor:
@@ -410,9 +398,3 @@ def _kernels() -> Any:
     from prudent.training import keystream_kernel
 
     return keystream_kernel
-
-
-def _key_words(key: Key, purpose: Purpose) -> Tensor:
-    """A stream's key as eight 32-bit words."""
-    secret = key.stream(purpose).secret
-    return torch.from_numpy(np.frombuffer(secret, dtype="<i4").copy())

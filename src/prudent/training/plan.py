@@ -136,9 +136,7 @@ class HeldOut:
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.count, 1), "every")
         _validate.fields(self, _validate.positive, "noise_multiplier")
-        for name in ("bound", "expected_records"):
-            if getattr(self, name) is not None:
-                _validate.fields(self, _validate.positive, name)
+        _validate.given_fields(self, _validate.positive, "bound", "expected_records")
         if (self.bound is None) is (self.metric is HeldOutMetric.LOSS):
             raise _validate.ArgumentError(
                 "bound",
@@ -228,8 +226,7 @@ class Plan:
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
         _validate.fields(self, _validate.count, "steps")
-        if self.expected_batch is not None:
-            _validate.fields(self, _validate.positive, "expected_batch")
+        _validate.given_fields(self, _validate.positive, "expected_batch")
         if not isinstance(self.aggregation, Aggregation):
             raise _validate.ArgumentError(
                 "aggregation",
@@ -238,10 +235,10 @@ class Plan:
             )
         if self._relation is not None:
             check_relation(relation=self._relation)
-        if self.before is not None:
-            _validate.instance(dp.DpEvent, "a DpEvent or None", before=self.before)
-        if self.watch is not None:
-            _validate.instance(Watch, "a Watch or None", watch=self.watch)
+        kinds = {"before": dp.DpEvent, "watch": Watch, "held_out": HeldOut}
+        for name, kind in kinds.items():
+            allowed = f"a {kind.__name__} or None"
+            _validate.given_fields(self, partial(_validate.instance, kind, allowed), name)
         _validate.fields(self, partial(_validate.count, 1), "bands")
         check_bands(self.bands, self.sampling_rate)
         if self.bands > 1 and type(self.aggregation) not in (Sum, TrimmedSum):
@@ -253,8 +250,6 @@ class Plan:
                 "Propose-Test-Release depends on its test",
                 hint="Use Sum or TrimmedSum, or leave bands out.",
             )
-        if self.held_out is not None:
-            _validate.instance(HeldOut, "a HeldOut or None", held_out=self.held_out)
         watched = self.held_out is not None and self.held_out.expected_records is None
         if not self.relation.size_is_public and watched:
             raise _validate.ArgumentError(
@@ -281,6 +276,28 @@ class Plan:
         if self._relation is not None:
             return self._relation
         return ZERO_OUT if self.expected_batch is None else ADD_REMOVE
+
+    def divisor(self, **given: float | None) -> float:
+        """The public batch size by which a sum is divided: the plan's own, else the given one."""
+        ((name, batch),) = given.items()
+        batch = batch if self.expected_batch is None else self.expected_batch
+        if batch is None:
+            raise _validate.ArgumentError(
+                name,
+                "or a plan with expected_batch",
+                got=None,
+                why="the sum is divided by it",
+                hint="Use the sampling rate times the public number of records.",
+            )
+        return _validate.positive(**{name: batch})
+
+    def refuse_beyond(self, taken: int, unit: str = "steps") -> None:
+        """Raise an error if so many steps, or units of another name, are all of the plan."""
+        if taken >= self.steps:
+            raise ValueError(
+                f"Expected at most plan.steps = {self.steps} {unit}, got one more: the plan does "
+                "not pay for it. Start with a plan of more steps."
+            )
 
     @property
     def turn_rate(self) -> float:

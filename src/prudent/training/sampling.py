@@ -27,10 +27,10 @@ from torch.utils.data import (
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.records import Seeds
-from prudent.records.people import People, PeopleReader, Unit
+from prudent.records.people import PeopleReader, Units
 from prudent.records.reader import RecordReader, checked
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
-from prudent.training.parallel.processes import Alone, Processes
+from prudent.training.parallel.processes import Processes
 from prudent.training.run.charging import RunCharge
 
 _MOST_STEPS = 2.0**60  # blocks are numbered by 64 bits
@@ -91,7 +91,7 @@ class PoissonSampler:
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
         self.bands = _validate.count(1, bands=bands)
         device = _validate.device(device=device)
-        self.processes = Alone() if processes is None else processes
+        self.processes = Processes() if processes is None else processes
         _validate.instance(Processes, "processes of a run", processes=self.processes)
         self.processes.check_same(records=records, rate=rate, bands=bands)
         own = -(-records // (self.processes.count * self.bands))
@@ -251,8 +251,7 @@ class PoissonLoader(DataLoader[Any]):
         example: A public record that has the form of all; see `RecordReader`.
         charge: Made before the first record is drawn. It counts the steps taken, and an epoch
             begins with the part whose turn it is.
-        unit: Who the records belong to; None: every record is drawn alone.
-        people: The people of the data set, if there is a unit.
+        units: The records of the loader's data set, or the people whom they belong to.
 
     Attributes:
         sample_rate: Probability with which a record, or a person, is drawn into a batch.
@@ -268,22 +267,14 @@ class PoissonLoader(DataLoader[Any]):
         example: Any = None,
         *,
         charge: RunCharge,
-        unit: Unit | None = None,
-        people: People | None = None,
+        units: Units,
     ) -> None:
         self._charge = charge
         self._bands = sampler.bands
         self.sample_rate = sampler.rate / sampler.bands
         self.count = sampler.records
-        self.slots = None if people is None else people.slots
+        self.slots = units.slots
         self._outstanding: deque[Drawn] = deque()
-        records = RecordReader(
-            loader.dataset if unit is None else unit.items(loader.dataset),
-            loader.collate_fn,
-            range(sampler.records) if people is None else people.first(),
-            example=example,
-        )
-        reader = records if people is None else PeopleReader(records, people)
         draws, workers = Draws(sampler, batches, self._in_turn), loader.num_workers
         super().__init__(
             loader.dataset,
@@ -295,7 +286,7 @@ class PoissonLoader(DataLoader[Any]):
         )
         # Torch's own way of reading would collate the records of a batch together.
         self._read: DataLoader[Any] = DataLoader(
-            _Batches(reader),
+            _Batches(units.reader(loader.collate_fn, example=example)),
             batch_sampler=draws,
             collate_fn=unchanged,
             num_workers=workers,

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from prudent._torch_private import pytree
-from prudent._validate import ArgumentError, instance, positive
+from prudent._validate import ArgumentError, instance
 from prudent.training.chunk import (
     Chunk,
     Corrupt,
     Corruption,
+    InTurn,
     check_chunks,
     counted_once,
     record_ids,
@@ -25,11 +26,9 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.record_streams import is_capturing, restarting
 from prudent.training.gradients.recording import Recorded
 from prudent.training.gradients.results import Values
-from prudent.training.keystream import Key, Purpose, given_or_random
-from prudent.training.model_randomness import ModelRandomness
+from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
 from prudent.training.noise import StepState, add_cancelling_, noise_on
-from prudent.training.parallel.in_turn import InTurn
-from prudent.training.parallel.processes import Alone, Processes, unwrapped
+from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,
     has_shards,
@@ -46,31 +45,11 @@ SUM_ROUNDING = 1e-6
 """A bound on the rounding of a sum of losses, relative to the largest of one."""
 
 
-def divisor(plan: Plan, expected_batch: float | None) -> float:
-    """The public batch size by which the sum is divided: the plan's own, else the given one."""
-    instance(Plan, "a Plan", plan=plan)
-    batch = plan.expected_batch if plan.expected_batch is not None else expected_batch
-    if batch is None:
-        raise ArgumentError(
-            "expected_batch",
-            "in the plan or as an argument of the step",
-            got=None,
-            why="the sum is divided by it",
-            hint="Use the sampling rate times the public number of records.",
-        )
-    return positive(expected_batch=batch)
-
-
 def device_of(model: nn.Module) -> torch.device:
     """The device of a model's first parameter; raises an error if there is none."""
     for parameter in instance(nn.Module, "a torch module", model=model).parameters():
         return parameter.device
     raise ArgumentError("model", "with parameters to train", shown=type(model).__name__)
-
-
-def check_processes(processes: Processes) -> Processes:
-    """The processes of a run; raises an error for anything else."""
-    return instance(Processes, "processes of a run", processes=processes)
 
 
 def check_parameter_types(model: nn.Module) -> None:
@@ -217,8 +196,9 @@ class Step:
         compile: bool = False,
         processes: Processes | None = None,
     ) -> None:
-        processes = check_processes(Alone() if processes is None else processes)
-        batch = divisor(plan, expected_batch)
+        processes = Processes() if processes is None else processes
+        instance(Processes, "processes of a run", processes=processes)
+        batch = instance(Plan, "a Plan", plan=plan).divisor(expected_batch=expected_batch)
         device = device_of(model)
         check_corrupt(corrupt)
         if compile:
@@ -271,18 +251,10 @@ class Step:
         self.generator = key.generator(device, Purpose.CORRUPTION, rank=self.processes.rank)
         self.randomness = ModelRandomness.of(key, device, self.processes.rank)
 
-    def refuse_beyond_plan(self) -> None:
-        """Raise an error if all steps of the plan have been taken."""
-        if self.taken >= self.plan.steps:
-            raise ValueError(
-                f"Expected at most plan.steps = {self.plan.steps} steps, got one more: the plan "
-                "does not cover it. Start with a plan of more steps."
-            )
-
     def __call__(self, chunks: Sequence[Chunk]) -> StepOutcome:
         """Release one batch, given as one or more chunks."""
         check_chunks(chunks, self._repeated)
-        self.refuse_beyond_plan()
+        self.plan.refuse_beyond(self.taken)
         self.state.begin()
         words = self.noise.test_words(self.state)
         self._drawn = self.randomness.at(self.taken)
@@ -309,9 +281,19 @@ class Step:
         with without_gathering(self.model) if has_shards(self.model) else nullcontext():
             self.engine.rehearse(self.values(), lambda: form)
 
-    def modes(self) -> tuple[bool, ...]:
-        """The training mode of each module, which a captured or compiled step was made for."""
-        return tuple(module.training for module in self.model.modules())
+    def modes(self) -> tuple[Any, ...]:
+        """What the modules are set to, for which a captured, recorded or compiled step was made.
+
+        That is whether they are training, numbers such as the probability of dropout, and hooks.
+        """
+        found: list[Any] = []
+        for module in self.model.modules():
+            own = module.__dict__
+            found.append(type(module))
+            found += [each for each in own.values() if type(each) in (bool, float)]
+            found += own["_forward_hooks"]
+            found += own["_forward_pre_hooks"]
+        return tuple(found)
 
     def _repeats(self) -> bool:
         """Whether steps with batches of the same shape consist of the same operations."""
@@ -402,7 +384,7 @@ class Step:
         )
         trim = policy.next(trim, decision.passed, self.expected_batch)
         parts = torch.split(decision.weights.double(), [len(each) for each in norms])
-        return parts, _Released({}, decision.noise, decision.scale, trim, outcome)
+        return parts, _Released({}, decision.scale, trim, outcome)
 
     def _gradients(self, values: Values, chunk: Chunk, first: int) -> Gradients:
         """The gradients of a chunk; `first` is the number of its first row."""
@@ -471,7 +453,7 @@ class Step:
         if self.processes.rank == 0:
             shortest = min(types, key=lambda dtype: torch.finfo(dtype).bits)
             factor = noise_factor(len(flat), len(total), shortest)
-            deviation = released.noise * factor
+            deviation = released.outcome.noise * factor
             if self.plan.bands == 1:
                 self.noise.add_(flat, deviation, self.state)
             else:
@@ -493,7 +475,6 @@ class _Released(NamedTuple):
     """The results of a step before the noise is added."""
 
     total: Values  # weighted sum of gradients by parameter name; secret until the noise is added
-    noise: Tensor  # standard deviation of the noise to add
     scale: Tensor  # factor on the update
     trim: Tensor  # F of the next step, before rounding down
     outcome: StepOutcome  # the outcome that the step returns

@@ -15,36 +15,10 @@ Guarantee:
     * the search space does not depend on the data;
     * nothing else leaves the owner of the data: not the number of candidates, which the running
       time reveals too, nor the other candidates.
+
+The public names are listed in `__init__.pyi`. Each is imported when it is first used.
 """
 
-from prudent.accounting.losses.trial_counts import (
-    Binomial,
-    Geometric,
-    NegativeBinomial,
-    Poisson,
-    TrialCount,
-)
-from prudent.tune.candidate import Candidate, Scored
-from prudent.tune.estimating import search
-from prudent.tune.fitting import HeldOutScore, calibrate_plan, training
-from prudent.tune.space import Trial
-from prudent.tune.tuning import Tuned, calibrate, price, tune
+from prudent import _lazy
 
-__all__ = [
-    "Binomial",
-    "Candidate",
-    "Geometric",
-    "HeldOutScore",
-    "NegativeBinomial",
-    "Poisson",
-    "Scored",
-    "Trial",
-    "TrialCount",
-    "Tuned",
-    "calibrate",
-    "calibrate_plan",
-    "price",
-    "search",
-    "training",
-    "tune",
-]
+__all__, __getattr__, __dir__ = _lazy.attach(__name__, __file__)

@@ -119,7 +119,7 @@ def tune(
     _validate.instance(Candidate, "a prudent.tune.Candidate", candidate=candidate)
     _validate.function(space=space)
     _validate.instance(TrialCount, "a distribution such as Geometric(30)", trials=trials)
-    delta = _validate.between(0, 1, ends="[)", delta=delta)
+    delta = _validate.small_delta(ends="[)", delta=delta)
     workers = _validate.count(1, workers=workers)
     resume = _validate.flag(resume=resume)
     if resume and out is None:

@@ -1,5 +1,6 @@
 """White-box audits of real steps: honest ones stand, close to their price; planted faults fall."""
 
+import copy
 import math
 
 import attrs
@@ -111,7 +112,7 @@ def noise_of_the_first_step_again(monkeypatch):
     add = noise.HostNoise.add_
 
     def again(self, total, deviation, state):
-        first = state.clone()
+        first = copy.deepcopy(state)
         first.move_to(1)
         add(self, total, deviation, first)
 

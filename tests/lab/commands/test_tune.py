@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
-from prudent.lab.datasets import load, held_apart, split_of, units
+from prudent.lab.datasets import held_apart, load, split_of, units
 from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
 from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price

@@ -239,8 +239,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
-    monkeypatch.setattr(asking, "_BATCH", 7)
-    monkeypatch.setattr(asking, "BLOCK", 2)
+    monkeypatch.setattr(asking, "BLOCK", 7)
     first, second = ADVERSARIAL, ADVERSARIAL[::-1]
     group = np.arange(len(first)) % 3
     table = pa.table({"x": first, "y": second, "c": group})

@@ -164,3 +164,23 @@ def test_another_separator_is_named_before_anything_is_read(tmp_path: Path, sepa
         open_column(path, "salary")
     path.write_text('"name;salary"\n1\n')  # in quotes it is one name
     assert open_column(path, "name;salary").count() == 1
+
+
+@pytest.mark.parametrize("by_place", [True, False])
+def test_texts_that_repeat_are_read_like_others(
+    by_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read by their places in a list, which may hold a text that is not UTF-8."""
+    stored = pa.array([b"a", b"\xff", None, "ü".encode(), b"", b"a"] * 1_000, pa.binary())
+    texts = pa.Array.from_buffers(pa.string(), len(stored), stored.buffers())
+    path = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pa.table({"c.d": texts, "c": texts}), path, row_group_size=1_700)
+    schema = pyarrow.parquet.read_schema(path)
+    assert arrow_tables._repeated([str(path)], schema) == ["c.d", "c"]
+    if not by_place:
+        monkeypatch.setattr(arrow_tables, "_repeated", lambda *_: [])
+    for name in ("c", "c.d"):
+        column = open_column(path, name, kind="categories")
+        assert (column.count(), column.distinct()) == (4_000, 3)
+        assert column.counts_of(["", "ü", "a", "b"]).tolist() == [1_000, 1_000, 2_000, 0]
+        assert column.most_frequent() == "a"

@@ -184,7 +184,7 @@ WHOLE = pa.table({"u": [1], "y": ["p"]})
         ({"on": "u", "unit": "u", "right": WHOLE}, "of one type"),
         ({"on": "u", "unit": "u", "most_rows": 0}, "Expected most_rows"),
         ({"on": "u", "unit": "u", "names": ("t", "t")}, "Expected names two different"),
-        ({"on": "u", "unit": "u", "right": 7}, "Expected source"),
+        ({"on": "u", "unit": "u", "right": 7}, "Expected data"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_any_charge(

@@ -236,14 +236,14 @@ def test_an_array_needs_no_engine() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"source": "nowhere.parquet", "column": "x"}, "Expected source an existing file"),
-        ({"source": "nowhere/*.csv", "column": "x"}, "Expected source an existing file"),
-        ({"source": "nowhere/*.parquet", "column": "x"}, "Expected source an existing file"),
-        ({"source": "salaries.xlsx", "column": "x"}, r"Expected source a \.parquet, \.csv"),
-        ({"source": "a\0.csv", "column": "x"}, "Expected source an existing file"),
+        ({"source": "nowhere.parquet", "column": "x"}, "Expected data an existing file"),
+        ({"source": "nowhere/*.csv", "column": "x"}, "Expected data an existing file"),
+        ({"source": "nowhere/*.parquet", "column": "x"}, "Expected data an existing file"),
+        ({"source": "salaries.xlsx", "column": "x"}, r"Expected data a \.parquet, \.csv"),
+        ({"source": "a\0.csv", "column": "x"}, "Expected data an existing file"),
         ({"source": 3, "column": "x"}, "an ibis table or a Spark data frame, got int"),
-        ({"column": "x"}, "either a source or connect"),
-        ({"source": "t.csv", "connect": "postgres://h/d", "column": "x"}, "either a source or"),
+        ({"column": "x"}, "either data or connect"),
+        ({"source": "t.csv", "connect": "postgres://h/d", "column": "x"}, "either data or"),
         ({"connect": "duckdb://", "column": "x"}, "Expected table the name of a table"),
         ({"connect": "duckdb://", "table": "t", "column": "x"}, "Could not find table 't'"),
         ({"connect": "nonsense://h", "table": "t", "column": "x"}, "Spark, got nonsense"),
@@ -262,6 +262,38 @@ def test_an_array_needs_no_engine() -> None:
 def test_what_cannot_be_opened_is_said(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         open_column(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"column": "y"}, "Expected column one of l, t, x, got 'y'"),
+        ({"column": "x", "unit": "u"}, "Expected unit one of l, t, x, got 'u'"),
+        ({"column": "x", "where": "y > 1"}, "with columns among l, x, t, got 'y'"),
+        ({"column": "x", "by": "t:moth", "groups": ["2024-01"]}, "month, .* got 'moth'"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_all_columns(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    """Also of a file with types that are read with care, of which few columns are opened."""
+    times = pa.array([0], pa.timestamp("ms"))
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(pa.table({"l": [[1]], "x": [1.0], "t": times}), path)
+    opening = open_groups if "by" in arguments else open_column
+    with pytest.raises(ValueError, match=message):
+        opening(path, **arguments)
+
+
+def test_a_folder_is_answered_with_a_pattern(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"Give a pattern, such as .*/\*\.parquet\.$"):
+        open_column(tmp_path, "x")
+
+
+def test_a_header_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("größe\n1\n".encode("latin-1"))
+    with pytest.raises(SourceError, match="in UTF-8, got another encoding"):
+        open_column(tmp_path / "t.csv", "größe")
 
 
 @pytest.mark.filterwarnings("ignore:fetch_arrow_table:DeprecationWarning")  # ibis calls it

@@ -15,7 +15,7 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import opening, table_rows
+from prudent.release.columns import opening, queries, table_rows
 from prudent.release.columns.column import Leaders
 from prudent.release.columns.kinds import table_columns
 from prudent.release.columns.together import asking
@@ -117,13 +117,32 @@ SCANS |= {
 def test_a_statistic_asks_few_queries_whatever_the_records(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for what was released: a mean or a sum of few records takes another way than of many."""
+    """But for what was released: a mean or a sum of few records takes another way than of many.
+
+    As of a table of which DuckDB hands over too many rows to keep them.
+    """
+    monkeypatch.setattr(asking, "MOST_KEPT", -1)
     ask, most = SCANS[name]
     every = not name.startswith(("mean", "sum", "ratio"))
     tables = [values for values in TABLES.values() if every or len(values) > FEW]
     seen = {tuple(asked(values, ask, monkeypatch)) for values in tables}
     assert len(seen) == 1
     assert len(next(iter(seen))) == most, seen
+
+
+def test_rows_that_are_handed_over_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("variance", "covariance", "variance of groups", "covariance of groups"):
+        assert len(asked(TABLES["normal"], SCANS[name][0], monkeypatch)) == 1, name
+
+
+def test_rows_that_were_kept_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mean", "covariance", "describe of groups", "weighted mean"):
+        found = []
+        for most in (-1, asking.MOST_KEPT):
+            monkeypatch.setattr(asking, "MOST_KEPT", most)
+            given = {"epsilon": 1.0, "noise": ReproducibleNoise(1)}
+            found.append(str(SCANS[name][0](in_groups(TABLES["lognormal"]), "x", **given)))
+        assert found[0] == found[1], name
 
 
 def test_bounds_leave_one_query(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,3 +283,22 @@ def test_counts_of_values_clipped_beyond_a_lattice_are_of_their_edges(
     assert column.clipped_sum(1e3, 1e4, Lattice(0, -10, 10)) == 40
     edges = np.array([np.nextafter(10.0, np.inf), 1e3])
     assert column.counts_below(edges).tolist() == [2, 3]
+
+
+def test_a_sum_between_ranks_asks_for_as_many_limbs_whatever_the_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asking.Asked, "reads", property(lambda _: False))
+    for module in (queries, table_columns):
+        monkeypatch.setattr(module, "limb_bits", lambda *_, **__: 8)
+    fetch, seen = asking.fetched, set()
+
+    def watched(expression: Any) -> Any:
+        seen.add(tuple(name for name in expression.columns if name.startswith("part")))
+        return fetch(expression)
+
+    monkeypatch.setattr(asking, "fetched", watched)
+    for values in ([1.0, 2.0, 3.0], [1.0, 2e5, 3e9]):
+        column: Any = opening.open_column(pandas.DataFrame({"x": values}), "x")
+        assert column.sum_between(1, 3, Lattice(0)) == sum(values)
+    assert len(seen - {()}) == 1

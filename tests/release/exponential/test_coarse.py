@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.exponential.coarse import CoarseMeasure
-from prudent.release.exponential.measure import DoubleMeasure
+from prudent.release.exponential.measure import CoarseMeasure, DoubleMeasure
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.noise import ReproducibleNoise
 

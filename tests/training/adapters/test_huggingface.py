@@ -32,6 +32,7 @@ from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
 from prudent.records import PUBLIC
+from prudent.records.people import Units
 from prudent.records.reader import checked
 from prudent.training import AdaptiveTrim, Key, Plan, PoissonSampler, ProposeTestRelease, Sum
 from prudent.training.adapters.huggingface import PrivateTrainer, reach
@@ -503,7 +504,7 @@ class Tokens:
 def drawn(data: list[Any], example: dict[str, Tensor], collate: Any) -> Any:
     ids = torch.arange(len(data))[None]
     draw = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
-    (part,) = checked(LogicalRecords(data, collate, example).__getitems__(draw)).parts
+    (part,) = checked(LogicalRecords(Units.of(data), collate, example).__getitems__(draw)).parts
     return part
 
 
@@ -530,7 +531,7 @@ def test_data_that_do_not_fit_the_public_records_at_all_are_an_error() -> None:
     with pytest.raises(ArgumentError, match="fewer than three quarters of the first 8"):
         drawn(fine * 5 + other * 3, example, Tokens())
     assert drawn(fine * 6 + other * 9, example, Tokens()).valid.sum() == 6
-    records = LogicalRecords(fine * 8 + other * 8, Tokens(), example)
+    records = LogicalRecords(Units.of(fine * 8 + other * 8), Tokens(), example)
     ids = torch.arange(8, 16)[None]
     last = Draw(0, ids, torch.ones_like(ids, dtype=torch.bool), PUBLIC)
     with pytest.raises(ArgumentError, match="a batch of records in which none can") as error:
@@ -543,7 +544,7 @@ def test_padding_is_left_out_unless_every_part_must_have_one_shape() -> None:
     draw = Draw(0, torch.arange(32)[None], (torch.arange(32) < 3)[None], PUBLIC)
     for whole, rows in ((False, 8), (True, 32)):
         records = LogicalRecords(
-            data, Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole
+            Units.of(data), Tokens(), {"input_ids": torch.zeros(1, 1).long()}, whole=whole
         )
         (part,) = records.__getitems__(draw).parts
         assert part.inputs["input_ids"].shape == (rows, 1)
@@ -616,7 +617,7 @@ def test_pieces_of_a_length_have_one_shape_whatever_was_drawn() -> None:
         ids, found = torch.arange(64).view(-1, physical), set()
         for drawn in (0, 3, 40, 64):
             records = LogicalRecords(
-                data, default_collate, default_collate(data[:1]), lengths=(4, 8)
+                Units.of(data), default_collate, default_collate(data[:1]), lengths=(4, 8)
             )
             batch = records.__getitems__(Draw(0, ids, ids < drawn, PUBLIC))
             found |= {tuple(part.inputs["input_ids"].shape) for part in checked(batch).parts}
@@ -658,9 +659,11 @@ def test_a_collator_that_pads_to_the_longest_needs_a_public_length(
     with pytest.raises(ArgumentError, match="compile False with several lengths"):
         trainer(bert(), arguments(), max_length=(4, 6), compile=True)
     with pytest.raises(ArgumentError, match="attention_mask"):
-        LogicalRecords([], Tokens(), {"input_ids": torch.zeros(1, 4)}, lengths=(2, 4))
+        LogicalRecords(Units.of([]), Tokens(), {"input_ids": torch.zeros(1, 4)}, lengths=(2, 4))
     with pytest.raises(ArgumentError, match="attention_mask"):
-        LogicalRecords([], Tokens(), {"attention_mask": torch.zeros(1, 3)}, lengths=(2, 4))
+        LogicalRecords(
+            Units.of([]), Tokens(), {"attention_mask": torch.zeros(1, 3)}, lengths=(2, 4)
+        )
     with pytest.raises(ArgumentError, match="example"):
         trainer(bert(), arguments(), eval_dataset=None).train()
 

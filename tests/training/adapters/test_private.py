@@ -472,6 +472,59 @@ class TestRefusals:
         with pytest.raises(ArgumentError, match="already private"):
             make_private(model, torch.optim.SGD(model.parameters()), loader, plan=plan())
 
+    @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
+    @pytest.mark.parametrize(
+        ("changed", "named"),
+        [
+            (lambda model: nn.DataParallel(model), "got DataParallel"),
+            (lambda model: torch.compile(model), "before torch.compile"),
+            (lambda model: model.requires_grad_(False), "requires a gradient, got none"),
+        ],
+    )
+    def test_other_models(self, changed: Any, named: str) -> None:
+        model = changed(digits())
+        optimizer = torch.optim.SGD(model.parameters())
+        with pytest.raises(ArgumentError, match=named):
+            make_private(model, optimizer, DataLoader(images(), batch_size=4), plan=plan())
+
+    def test_an_optimizer_that_uses_a_batch_several_times(self) -> None:
+        model = digits()
+        optimizer = torch.optim.LBFGS(model.parameters())
+        with pytest.raises(ArgumentError, match="no closure, got LBFGS"):
+            make_private(model, optimizer, DataLoader(images(), batch_size=4), plan=plan())
+
+    def test_a_copy_of_the_optimizer(self) -> None:
+        optimizer = private(digits())[1]
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="never copied or pickled"):
+                copied(optimizer)
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"dataset": images(0), "batch_size": 4}, "one batch of records, got none"),
+            ({"dataset": images(3), "batch_size": 4, "drop_last": True}, "one batch of records"),
+        ],
+    )
+    def test_no_batches(self, options: dict[str, Any], named: str) -> None:
+        model, given = digits(), {"epsilon": 1.0, "delta": 1e-5, "epochs": 1}
+        with pytest.raises(ArgumentError, match=named):
+            make_private(model, torch.optim.SGD(model.parameters()), DataLoader(**options), **given)
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"delta": 0.5}, r"delta in \(0, 0\.5\), got 0\.5"),
+            ({"loss_reduction": "avg"}, "loss_reduction one of mean, sum, got 'avg'"),
+        ],
+    )
+    def test_other_numbers_and_words(self, options: dict[str, Any], named: str) -> None:
+        model = digits()
+        given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "epochs": 1} | options
+        loader = DataLoader(images(), batch_size=4)
+        with pytest.raises(ArgumentError, match=named):
+            make_private(model, torch.optim.SGD(model.parameters()), loader, **given)
+
     @pytest.mark.parametrize(
         ("options", "named"),
         [

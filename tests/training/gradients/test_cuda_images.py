@@ -24,7 +24,10 @@ def images(*shape, dtype=torch.float32):
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize(
     ("shape", "groups"),
-    [((3, 8, 5, 7), 4), ((2, 64, 33, 32), 32), ((2, 12, 3, 3), 3), ((2, 192, 4, 4), 3)],
+    [
+        *(((3, 8, 5, 7), 4), ((2, 64, 33, 32), 32), ((2, 12, 3, 3), 3), ((2, 192, 4, 4), 3)),
+        *(((2, 40, 5, 5), 8), ((2, 960, 7, 7), 8), ((2, 184, 6, 5), 8), ((2, 9, 4, 4), 3)),
+    ],
 )
 def test_group_norm(shape, groups, affine, dtype):
     values, gradient = images(*shape, dtype=dtype) * 3 + 50, images(*shape)
@@ -49,6 +52,68 @@ def test_group_norm(shape, groups, affine, dtype):
     )
     for one, other in zip(found, slopes[1:], strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 8, 1500), (2, 6, 5, 7), (1, 12, 3, 3, 3)])
+def test_gradients_of_a_normalisation_with_channels_first(shape, dtype):
+    values, gradient = torch.randn(2, *shape, device="cuda")
+    values, weight = (values * 3 + 50).to(dtype).float(), torch.randn(shape[1], device="cuda")
+    _, means, scales = torch.native_group_norm(
+        values, weight, None, *shape[:2], values[0, 0].numel(), 2, 1e-5
+    )
+    normal = nn.functional.group_norm(values.double(), 2)
+    axes = list(range(2, len(shape)))
+    expected = [(gradient * normal).sum(axes), gradient.double().sum(axes)]
+    found = kernels.channel_gradients(gradient, values, means, scales)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (5, 1023), (2, 300_001)])
+def test_squares_are_added_in_double_precision(shape):
+    values = torch.randn(shape, device="cuda") * 1e-25
+    found = kernels.row_squares(values).sum(1)
+    torch.testing.assert_close(found, values.double().square().sum(1), rtol=1e-14, atol=0.0)
+    values[1, 0] = torch.nan
+    assert kernels.row_squares(values).sum(1).isnan().tolist() == [n == 1 for n in range(shape[0])]
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"kernel_size": 1}, {"kernel_size": 3, "padding": 1}, {"kernel_size": 3, "stride": 2}),
+        *({"kernel_size": 1, "stride": 2}, {"kernel_size": 3, "groups": 2}),
+        {"kernel_size": 3, "groups": 8},
+    ],
+)
+@pytest.mark.parametrize("size", [4, 24, 160])
+def test_convolutions_of_short_numbers(kind, settings, size):
+    """The norm is that of the gradients, whose sum is formed from the same factors."""
+    torch.manual_seed(0)
+    axes = 1 if kind is nn.Conv1d else 2
+    model = nn.Sequential(
+        kind(8, 16, **settings), kind(16, 8, 1), nn.Flatten(), nn.LazyLinear(4)
+    ).cuda()
+    images = torch.randn(5, 8, *[size + 3] * axes, device="cuda")
+    targets = torch.arange(5, device="cuda") % 4
+    model(images)
+    model[-1].requires_grad_(False)
+    engine = BookKeeping(model, cross_entropy, autocast=torch.bfloat16)
+    found = engine(model, images, targets)
+    weights = torch.rand(5, device="cuda")
+    total = found.weighted_sum(weights)
+    formed = engine.formed(dict(model.named_parameters()), images, targets).per_example
+    flat = torch.cat([each.flatten(1).double() for each in formed.values()], 1)
+    torch.testing.assert_close(found.norms.double(), flat.norm(dim=1), rtol=1e-3, atol=1e-6)
+    for name, each in formed.items():
+        expected = torch.einsum("r,r...->...", weights.double(), each.double())
+        torch.testing.assert_close(total[name].double(), expected, rtol=1e-3, atol=1e-5)
+    whole = BookKeeping(model, cross_entropy)
+    exact = whole.formed(dict(model.named_parameters()), images, targets).per_example
+    for name, each in formed.items():
+        assert (each - exact[name]).norm() <= 0.05 * exact[name].norm()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Recorded programs: the numbers of the function, bit for bit, or no program at all."""
 
 import copy
+import random
 
 import pytest
 import torch
@@ -11,7 +12,13 @@ from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, ProposeTestRelease, Step
 from prudent.training.compiled import kind
 from prudent.training.gradients.record_streams import restarting
-from prudent.training.gradients.recording import Recorded, exchanged, kept_whole
+from prudent.training.gradients.recording import (
+    Recorded,
+    before_choices,
+    chosen_on_host,
+    exchanged,
+    kept_whole,
+)
 from tests.training.gradients.oracle import cross_entropy
 
 CPU = torch.device("cpu")
@@ -31,7 +38,7 @@ def network():
     return nn.Sequential(*layers)
 
 
-def released(model, recording):
+def released(model, recording, change=None):
     plan = Plan(
         sampling_rate=0.1,
         steps=9,
@@ -41,10 +48,12 @@ def released(model, recording):
     )
     step = Step(plan, model, cross_entropy, expected_batch=6, key=Key.from_seed(3))
     if recording:
-        step._run = recorded(step._release)
+        step._run = Recorded(step._release, kind, lambda: restarting(CPU), step.modes)
     found, draw = [], torch.Generator().manual_seed(5)
     for number in range(6):
         images = torch.randn(6, 1, 8, 8, generator=draw)
+        if number == 4 and change is not None:
+            change(model)
         valid = torch.arange(6) < 6 - number
         outcome = step([Chunk(images, torch.arange(6) % 3, valid)])
         found += [p.grad.clone() for p in model.parameters()]
@@ -58,6 +67,29 @@ def test_a_step_is_the_same_bit_for_bit():
     found, step = released(model, True)
     assert programs(step._run) == [True]
     assert all(map(torch.equal, found, expected))
+
+
+def set_dropout(model):
+    model[3].p = 1.0
+
+
+def add_hook(model):
+    model[0].register_forward_hook(lambda module, given, made: 2 * made)
+
+
+def replace_activation(model):
+    model[2] = nn.GELU()
+
+
+@pytest.mark.parametrize("change", [set_dropout, add_hook, replace_activation])
+def test_a_step_notices_a_changed_model(change):
+    model = network().insert(3, nn.Dropout(0.0))
+    expected, _ = released(copy.deepcopy(model), False, change)
+    usual, _ = released(copy.deepcopy(model), False)
+    found, step = released(model, True, change)
+    assert programs(step._run) == [True, True]
+    assert all(map(torch.equal, found, expected))
+    assert not all(map(torch.equal, found, usual))
 
 
 def test_it_runs_no_python_of_the_function():
@@ -222,6 +254,26 @@ class Counted(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def test_conversions_of_arguments_are_made_together():
+    kinds = torch.bfloat16, torch.float64
+
+    def function(*given):
+        short = [each.to(kind) for kind in kinds for each in given]
+        return [each[1:].sum() for each in short], short[0]
+
+    run, counts = recorded(function), []
+    for number in range(6):
+        given = [torch.randn(size, 3).t() + number for size in (1, 2, 5, 64, 65)]
+        with Counted(counts):
+            found = run(*given)
+        assert all(map(torch.equal, found[0], function(*given)[0]))
+        assert torch.equal(found[1], function(*given)[1])
+    assert programs(run) == [True]
+    assert counts[0]["_to_copy"] == 10
+    assert counts[-1]["_foreach_copy_"] == 2
+    assert "_to_copy" not in counts[-1]
+
+
 def test_a_number_on_the_host_that_changes_ends_the_program():
     heat = torch.tensor(4.0)
 
@@ -261,3 +313,51 @@ def test_each_exchange_is_made_once_in_a_step(fails_once):
         assert torch.equal(found, torch.tensor([20.0, 30.0]) * (number + 1))
     assert said == [2.0 * (number + 1) for number in range(6)]
     assert programs(run) == [not fails_once]
+
+
+def test_a_branch_on_a_number_of_the_host_is_followed():
+    """As of a model that skips a layer: its program holds for the steps that skip none."""
+    step, ran = [0], []
+
+    def function(values):
+        ran.append(step[0])
+        before_choices(lambda: random.seed(step[0]))
+        skips = chosen_on_host(lambda: torch.tensor(random.random())) < 0.3
+        return values * 2 if skips else values + 1
+
+    run = recorded(function)
+    before = random.getstate()
+    for step[0] in range(40):
+        values = torch.full((3,), float(step[0]))
+        skips = random.Random(step[0]).random() < 0.3
+        assert torch.equal(run(values), values * 2 if skips else values + 1)
+        random.setstate(before)
+    assert programs(run) == [True]
+    skipping = [n for n in range(3, 40) if random.Random(n).random() < 0.3]
+    assert len(skipping) > 5
+    other = skipping if random.Random(1).random() >= 0.3 else sorted({*range(3, 40)} - {*skipping})
+    assert [n for n in ran if n > 5] == [n for n in other if n > 5]
+    state = random.getstate()
+    run(torch.ones(3))
+    assert random.getstate() == state  # in a step for which the program holds
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda number, values: values * number,
+        lambda number, values: values * torch.stack([number, number])[0],
+    ],
+    ids=["used", "joined"],
+)
+def test_a_number_of_the_host_that_is_no_branch_is_not_recorded(function):
+    def drawn(values):
+        return function(chosen_on_host(lambda: torch.tensor(random.random())), values)
+
+    run = recorded(drawn)
+    for seed in range(5):
+        random.seed(seed)
+        expected = torch.ones(3) * random.random()
+        random.seed(seed)
+        assert torch.equal(run(torch.ones(3)), expected)
+    assert programs(run) == [False]

@@ -12,7 +12,7 @@ import prudent
 from prudent import ArgumentError, HeldOut, Plan, Reporting, Sum
 from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, WorstOfDpEvent
 from prudent.accounting.group_privacy import event_at_distance
-from prudent.records.people import Unit
+from prudent.records.people import Unit, Units
 from prudent.training import Execution, Key, Step, fit
 from prudent.training.run.charging import _steps
 from prudent.training.run.held_out import HeldOutRecords
@@ -159,10 +159,9 @@ class TestOneRecord:
 class TestPeople:
     IDS = ("a", "b", "a", "c", "a", "b")
 
-    def both(self, rights, ids, trained=None):
-        unit = Unit.given(list(ids), None, None)
-        people = None if trained is None else Unit.given(trained, None, None).people(None, 2)
-        return total(guesses(rights), unit=unit, trained=people)
+    def both(self, rights, ids, trained=("y", "z")):
+        units = Units.of([None, None], Unit.given(list(trained), None, None))
+        return total(guesses(rights), trained=units, ids=list(ids))
 
     def test_a_person_counts_once_by_the_mean_of_her_records(self):
         rights = [1, 0, 1, 1, 0, 1]

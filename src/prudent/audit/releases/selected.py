@@ -274,14 +274,14 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
     So many records lie at the ends that the target is near two records at y, whatever the count
     says; one more at the end moves the target as it does for one quantile. The count adds its loss.
     """
-    from prudent.release.statistics.derived import COUNT_SHARE, Extreme
+    from prudent.release.statistics.extremes import COUNT_SHARE, Extreme
 
     statistic = Extreme(lowest=name == "minimum")
     bounds = (-_TOP, 0) if statistic.lowest else (0, _TOP)
     request = Request(bounds=bounds, epsilon=epsilon)
     priced = statistic.price(request, ArrayColumn(np.zeros(0, np.int64)))
-    parts, depth = priced.mechanism, int(priced.preview.rank_error or 1)
-    chosen: ExponentialQuantile = parts.quantile.mechanism.chosen
+    (count, quantile), depth = priced.mechanism, int(priced.preview.rank_error or 1)
+    chosen: ExponentialQuantile = quantile.mechanism.chosen
     records = _TIMES * depth
 
     def data(y: int) -> list[int]:
@@ -312,10 +312,10 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
             _memory = property(lambda self: memory)
 
         known = Known(**attrs.asdict(chosen, recurse=False))
-        quantile = attrs.evolve(
-            parts.quantile, mechanism=attrs.evolve(parts.quantile.mechanism, chosen=known)
+        remembered = attrs.evolve(
+            quantile, mechanism=attrs.evolve(quantile.mechanism, chosen=known)
         )
-        release = attrs.evolve(priced, mechanism=attrs.evolve(parts, quantile=quantile))
+        release = attrs.evolve(priced, mechanism=(count, remembered))
         column = ArrayColumn(np.array(data, np.int64))
         return lambda: read(statistic.answer(release, column, noise))
 

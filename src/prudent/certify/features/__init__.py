@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
+from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
-from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.records.arrays import NONE, ArrayForm, parts
 from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
 

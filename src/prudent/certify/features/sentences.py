@@ -25,8 +25,8 @@ from torch.nn import functional
 from prudent import _extras
 from prudent._files import sha256
 from prudent._formats import check_format, read_npz, reading
+from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.certify.features.resnet import find_weights, read_weights
-from prudent.certify.radius import STEPS, Weights, Whole
 from prudent.records.arrays import NONE, ArrayForm
 
 if TYPE_CHECKING:

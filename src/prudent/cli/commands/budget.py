@@ -42,7 +42,7 @@ Location = Annotated[
 def create(
     location: Location,
     epsilon: float = options.number("The budget's ε."),
-    delta: float = options.number("The budget's δ, in (0, 1)."),
+    delta: float = options.number("The budget's δ, in (0, 0.5)."),
     dataset: options.Dataset = "default",
     adaptive: bool = typer.Option(
         True,

@@ -14,10 +14,9 @@ import numpy.typing as npt
 
 from prudent.certify.attacks import Target, best_attacks
 from prudent.certify.classifier import CertifiedClassifier
-from prudent.certify.counts import Counts
+from prudent.certify.counts import Counts, Weights, Whole, scores_of
 from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Partition
-from prudent.certify.radius import Weights, Whole, scores_of
 from prudent.lab.certifying import coded_by, of_codes
 from prudent.lab.corruption import AIMED, Backdoor, DataCorruption, corrupted_mask, parse
 from prudent.lab.datasets import Dataset, load

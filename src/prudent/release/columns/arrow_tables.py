@@ -35,8 +35,29 @@ def scanned(backend: Any, files: Sequence[str], columns: Sequence[str] | None) -
         columns: The columns that will be used; None means all.
     """
     schema = _dataset(files).schema
-    kept = pa.schema([field for field in schema if columns is None or field.name in columns])
-    return _as_typed(backend, _dataset(files, _as_stored(kept)), kept)
+    used = [field for field in schema if columns is None or field.name in columns]
+    kept = pa.schema(used or schema)
+    stored, repeated = _as_stored(kept), _repeated(files, kept)
+    for name in repeated:
+        place = stored.get_field_index(name)
+        stored = stored.set(place, pa.field(name, pa.dictionary(pa.int32(), pa.binary())))
+    return _as_typed(backend, _dataset(files, stored, repeated), kept)
+
+
+def _repeated(files: Sequence[str], schema: pa.Schema) -> list[str]:
+    """The columns of texts that repeat, by the sizes that files have; it affects speed alone.
+
+    A text takes at least four bytes, its place in a short list less; to read it by its place is
+    three times as fast, and five times as slow where texts hardly repeat.
+    """
+    sizes = {field.name: [0, 0] for field in schema if pa.types.is_string(field.type)}
+    for metadata in map(pyarrow.parquet.read_metadata, files if sizes else ()):
+        names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in (group.column(names.index(name)) for name in sizes if name in names):
+                sizes[column.path_in_schema][0] += column.total_uncompressed_size
+                sizes[column.path_in_schema][1] += column.num_values
+    return [name for name, (size, values) in sizes.items() if 0 < size < 4 * values]
 
 
 def needs_care(files: Sequence[str], columns: Sequence[str] | None) -> bool:
@@ -75,12 +96,13 @@ def _used(file: str, columns: Sequence[str] | None) -> dict[str, pa.DataType]:
     return {name: types[name] for name in types if columns is None or name in columns}
 
 
-def _dataset(files: Sequence[str], schema: pa.Schema | None = None) -> Any:
+def _dataset(
+    files: Sequence[str], schema: pa.Schema | None = None, repeated: Sequence[str] = ()
+) -> Any:
     import pyarrow.dataset  # imports pandas, which takes longer than a release
 
-    return pyarrow.dataset.dataset(
-        list(files), schema=schema, format="parquet", partitioning="hive"
-    )
+    kind = pyarrow.dataset.ParquetFileFormat(dictionary_columns=list(repeated))
+    return pyarrow.dataset.dataset(list(files), schema=schema, format=kind, partitioning="hive")
 
 
 def _as_stored(schema: pa.Schema) -> pa.Schema:

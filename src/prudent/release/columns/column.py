@@ -6,6 +6,7 @@ never loaded or sorted in Python.
 """
 
 import functools
+import math
 import numbers
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -23,11 +24,8 @@ from prudent.release.lattice import (
     FloatArray,
     IntArray,
     Lattice,
-    about,
-    ends_in_steps,
+    clipped_sums,
     half_octaves,
-    sum_of,
-    sum_of_products,
 )
 
 PerUnit: TypeAlias = Literal["mean", "median", "min", "max", "sum", "count"] | int
@@ -278,10 +276,10 @@ class ArrayColumn:
             _validate.instance(Scale, "a Scale", scale=scale)
         column = _array(values)
         if column is None:
-            raise ArgumentError("values", "one-dimensional", shown="no array")
+            raise ArgumentError("data", "one-dimensional", shown="no array")
         column = conversions.real(column)
         if column.ndim != 1:  # the message omits the shape: the number of records is private
-            raise ArgumentError("values", "one-dimensional", shown=f"{column.ndim} dimensions")
+            raise ArgumentError("data", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale
         if column.dtype.kind in "iufb":
             with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
@@ -384,23 +382,16 @@ class ArrayColumn:
         first, last = max(first, 1), min(last, self.count())
         if first > last:
             return 0
-        return sum_of(lattice.steps(self._selected(first, last)))
+        return clipped_sums(self._selected(first, last), -math.inf, math.inf, lattice)[0]
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
         """See `Column`."""
-        first, last = ends_in_steps(lattice, low, high)
-        return sum_of(np.clip(lattice.steps(self._checked()), first, last))
+        return clipped_sums(self._checked(), low, high, lattice)[0]
 
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
-        first, last = ends_in_steps(lattice, low, high)
-        distances = np.clip(lattice.steps(self._checked()), first, last) - first
-        return about(
-            origin - first,
-            count=len(distances),
-            total=sum_of(distances),
-            squares=sum_of_products(distances, distances),
-        )
+        values = self._checked()
+        return clipped_sums(values, low, high, lattice, origin=origin, squared=True)[1]
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""

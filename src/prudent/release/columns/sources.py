@@ -69,9 +69,7 @@ def open_table(
         backend = beside.table.get_backend()
     if (source is None) == (connect is None):
         given = "neither" if source is None else "both"
-        raise SourceError(
-            f"Expected either a source or connect (an address with table), got {given}."
-        )
+        raise SourceError(f"Expected either data or connect (an address with table), got {given}.")
     if connect is not None:
         return _known(_from_address(connect, table, backend), "connect")
     if isinstance(source, str | Path):
@@ -79,7 +77,7 @@ def open_table(
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
     if isinstance(source, ir.Table):
-        return _known(OpenTable(source, own_connection=False), "source")
+        return _known(OpenTable(source, own_connection=False), "data")
     if type(source).__module__.startswith("pyspark."):
         return _from_spark(source, backend)
     return _from_frame(source, columns, backend)
@@ -136,7 +134,8 @@ def _from_path(
     suffix = Path(path).suffix.lower()
     known = suffix in _TEXT or suffix in _PARQUET or suffix in _DATABASE
     if not known:
-        raise SourceArgumentError("source", _KINDS, got=path)
+        hint = f"Give a pattern, such as {path}/*.parquet." if Path(path).is_dir() else ""
+        raise SourceArgumentError("data", _KINDS, got=path, hint=hint)
     files = _files(path)
     if suffix in _DATABASE:
         backend = _quietly(lambda: _duckdb(files[0], read_only=True), f"open {path!r}")
@@ -164,7 +163,7 @@ def _files(path: str) -> list[str]:
             return [str(Path(path).absolute())]
         if "*" in path and (found := sorted(glob.glob(path, recursive=True))):
             return [str(Path(each).absolute()) for each in found]
-    raise SourceArgumentError("source", "an existing file", got=path)
+    raise SourceArgumentError("data", "an existing file", got=path)
 
 
 def _parquet(backend: Any, files: list[str], columns: Sequence[str] | None) -> ir.Table:
@@ -219,7 +218,7 @@ def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
     relation = type(frame).__name__ == "DuckDBPyRelation"
     if not relation and not hasattr(frame, "__arrow_c_stream__"):
         raise SourceArgumentError(
-            "source",
+            "data",
             f"{_KINDS}, an array, a pandas, polars or narwhals frame, a relation of DuckDB, an "
             "Arrow table, an ibis table or a Spark data frame",
             shown=type(frame).__name__,
@@ -408,7 +407,7 @@ def escaped(file: str) -> str:
     pattern = glob.escape(file)
     if pattern != file and "\\" in pattern:
         raise SourceArgumentError(
-            "source",
+            "data",
             "without a backslash beside *, ? or [ in its name",
             got=file,
             hint="Rename it.",
@@ -425,6 +424,8 @@ def _header(path: str, delimiter: str) -> tuple[str, ...]:
     with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
         line = file.readline()
     names = [] if line.count('"') % 2 else next(csv.reader([line], delimiter=delimiter), [])
+    if "\ufffd" in line:
+        raise SourceError(f"Expected {path!r} in UTF-8, got another encoding. Save it in that one.")
     if not names or len(set(names)) < len(names):
         raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):

@@ -40,7 +40,7 @@ from prudent.release.columns.row_values.expressions import (
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.together.asking import Share
+from prudent.release.columns.together.asking import Memory, Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import withheld
@@ -114,6 +114,7 @@ class Opened:
     keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
     single: bool  # whether groups are named by one value, not by several
     owner: OpenTable  # the source, which must stay open while the rows are used
+    memory: Memory = attrs.field(factory=Memory, init=False)  # of rows that were handed over
 
     def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it.
@@ -217,9 +218,9 @@ class Opened:
         member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
-        share = Share(self.rows, member=member)
+        share = Share(self.rows, member=member, memory=self.memory)
         if staged is not None:
-            share = Share(staged.rows, staged.kept, member)
+            share = Share(staged.rows, staged.kept, member, memory=self.memory)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,
@@ -279,12 +280,16 @@ def open_rows(asked: Asked) -> Opened:
 
 def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
+    used = columns_used([name for _, name in asked.names], asked.where)
+    try:
+        return _filtered(asked, used)
+    except _validate.ArgumentError:
+        return _filtered(asked, None)  # so that the error can name every column
+
+
+def _filtered(asked: Asked, used: list[str] | None) -> tuple[OpenTable, ir.Table]:
     opened = open_source(
-        asked.source,
-        connect=asked.connect,
-        table=asked.table,
-        columns=columns_used([name for _, name in asked.names], asked.where),
-        unit=asked.unit,
+        asked.source, connect=asked.connect, table=asked.table, columns=used, unit=asked.unit
     )
     if opened is not asked.source:
         weakref.finalize(opened, opened.close)
@@ -309,7 +314,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     for text in names:
         period = periods.split(text)
         found += [text] if _NAME.fullmatch(text) else names_in(text)
-        found += [] if period is None else [period[0]]
+        found += [text.rpartition(":")[0] if period is None else period[0]]
     return list(dict.fromkeys(found))
 
 
@@ -335,6 +340,9 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     """
     period = None if text in rows.columns else periods.split(text)
     if period is None:
+        name, colon, unit = text.rpartition(":")
+        if colon and text not in rows.columns and name in rows.columns:
+            _validate.one_of(periods.UNITS, by=unit)
         column = _named(rows, text, "by")
         dtype = column.type()
         if not isinstance(dtype, _GROUPING):

@@ -68,23 +68,23 @@ class Measure(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def _ends(self) -> tuple[int, int]:
+        """The indices of the least and of the largest value."""
+
+    @property
     def low(self) -> int:
         """The index of the least value."""
+        return self._ends[0]
 
     @property
-    @abc.abstractmethod
     def high(self) -> int:
         """The index of the largest value."""
+        return self._ends[1]
 
     @property
-    @abc.abstractmethod
     def lightest(self) -> int:
         """A lower bound on the mass of a single value, at least 1."""
-
-    @property
-    @abc.abstractmethod
-    def widths(self) -> int:
-        """The number of intervals that `around` returns."""
+        return 1
 
     @abc.abstractmethod
     def indices(self, values: FloatArray) -> IntArray:
@@ -98,12 +98,24 @@ class Measure(abc.ABC):
     def below(self, indices: IntArray) -> IntArray:
         """The mass of all values before each index, up to a constant; up to `high` + 1."""
 
+    @property
     @abc.abstractmethod
-    def around(self, index: int) -> list[tuple[int, int]]:
-        """Increasing intervals of indices, both ends included, from the index itself to all values.
+    def _half_widths(self) -> IntArray | FloatArray:
+        """0 and the numbers 2**k and 3 * 2**k, in ascending order, that are less than the range."""
 
-        Their half-widths are 0 and the numbers 2**k and 3 * 2**k; there are `widths` of them.
-        """
+    @abc.abstractmethod
+    def _near(self, index: int) -> IntArray:
+        """The ends of intervals of these half-widths around an index, in two rows."""
+
+    @property
+    def widths(self) -> int:
+        """The number of intervals that `around` returns."""
+        return len(self._half_widths) + 1
+
+    def around(self, index: int) -> list[tuple[int, int]]:
+        """Increasing intervals of indices, both ends included, from the index itself to all."""
+        low, high = self._near(index).tolist()
+        return [*zip(low, high, strict=True), self._ends]
 
     @cached_property
     def total(self) -> int:
@@ -134,13 +146,8 @@ class LatticeMeasure(Measure):
 
     @property
     @override
-    def low(self) -> int:
-        return self.lattice.low
-
-    @property
-    @override
-    def high(self) -> int:
-        return self.lattice.high
+    def _ends(self) -> tuple[int, int]:
+        return self.lattice.low, self.lattice.high
 
     @property
     @override
@@ -176,22 +183,16 @@ class LatticeMeasure(Measure):
         return np.asarray(np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass))
 
     @override
-    def around(self, index: int) -> list[tuple[int, int]]:
-        return [
-            *((max(self.low, index - w), min(self.high, index + w)) for w in self._half_widths),
-            (self.low, self.high),
-        ]
-
-    @property
-    @override
-    def widths(self) -> int:
-        return len(self._half_widths) + 1
+    def _near(self, index: int) -> IntArray:
+        ends = [index - self._half_widths, index + self._half_widths]
+        return np.asarray(np.clip(ends, self.low, self.high))
 
     @cached_property
-    def _half_widths(self) -> list[int]:
+    @override
+    def _half_widths(self) -> IntArray:
         octaves = self.lattice.diameter.bit_length()
         widths = {0, 1, *(w << k for k in range(octaves) for w in (2, 3))}
-        return sorted(w for w in widths if w < self.lattice.diameter)
+        return np.array(sorted(w for w in widths if w < self.lattice.diameter))
 
 
 _LEAST, _MOST = -40, 64  # exponents of the range of doubles
@@ -210,9 +211,9 @@ _DECADES = np.array([float(f"1e{k}") for k in range(_FIRST_DECADE, 9)])
 _POWERS = 10.0 ** np.arange(23)  # all exact
 _FINER = 20  # how much rarer a decimal number with one digit more is; 10 would be as many in total
 _DECADE = sum(9 * 10 ** (digits - 1) * _FINER ** (_DIGITS[-1] - digits) for digits in _DIGITS)
-MASSES = np.append(_octaves(_LEAST, _MOST - _LEAST), 0)  # the last entry is beyond the range
-BEFORE = np.cumsum(MASSES) - MASSES
-_ROUND = int(BEFORE[-1]) * _OCTAVE // (len(_DECADES) * _DECADE)  # both halves weigh the same
+_MASSES = np.append(_octaves(_LEAST, _MOST - _LEAST), 0)  # the last entry is beyond the range
+_BEFORE = np.cumsum(_MASSES) - _MASSES
+_ROUND = int(_BEFORE[-1]) * _OCTAVE // (len(_DECADES) * _DECADE)  # both halves weigh the same
 _ZERO = _OCTAVE + _ROUND * (_DECADE // 4)
 
 
@@ -232,29 +233,19 @@ class DoubleMeasure(Measure):
     )
 
     @cached_property
+    @override
     def _ends(self) -> tuple[int, int]:
         ends = (-math.inf, math.inf) if self.bounds is None else self.bounds
-        low, high = ordinals(np.array(ends)).tolist()
+        low, high = self._places(np.array(ends)).tolist()
         return low, high
 
-    @property
-    @override
-    def low(self) -> int:
-        return self._ends[0]
-
-    @property
-    @override
-    def high(self) -> int:
-        return self._ends[1]
-
-    @property
-    @override
-    def lightest(self) -> int:
-        return 1
+    def _places(self, values: FloatArray) -> IntArray:
+        """The index of each value, without bounds."""
+        return ordinals(values)
 
     @override
     def indices(self, values: FloatArray) -> IntArray:
-        return np.clip(ordinals(np.asarray(values, np.float64)), self.low, self.high)
+        return np.clip(self._places(np.asarray(values, np.float64)), self.low, self.high)
 
     @override
     def value(self, index: int) -> float:
@@ -266,23 +257,17 @@ class DoubleMeasure(Measure):
         positive = places > 0
         outward = np.where(positive, places, 1 - places)
         octave, within = np.divmod(outward - 1, _OCTAVE)
-        mass = BEFORE[octave] * _OCTAVE + MASSES[octave] * within
+        mass = _BEFORE[octave] * _OCTAVE + _MASSES[octave] * within
         mass += _ROUND * _decimals_below(doubles(outward))
         return np.asarray(np.where(positive, _ZERO + mass, -mass))
 
     @override
-    def around(self, index: int) -> list[tuple[int, int]]:
+    def _near(self, index: int) -> IntArray:
         centre = self.value(index)
-        ends = np.array([centre - self._half_widths, centre + self._half_widths])
-        low, high = self.indices(ends).tolist()
-        return [*zip(low, high, strict=True), (self.low, self.high)]
-
-    @property
-    @override
-    def widths(self) -> int:
-        return len(self._half_widths) + 1
+        return self.indices(np.array([centre - self._half_widths, centre + self._half_widths]))
 
     @cached_property
+    @override
     def _half_widths(self) -> FloatArray:
         octaves = 2.0 ** np.arange(_LEAST, _MOST)
         widths = np.sort(np.concatenate([[0.0], octaves, 1.5 * octaves]))
@@ -327,6 +312,44 @@ def _nearest(numbers: FloatArray, exponents: IntArray) -> FloatArray:
     """The double nearest to number * 10**exponent, for exponents of at most 22 in size."""
     power = _POWERS[np.abs(exponents)]
     return np.where(exponents < 0, numbers / power, numbers * power)
+
+
+_DROPPED = 32  # bits of a double that a coarse one has not: an octave of doubles has 2**52
+_COARSE_OCTAVE = _OCTAVE >> _DROPPED
+_SHORT = _COARSE_OCTAVE // 64  # every so many values one is short: it has 6 bits
+
+
+@attrs.frozen(slots=False)
+class CoarseMeasure(DoubleMeasure):
+    """Octaves on the doubles of 20 bits; half of an octave is shared by its 64 shortest values.
+
+    It is for quantiles that need not be exact, and data that have many ties. A value that many
+    records share is one double of 2**63. The measure of all doubles gives it so little mass that,
+    with few records or a small ε, the answer is likely to be anywhere else. Models need locations
+    and scales of columns to a few digits.
+
+    Records are rounded toward zero, which keeps their order.
+    """
+
+    @override
+    def _places(self, values: FloatArray) -> IntArray:
+        places = ordinals(values)
+        sizes = np.right_shift(np.maximum(np.abs(places) - 1, 0), _DROPPED) + 1
+        return np.asarray(np.sign(places) * sizes)
+
+    @override
+    def value(self, index: int) -> float:
+        place = np.sign(index) * (((abs(index) - 1) << _DROPPED) + 1) if index else 0
+        return float(doubles(np.array([place]))[0])
+
+    @override
+    def below(self, indices: IntArray) -> IntArray:
+        places = np.asarray(indices, np.int64)
+        positive = places > 0
+        octave, within = np.divmod(np.where(positive, places, 1 - places) - 1, _COARSE_OCTAVE)
+        short = _SHORT * (-(-within // _SHORT))
+        mass = 2 * _BEFORE[octave] * _COARSE_OCTAVE + _MASSES[octave] * (within + short)
+        return np.asarray(np.where(positive, 16 * _COARSE_OCTAVE + mass, -mass))
 
 
 @attrs.frozen(slots=False)

@@ -47,6 +47,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
+from prudent.accounting._numeric import float_below
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
 from prudent.release.failures import withheld
@@ -197,7 +198,7 @@ class ExponentialQuantile:
                 "below 1",
                 got=1,
                 why="every value above the maximum is as good an answer as the maximum",
-                hint="Take 0.99, or give a proposal.",
+                hint="Ask for the maximum, take 0.99, or give a proposal.",
             )
         _validate.fields(self, _validate.positive, "epsilon")
         _validate.between(0, 1, ends="[)", interval_share=self.interval_share)
@@ -218,10 +219,7 @@ class ExponentialQuantile:
     @cached_property
     def value_epsilon(self) -> float:
         """ε of the value: the exact rest, rounded down."""
-        rest = self.epsilon - self.interval_epsilon
-        while Fraction(rest) + Fraction(self.interval_epsilon) > Fraction(self.epsilon):
-            rest = math.nextafter(rest, 0.0)
-        return rest
+        return float_below(Fraction(self.epsilon) - Fraction(self.interval_epsilon))
 
     @property
     def event(self) -> dp.DpEvent:
@@ -376,7 +374,8 @@ def ascending(ps: Sequence[Any]) -> tuple[Fraction, ...]:
     """Probabilities as exact fractions; raise ArgumentError unless they ascend."""
     exact = tuple(rational(p) for p in ps)
     if not exact or sorted(set(exact)) != list(exact):
-        raise _validate.ArgumentError("ps", "one or more probabilities, ascending", got=ps)
+        shown = ", ".join(map(str, ps)) or "none"
+        raise _validate.ArgumentError("ps", "one or more probabilities, ascending", shown=shown)
     return exact
 
 
@@ -411,7 +410,7 @@ class ExponentialQuantiles:
         shares = [Fraction(self.epsilon) * one / sum(ranges) for one in ranges]
         return tuple(
             ExponentialQuantile(
-                p, _rounded_down(share), self.measure, self.interval_share, self.confidence
+                p, float_below(share), self.measure, self.interval_share, self.confidence
             )
             for p, share in zip(self.ps, shares, strict=True)
         )
@@ -475,8 +474,3 @@ class ExponentialRange:
         least = max(0.0, upper.interval[0] - lower.interval[1])
         ends = least, upper.interval[1] - lower.interval[0]
         return upper.value - lower.value, ends, lower.useless or upper.useless
-
-
-def _rounded_down(exact: Fraction) -> float:
-    number = float(exact)
-    return number if Fraction(number) <= exact else math.nextafter(number, 0.0)

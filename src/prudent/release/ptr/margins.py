@@ -33,6 +33,7 @@ The mode, over categories and over the points of a lattice:
 | τ >= high - low | as usual | cap |
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -41,6 +42,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from prudent import _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import Column, in_order
@@ -111,11 +113,12 @@ def rational(p: float | Fraction | str, name: str = "p") -> Fraction:
         ValueError: if it is not in (0, 1], or its denominator is above 10**6.
     """
     try:
-        exact = Fraction(str(p)) if isinstance(p, float) else Fraction(p)
+        # Twelve decimals: the 0.30000000000000004 of a sum is the 0.3 that was meant.
+        exact = Fraction(str(round(p, 12))) if isinstance(p, float) else Fraction(p)
     except Exception:  # whatever an object raises that is no number
         exact = Fraction(-1)
     if not 0 < exact <= 1 or exact.denominator > _LARGEST_DENOMINATOR:
-        hint = "The least value is minus the largest of the negated column." if exact == 0 else ""
+        hint = "Ask for the minimum, or a small quantile." if exact == 0 else ""
         if 1 < exact <= 100:
             hint = f"For {nearest(float(exact), 6)} % give {nearest(float(exact) / 100, 6)}."
         raise ArgumentError(
@@ -144,28 +147,10 @@ def quantile(
     # I + d(t) <= cap - 1 implies |t| <= P (cap - I). As p <= P and 1 - p <= P, it follows that
     # L >= pm - P cap > rank - 1 - cap and R = L + I + 1 <= pm + P cap + 1 <= rank + cap + 1.
     window = Window.of(column, lattice, max(0, rank - cap - more), rank + cap + more + 1)
-    if p == HALF:
-        margin = _median_margin(window, count, propose, cap)
-    else:
-        margin = _quantile_margin(window, count, p, propose, cap)
+    margin = _quantile_margin(window, count, p, propose, cap)
     if not lattice.bounded:
         margin = min(margin, _to_an_end(window, lattice, count, p))
     return RobustValue((int(window.at(rank)),), margin, propose)
-
-
-def _median_margin(window: Window, count: int, propose: int, cap: int) -> int:
-    """The least r with x_(floor((m+r)/2)+1) - x_(ceil((m-1-r)/2)) > τ, or cap (Errata 7)."""
-
-    def sensitive(changes: int) -> bool:
-        upper = min((count + changes) // 2 + 1, count + 1)
-        lower = max(-((changes + 1 - count) // 2), 0)
-        return bool(window.at(upper) - window.at(lower) > propose)
-
-    low, high = 0, cap
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if sensitive(middle) else (middle + 1, high)
-    return low
 
 
 def _quantile_margin(window: Window, count: int, p: Fraction, propose: int, cap: int) -> int:
@@ -330,3 +315,80 @@ def _cheapest(places: IntArray, held: IntArray, level: int, propose: int) -> int
     equal = np.minimum.accumulate(equal_a)[last] + equal_b[some]
     ahead = np.minimum.accumulate(ahead_a)[last] + ahead_b[some]
     return int(np.min(np.concatenate([equal, ahead]), initial=np.iinfo(np.int64).max))
+
+
+_MOST_CHECKED = 10**7  # of all data sets together; the check then takes seconds
+
+
+class UnsafeMarginError(ValueError):
+    """A margin is not safe; the message shows a counterexample."""
+
+
+def check_margin(
+    statistic: Callable[[list[Any]], float | Sequence[float]],
+    margin: Callable[[list[Any]], int],
+    *,
+    propose: float,
+    domain: Sequence[Any],
+    size: int,
+) -> int:
+    """Check a margin on every data set of at most `size` records from a small domain.
+
+    Args:
+        statistic: f₂, as a function of a list of records in any order.
+        margin: Its margin for `propose`.
+        propose: The proposal τ.
+        domain: Values a record may take; extreme values make the check stronger.
+        size: The number of records of the largest data set.
+
+    Returns:
+        The number of checked pairs of data sets that differ in one record.
+
+    Raises:
+        UnsafeMarginError: If the margin jumps by more than 1, or is positive where one record
+            moves the statistic by more than τ.
+    """
+    _validate.function(statistic=statistic)
+    _validate.function(margin=margin)
+    propose = _validate.non_negative(propose=propose)
+    domain, size = _validate.values(domain=domain), _validate.count(size=size)
+    if size * math.comb(size + len(domain), size) > _MOST_CHECKED:
+        raise ArgumentError(
+            "size", f"small: {_MOST_CHECKED:,} records in all data sets together", got=size
+        )
+    checked = 0
+    for count in range(size):
+        for data in itertools.combinations_with_replacement(domain, count):
+            for added in domain:
+                _check_pair(statistic, margin, propose, list(data), [*data, added])
+                checked += 1
+    return checked
+
+
+def _check_pair(
+    statistic: Callable[[list[Any]], float | Sequence[float]],
+    margin: Callable[[list[Any]], int],
+    propose: float,
+    fewer: list[Any],
+    more: list[Any],
+) -> None:
+    both = margin(fewer), margin(more)
+    if abs(both[0] - both[1]) > 1:
+        raise UnsafeMarginError(
+            f"The margin changes by more than 1, from {both[0]} at {fewer!r} to {both[1]} at "
+            f"{more!r}. A safe margin counts records, so one record changes it by 1 at most."
+        )
+    change = _distance(statistic(fewer), statistic(more))
+    if not change <= propose and max(both) > 0:  # written so that a change of NaN is unsafe
+        raise UnsafeMarginError(
+            f"The statistic changes by {change:g} > {propose:g} from {fewer!r} to {more!r}, where "
+            f"the margins are {both[0]} and {both[1]}. Both must be 0 there."
+        )
+
+
+def _distance(one: float | Sequence[float], other: float | Sequence[float]) -> float:
+    if one == other:  # also for infinities, whose difference is NaN
+        return 0.0
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return abs(one - other)
+    return math.dist(one, other)  # type: ignore[arg-type]

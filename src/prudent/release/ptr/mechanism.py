@@ -314,6 +314,39 @@ class ProposeTestReleaseMechanism:
         )
 
 
+def on_lattice(
+    mechanism: ProposeTestReleaseMechanism,
+    statistic: Callable[[Data], float],
+    margin: Callable[[Data], int],
+) -> Callable[[Data], RobustValue]:
+    """Combine a numeric statistic, in the unit of the data, and its margin into a measure.
+
+    The result of `statistic` is clipped to the bounds and rounded to the lattice: numbers within τ
+    of each other stay within `steps` steps. NaN is moved to the lower end. This does not work for
+    vectors, which must be rounded record by record before they are summed, because rounding the sum
+    moves every coordinate.
+
+    Args:
+        mechanism: The mechanism that will release the number.
+        statistic: The number, as a function of the data.
+        margin: Its margin for `mechanism.propose`, as a function of the data.
+
+    Returns:
+        A function to pass to `ProposeTestReleaseMechanism.release` as `measure`.
+    """
+    _validate.instance(ProposeTestReleaseMechanism, "a mechanism", mechanism=mechanism)
+    _validate.function(statistic=statistic)
+    _validate.function(margin=margin)
+    _validate.positive(propose=mechanism.propose)  # the proposal sets the spacing of the lattice
+
+    def measure(data: Data) -> RobustValue:
+        lattice, value = mechanism.lattice, statistic(data)
+        step = lattice.low if math.isnan(value) else int(lattice.steps(value))
+        return RobustValue((step,), margin(data), mechanism.steps)
+
+    return measure
+
+
 _TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
 """Fraction of ε spent on the test with Gaussian noise; nearly optimal for ε from 0.1 to 5."""
 
@@ -342,7 +375,7 @@ def _with_least_noise(
 def _checked_target(epsilon: float, delta: float, failure: float | None) -> float:
     """Check ε and δ, and return the probability that a margin of 0 passes: given, or half of δ."""
     _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
-    _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+    _validate.small_delta(1e-18, ends="[)", delta=delta)
     if failure is None:
         return delta / 2
     try:

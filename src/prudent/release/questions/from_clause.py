@@ -84,7 +84,8 @@ class Named:
             if tables
             else "FROM a file in quotes, or a table given",
             got=self.name,
-            hint=f"Give {self.name}=… as an argument, or FROM 'file.parquet'.",
+            hint=f"Of a file write FROM '{self.name}.parquet'; in Python, a frame may be given as "
+            f"{self.name}=….",
         )
 
 

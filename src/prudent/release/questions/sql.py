@@ -37,9 +37,8 @@ from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
-from prudent.release.questions.asks import Ask
 from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
-from prudent.release.questions.tables import Table, answered
+from prudent.release.questions.tables import Ask, Table, answered
 from prudent.release.questions.text import Node, ask_of, constant_of, refused, text_of
 from prudent.release.request import GroupNames, Request
 

@@ -6,7 +6,7 @@ import sqlglot
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
-from prudent.release.questions.asks import Ask
+from prudent.release.questions.tables import Ask
 
 Node: TypeAlias = Any  # of a parsed query; its classes have other bases in other versions
 
@@ -52,14 +52,18 @@ def parse_question(text: str) -> Ask:
     try:
         node = sqlglot.parse_one(str(text), dialect="duckdb")
     except Exception:  # also of the tokenizer
-        raise refused(text, "it cannot be parsed") from None
-    return ask_of(node, str(text))
+        raise refused(text, "it cannot be parsed", argument="questions") from None
+    try:
+        return ask_of(node, str(text))
+    except ArgumentError as error:
+        error.argument = "questions"  # it is a part of no query
+        raise
 
 
-def refused(text: str, why: str, hint: str = "") -> ArgumentError:
+def refused(text: str, why: str, hint: str = "", *, argument: str = "query") -> ArgumentError:
     """The error of a question that has no private answer, with the nearest one that has."""
     return ArgumentError(
-        "query",
+        argument,
         "to select aggregates from a table, or from two that are joined",
         got=text,
         why=why,

@@ -1,11 +1,11 @@
-"""A private histogram: noisy counts of the records in each of several bins."""
+"""Private histograms: noisy counts of the records in each bin, and of the most frequent values."""
 
 import html
 import itertools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 import numpy as np
@@ -15,11 +15,12 @@ from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
+from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, PerUnit
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import NoiseSpread
+from prudent.release.outcome import Groups, NoiseSpread, Released, price_lines
 from prudent.release.request import (
     By,
     Condition,
@@ -30,7 +31,6 @@ from prudent.release.request import (
     answers,
     release,
 )
-from prudent.release.statistics.frequencies import release_counts
 from prudent.release.statistics.moments import (
     NARROW_SHARE,
     WIDE_SHARE,
@@ -42,6 +42,7 @@ from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import Clipping
 
 _MOST_BINS = 10_000
+_MOST_CATEGORIES = 100_000
 _BAR = 40  # characters of the longest bar in text
 
 
@@ -65,6 +66,7 @@ class Histogram:
         epsilon: ε that the release cost.
         delta: δ that it cost; 0 for a pure mechanism.
         notes: What was done to the records, one sentence each.
+        protected: As for `Released`.
     """
 
     edges: tuple[Any, ...]
@@ -79,6 +81,7 @@ class Histogram:
     epsilon: float | None = None
     delta: float | None = None
     notes: tuple[str, ...] = ()
+    protected: str = "record"
 
     def half_width(self, confidence: float = 0.95) -> float:
         """The distance from its true count that a count exceeds with probability 1 - confidence."""
@@ -117,7 +120,13 @@ class Histogram:
         return [*found, f"each count ± {half:,} with probability 95 %", *self.notes]
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join([*self.lines(), *price_lines(self)])
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row for each bin: its edges and its noisy count."""
+        import pandas as pd
+
+        return pd.DataFrame({"low": self.edges[:-1], "high": self.edges[1:], "count": self.counts})
 
     def plain(self) -> dict[str, Any]:
         """The histogram as JSON holds it."""
@@ -220,6 +229,97 @@ def histogram(
         return release_counts(Count(), locals(), categories)  # type: ignore[no-any-return]
     bins = _validate.count(1, _MOST_BINS, bins=bins)
     return release(Bins(edges, bins, column), Request.of(locals()))  # type: ignore[no-any-return]
+
+
+def top_k(
+    data: Any = None,
+    column: str | None = None,
+    k: int = 10,
+    *,
+    categories: Sequence[Hashable] | Literal["private"] = "private",
+    epsilon: float,
+    delta: float | None = None,
+    distribution: Distribution = Distribution.LAPLACE,
+    unit: str | None = None,
+    per_unit: PerUnit | None = None,
+    where: Condition | None = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
+    noise: Noise | None = None,
+    dry_run: bool = False,
+) -> Groups[Released] | Preview:
+    """Release the most frequent categories of a column, with how often each occurs.
+
+    A record is in one category, so noise for one count pays for all of them, and the largest ones
+    cost nothing more.
+
+    Args:
+        k: How many categories.
+        categories: All that can occur, from public knowledge; or "private": those with enough
+            records are found privately, which needs `delta`.
+
+    The other arguments are those of `median`.
+
+    Returns:
+        The noisy counts of the categories, the largest first.
+    """
+    k = _validate.count(1, _MOST_CATEGORIES, k=k)
+    found = release_counts(TopCount(), locals(), categories)
+    if isinstance(found, Preview):
+        return found
+    counts: Groups[Released] = found.only(list(most_frequent(found, k)))
+    return counts
+
+
+def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
+    """The largest of released counts, the largest first."""
+    ranked = sorted(counts.items(), key=lambda item: -item[1].value)
+    return dict(ranked[:k])
+
+
+def release_counts(statistic: Statistic, given: dict[str, Any], categories: Any) -> Any:
+    """Release the count of each category of a column, beside other groups.
+
+    A column is grouped by itself; what is wrong with it is said of the argument that was given.
+    """
+    try:
+        return release(statistic, _counted_by(given, categories))
+    except _validate.ArgumentError as error:
+        names = {"by": "column", "groups": "categories"}
+        if given.get("by") is not None or error.argument not in names:
+            raise
+        hint = "" if error.argument == "groups" else "Of numbers, ask for a histogram or a median."
+        fault = _validate.ArgumentError(
+            names[error.argument], error.allowed, shown=str(error.value), hint=hint
+        )
+    raise fault
+
+
+def _counted_by(given: dict[str, Any], categories: Any) -> Request:
+    """The request that counts the rows of each category of a column, beside other groups."""
+    request = Request.of(given)
+    if request.column is None:
+        hint = "Give a series, or the name of a column with its frame or file."
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
+    if request.by is None:
+        return attrs.evolve(request, column=None, by=request.column, groups=categories)
+    groups: Any = "private"
+    if "private" not in (categories, request.groups):
+        first: Any = request.groups
+        if not isinstance(first, dict) and len(request.group_columns) == 1:
+            first = {request.group_columns[0]: first}
+        groups = {**first, request.column: categories} if isinstance(first, dict) else None
+    by = (*request.group_columns, request.column)
+    return attrs.evolve(request, column=None, by=by, groups=groups)
+
+
+@attrs.frozen
+class TopCount(Count):
+    """The count of one of the most frequent categories."""
+
+    title: ClassVar[str] = "top k"
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""Private counts, sums, means and variances, by noise on exact sums of clipped values.
+"""Private counts, sums, means, shares and variances, by noise on exact sums of clipped values.
 
 With public bounds the values are clipped to them. Without, the bounds are private, and a part of ε
 pays for them (see `prudent.release.sums.clipping`) and for the share of values that they clip.
@@ -6,7 +6,7 @@ The interval is about the clipped values. Nothing is tested, so nothing is refus
 noise there is no δ.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 import dp_accounting as dp
@@ -37,6 +37,7 @@ from prudent.release.request import (
     Request,
     Statistic,
     answers,
+    like,
     release,
 )
 from prudent.release.sums.additive import (
@@ -60,11 +61,13 @@ from prudent.release.sums.octaves import OctaveSums
 WIDE_SHARE, NARROW_SHARE = 0.12, 0.16
 """Fractions of ε for the two steps that find private bounds, if none are given."""
 
-_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
-_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
-
 CLIPPED_SHARE = 0.03
 """The fraction of ε for the share of values that private bounds clip; the rest is for the noise."""
+
+_MEAN_WIDE_SHARE = 0.09  # of a mean or a sum, instead of `WIDE_SHARE`
+_MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
+_FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
+_MANY, _STEEPEST = 1e4, 5.0  # records times ε from which on narrower bounds are preferred: their s
 
 
 @answers
@@ -101,34 +104,46 @@ def count(
     return release(Count(), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@answers
-def sum(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the sum of the clipped values; see `median` for the arguments.
+@like(count)
+def count_distinct(request: Request) -> Released:
+    """Release how many different values a column has.
 
-    Without bounds, values are clipped to a private interval around zero: one record adds at most
-    the bound that is farther from zero, so the other one costs nothing.
+    Without `unit`, a row changes the number by at most 1. A person with many rows could change it
+    by many. So with `unit`, a value counts if it can be given to a person who has it, such that no
+    person is given more than `per_unit` values: the largest number of values for which that is
+    possible (a maximum matching) changes by at most `per_unit` with a person, and is as near to the
+    number of all values as such a bound allows (Knop and Steinke 2023).
+
+    Args:
+        per_unit: With `unit`: how many values of one person count. More count more values, with
+            more noise.
+
+    The other arguments are those of `median`. With `unit`, pairs of persons and values are read
+    into memory.
     """
-    return release(Total(), Request.of(locals()))  # type: ignore[no-any-return]
+    rows = request.per_unit
+    if request.unit is not None and (isinstance(rows, bool) or not isinstance(rows, int)):
+        raise _validate.ArgumentError(
+            "per_unit",
+            "how many values of one person count, with unit",
+            got=rows,
+            hint="Give per_unit=3, for example.",
+        )
+    return release(Distinct(), request)  # type: ignore[no-any-return]
+
+
+@like(count)
+def proportion(request: Request) -> Released:
+    """Release the share of records for which a condition is true.
+
+    Args:
+        column: A column of truth values, or a condition such as "age >= 18" in the syntax of SQL.
+            Records for which it is neither true nor false (no value) are left out. In a pandas
+            frame or a text file, 0 and 1 are truth values as well.
+
+    The other arguments are those of `median`. The mean of a column of truth values is the same.
+    """
+    return release(Proportion(), request)  # type: ignore[no-any-return]
 
 
 @answers
@@ -161,49 +176,51 @@ def mean(
     return release(OneMoment("mean", 1), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@answers
-def variance(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
+@like(mean)
+def sum(request: Request) -> Released:
+    """Release the sum of the clipped values; see `median` for the arguments.
+
+    Without bounds, values are clipped to a private interval around zero: one record adds at most
+    the bound that is farther from zero, so the other one costs nothing.
+    """
+    return release(Total(), request)  # type: ignore[no-any-return]
+
+
+@like(mean)
+def variance(request: Request) -> Released:
     """Release the variance of the clipped values: their mean square distance from their mean.
 
     Without bounds, values are clipped as for the `mean`; see `median` for the arguments.
     """
-    return release(OneMoment("variance", 2), Request.of(locals()))  # type: ignore[no-any-return]
+    return release(OneMoment("variance", 2), request)  # type: ignore[no-any-return]
+
+
+@like(mean)
+def deviation(request: Request) -> Released:
+    """Release the standard deviation of the clipped values: the root of their `variance`."""
+    return release(OneMoment("deviation", 2), request)  # type: ignore[no-any-return]
 
 
 @attrs.frozen
 class Count(Statistic):
     """The number of records."""
 
+    title: ClassVar[str] = "count"
+
     @override
     def kind(self, request: Request) -> Kind:
         return "rows" if request.column is None else "categories"
+
+    def number(self, records: Column) -> int:
+        """What is counted; a record changes it by at most 1."""
+        return records.count()
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
         mechanism = additive(request)
         spread = _spread_of_counts(mechanism, records)
         return Priced(
-            preview=preview("count", mechanism, request, mechanism.event, spread),
+            preview=preview(self.title, mechanism, request, mechanism.event, spread),
             mechanism=mechanism,
         )
 
@@ -211,7 +228,7 @@ class Count(Statistic):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         mechanism = priced.mechanism
         spread = _spread_of_counts(mechanism, records)
-        (noisy,) = mechanism.noisy([records.count()], records.contribution.records, noise)
+        (noisy,) = mechanism.noisy([self.number(records)], records.contribution.records, noise)
         return Released(
             max(0, noisy),  # nearer to the truth, which is not negative either
             Branch.ROBUST,
@@ -221,6 +238,21 @@ class Count(Statistic):
             mechanism.distribution.value,
             CountSpread(noisy, spread),
         )
+
+
+@attrs.frozen
+class Distinct(Count):
+    """The number of different values."""
+
+    title: ClassVar[str] = "count of distinct values"
+
+    @override
+    def kind(self, request: Request) -> Kind:
+        return "sets"
+
+    @override
+    def number(self, records: Column) -> int:
+        return records.distinct()
 
 
 def _spread_of_counts(mechanism: AdditiveMechanism, records: Column) -> NoiseSpread:
@@ -313,6 +345,27 @@ class OneMoment(Statistic):
         return parts.with_share(released, ends, records, noise)
 
 
+@attrs.frozen
+class Proportion(OneMoment):
+    """The share of records that are true: the mean of truth values."""
+
+    which: Moment = attrs.field(default="mean", init=False)
+    degree: int = attrs.field(default=1, init=False)
+
+    @override
+    def kind(self, request: Request) -> Kind:
+        return "truth"
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        priced = super().price(request, records)
+        return attrs.evolve(priced, preview=attrs.evolve(priced.preview, statistic="proportion"))
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        return attrs.evolve(super().answer(priced, records, noise), about=None)
+
+
 def released_moments(
     degree: int,
     ends: tuple[float, float],
@@ -349,7 +402,8 @@ class _Parts:
         whole = additive(request)  # checks ε, δ and the distribution
         if request.bounds is not None:
             return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
-        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE
+        first = _MEAN_WIDE_SHARE if few else WIDE_SHARE
+        shares = first, NARROW_SHARE, CLIPPED_SHARE
         wide, narrow, share, rest = shares_of(request.epsilon, *shares)
         others = _MEAN_INTERVAL if few else {}
         return cls(
@@ -373,6 +427,8 @@ class _Parts:
         known = interval.released_count(sizes[1], noise)
         if known < self.few:
             return None
+        if known > self.few * _MANY / _FEW:
+            interval = attrs.evolve(interval, steepest=_STEEPEST)
         return interval.release(records, noise, sizes, known)
 
     def needs(self, records: Column) -> tuple[str, ...]:

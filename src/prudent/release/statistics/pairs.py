@@ -29,6 +29,7 @@ from prudent.release.request import (
     Request,
     Statistic,
     answers,
+    like,
     release,
 )
 from prudent.release.statistics.moments import (
@@ -40,7 +41,7 @@ from prudent.release.statistics.moments import (
     preview,
 )
 from prudent.release.statistics.pair_sums import Kind, PairMoments, PairSums, lattice_between
-from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
+from prudent.release.sums.additive import composed, shares_of
 from prudent.release.sums.clipping import Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
 
@@ -127,30 +128,8 @@ def weighted_mean(
     return release(Pairs("weighted"), Request.of(given))  # type: ignore[no-any-return]
 
 
-@answers
-def covariance(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    other_bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
+@like(ratio)
+def covariance(request: Request) -> Released:
     """Release the covariance of two columns: the mean product of distances from their means.
 
     Args:
@@ -161,35 +140,13 @@ def covariance(
 
     The other arguments are those of `median`.
     """
-    return release(Pairs("covariance"), Request.of(locals()))  # type: ignore[no-any-return]
+    return release(Pairs("covariance"), request)  # type: ignore[no-any-return]
 
 
-@answers
-def correlation(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    other_bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
+@like(ratio)
+def correlation(request: Request) -> Released:
     """Release the correlation of two columns, between -1 and 1 (Pearson's); see `covariance`."""
-    return release(Pairs("correlation"), Request.of(locals()))  # type: ignore[no-any-return]
+    return release(Pairs("correlation"), request)  # type: ignore[no-any-return]
 
 
 def _second(request: Request, records: Column) -> Request:
@@ -303,15 +260,6 @@ class Ratio(Statistic):
 
 
 @attrs.frozen
-class _Parts:
-    """How both columns are clipped, and the noise of the sums."""
-
-    first: Clipping
-    second: Clipping
-    sums: AdditiveMechanism
-
-
-@attrs.frozen
 class Pairs(Statistic):
     """A statistic that follows from sums over pairs."""
 
@@ -333,30 +281,30 @@ class Pairs(Statistic):
         event = composed([*clippings[0].events, *clippings[1].events, sums.event])
         name = "weighted mean" if self.which == "weighted" else self.which
         public = preview(name, sums, request, event)
-        return Priced(preview=public, mechanism=_Parts(clippings[0], clippings[1], sums))
+        return Priced(preview=public, mechanism=(*clippings, sums))
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts: _Parts = priced.mechanism
+        first, second, mechanism = priced.mechanism
         pairs = cast(PairColumn, records)
         ends, others = together(
             [
-                lambda: parts.first.ends(pairs, noise),
-                lambda: parts.second.ends(pairs.second, noise),
+                lambda: first.ends(pairs, noise),
+                lambda: second.ends(pairs.second, noise),
             ]
         )
         if self.which == "weighted":
             others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
-        region = sums.release(pairs, parts.sums, noise)
+        region = sums.release(pairs, mechanism, noise)
         spread: PairMoments | MomentSpread = PairMoments(sums, region)
         if self.which == "weighted":
             low, high = (sums.first.value(end) for end in (sums.first.low, sums.first.high))
             moments = Moments(region, (low, high), sums.first.spacing)
             spread = MomentSpread(moments, "mean", pairs.scale)
         name = priced.preview.statistic
-        first = clipped_values(ends, pairs)
-        second = clipped_values(others, pairs.second).removeprefix("the values ")
+        values = clipped_values(ends, pairs)
+        other_values = clipped_values(others, pairs.second).removeprefix("the values ")
         joint = "with weights" if self.which == "weighted" else "and others"
         return Released(
             spread.value,
@@ -364,7 +312,7 @@ class Pairs(Statistic):
             spread.deviation,
             0.0,
             priced.preview.event,
-            parts.sums.distribution.value,
+            mechanism.distribution.value,
             spread,
-            about=f"the {name} of {first} {joint} {second}",
+            about=f"the {name} of {values} {joint} {other_values}",
         )

@@ -48,6 +48,7 @@ from prudent.release.request import (
     Statistic,
     answers,
     check_certifiable,
+    like,
     release,
     tested_answers,
 )
@@ -248,36 +249,10 @@ def quantiles(
     return release(Quantiles(fractions), Request.of(locals()))  # type: ignore[no-any-return]
 
 
-@tested_answers
-def iqr(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-    distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
-    certify: Any = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
+@like(median)
+def iqr(request: Request) -> Released:
     """Release the interquartile range Q(3/4) - Q(1/4); see `median` for the arguments."""
-    return release(Range(), Request.of(locals()))  # type: ignore[no-any-return]
+    return release(Range(), request)  # type: ignore[no-any-return]
 
 
 @answers
@@ -428,7 +403,12 @@ class Quantiles(Statistic):
             for one in selected
         )
         values = tuple(scale.value(one.value) for one in selected)
-        return attrs.evolve(_chosen(values, priced), intervals=intervals)
+        return attrs.evolve(
+            _chosen(values, priced),
+            intervals=intervals,
+            titles=tuple(map(margins.title, self.ps)),
+            confidence=priced.mechanism.chosen.confidence,
+        )
 
 
 @attrs.frozen

@@ -31,6 +31,8 @@ from prudent.release.outcome import (
     ReleasedInterval,
     ScaledSpread,
     UnknownSpread,
+    price_lines,
+    rows_of,
 )
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import (
@@ -77,6 +79,7 @@ class Description:
         epsilon: ε that all of it cost.
         delta: δ that all of it cost; 0 for pure mechanisms.
         notes: What was done to the records and what to keep in mind, one sentence each.
+        protected: As for `Released`.
     """
 
     count: Released
@@ -88,6 +91,7 @@ class Description:
     epsilon: float | None = None
     delta: float | None = None
     notes: tuple[str, ...] = ()
+    protected: str = "record"
 
     def __getitem__(self, p: Any) -> Released:
         """The quantile of a probability, given as a number or its text."""
@@ -120,7 +124,13 @@ class Description:
         ]
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join([*self.lines(), *price_lines(self)])
+
+    def to_frame(self) -> Any:
+        """Return a pandas frame with one row for each number: value, low, high, status."""
+        import pandas as pd
+
+        return pd.DataFrame([{"statistic": name} | row for name, row in rows_of(self)])
 
     def plain(self) -> dict[str, Any]:
         """The summary as JSON holds it."""
@@ -148,7 +158,7 @@ class Description:
             for name, value, interval in self.rows()
         )
         head = "<tr><th></th><th>value</th><th>95 % interval</th></tr>"
-        notes = html.escape(" ".join(self.notes))
+        notes = html.escape(" ".join([*self.notes, *price_lines(self)]))
         return f"<table>{head}{cells}</table><small>{notes}</small>"
 
 

@@ -24,7 +24,6 @@ from prudent.release.noise import Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
 from prudent.release.ptr import margins
 from prudent.release.ptr.margins import RobustValue
-from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import (
     By,
@@ -185,7 +184,7 @@ class ProposalSearch:
         mechanisms: One mechanism for each proposal; all have the same test and noise multiplier.
     """
 
-    mechanisms: tuple[ProposeTestReleaseMechanism, ...]
+    mechanisms: tuple[Mechanism, ...]
 
     @property
     def event(self) -> dp.DpEvent:
@@ -220,7 +219,7 @@ class ProposalSearch:
         if not ordered:
             raise ValueError("Expected at least one proposal, got none.")
         _validate.between(1e-3, 50, epsilon=epsilon)
-        _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        _validate.small_delta(1e-18, ends="[)", delta=delta)
         scale = _least_scale(len(ordered), epsilon, delta)
         return cls._with_scale(scale, ordered, epsilon, delta, bounds)
 
@@ -235,7 +234,7 @@ class ProposalSearch:
     ) -> "ProposalSearch":
         return cls(
             mechanisms=tuple(
-                ProposeTestReleaseMechanism(
+                Mechanism(
                     propose=propose,
                     robust_noise_multiplier=math.nextafter(2 / epsilon, math.inf),
                     test=DiscreteLaplaceTest(scale),
@@ -249,7 +248,7 @@ class ProposalSearch:
     def release(
         self,
         records: Column,
-        measure: Callable[[ProposeTestReleaseMechanism, Column], margins.RobustValue],
+        measure: Callable[[Mechanism, Column], margins.RobustValue],
         *,
         noise: Noise | None = None,
     ) -> Outcome:
@@ -346,9 +345,7 @@ class SearchedQuantile(Statistic):
         outcome = priced.mechanism.release(records, self._measure, noise=noise)
         return displayed(outcome, records.scale)
 
-    def _measure(
-        self, mechanism: ProposeTestReleaseMechanism, records: Column
-    ) -> margins.RobustValue:
+    def _measure(self, mechanism: Mechanism, records: Column) -> margins.RobustValue:
         return margins.quantile(
             records, mechanism.lattice, self.p, propose=mechanism.steps, cap=mechanism.cap
         )

@@ -71,7 +71,7 @@ class AdditiveMechanism:
                 hint="Give delta=1e-7, for example, or leave the distribution out: Laplace noise "
                 "needs no delta.",
             )
-        _validate.between(1e-18, 0.5, ends="[)", delta=delta)
+        _validate.small_delta(1e-18, ends="[)", delta=delta)
         return cls(multiplier=least_gaussian(epsilon, delta), distribution=distribution)
 
     @property

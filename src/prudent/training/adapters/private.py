@@ -14,7 +14,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget import LedgerLike
-from prudent.records.people import Unit
+from prudent.records.people import Unit, Units
 from prudent.training.adapters.private_optimizer import (
     Preparation,
     PrivateOptimizer,
@@ -257,6 +257,8 @@ class Wanted:
             raise ArgumentError(
                 "clip", "None with an aggregation, which has its own", got=self.clip
             )
+        if not (count and batches):  # both are public: the rate says so
+            raise ArgumentError("loader", "with at least one batch of records", shown="none")
         steps = _validate.count(1, epochs=self.epochs) * batches
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
@@ -302,42 +304,38 @@ def prepare(
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)
-    records = len(loader.dataset)  # type: ignore[arg-type]
-    people = None if unit is None else unit.people(loader.dataset, records)
-    count = records if people is None else len(people)
+    units = Units.of(loader.dataset, unit)
     if plan is None:
         assert loader.batch_size is not None
-        batches = len(loader) if people is None else -(-count // loader.batch_size)
-        plan = wanted.in_epochs(loader.batch_size, count, batches)
+        batches = len(loader) if unit is None else -(-len(units) // loader.batch_size)
+        plan = wanted.in_epochs(loader.batch_size, len(units), batches)
     else:
         wanted.refuse_beside_plan()
         batches = max(1, round(1 / plan.sampling_rate))
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)
-    protected = "record" if unit is None else unit.protected
-    charge = RunCharge(ledger, plan, wanted.delta, protected=protected)
+    charge = RunCharge(ledger, plan, wanted.delta, protected=units.protected)
     key = given_or_random(key)
     return Preparation(
         model,
         charge,
         PoissonLoader(
             loader,
-            PoissonSampler(count, plan.turn_rate, key=key, bands=plan.bands),
+            PoissonSampler(len(units), plan.turn_rate, key=key, bands=plan.bands),
             batches,
             example,
             charge=charge,
-            unit=unit,
-            people=people,
+            units=units,
         ),
-        Reduction(loss_reduction),
+        Reduction(_validate.one_of(("mean", "sum"), loss_reduction=loss_reduction)),
         max_physical_batch,
         key,
         HeldOutRecords.of(
             plan,
             held_out_set,
             held_out_loss,
-            unit=None if unit is None else unit.of_held_out(held_out_set, held_out_unit),
-            trained=people,
+            trained=units,
+            ids=held_out_unit,
             collate_fn=None if loader.collate_fn is default_collate else loader.collate_fn,
             example=example,
             batch=max_physical_batch,

@@ -18,7 +18,7 @@ from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
 from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
-from prudent.training.keystream import Key
+from prudent.training.keystream import Key, Uncopied
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader
@@ -45,7 +45,7 @@ class Preparation:
     held_out: HeldOutRecords | None  # if the plan releases something of them
 
 
-class PrivateOptimizer(torch.optim.Optimizer):
+class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     """The optimizer that `make_private` returns: each step releases a batch as a plan prescribes.
 
     It captures the model's forward passes in training mode; a step releases the gradients of the
@@ -98,6 +98,9 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
     def wrap(self, optimizer: torch.optim.Optimizer) -> None:
         """Wrap another optimizer from now on; the steps taken so far still count."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            hint = "It uses a batch several times in a step, and each would be a release."
+            raise ArgumentError("optimizer", "that needs no closure", shown="LBFGS", hint=hint)
         self.original_optimizer = optimizer
         self._share()
         self.trained()
@@ -121,11 +124,7 @@ class PrivateOptimizer(torch.optim.Optimizer):
             What the closure returned, if there is one.
         """
         self._count()
-        if self.steps >= self.plan.steps:
-            raise ValueError(
-                f"Expected at most plan.steps = {self.plan.steps} steps, got one more. They are "
-                "all the plan's epsilon pays for; make a plan of more steps before training."
-            )
+        self.plan.refuse_beyond(self.steps)
         self._charge.pay()
         answer = None
         if closure is not None:
@@ -329,13 +328,18 @@ class PrivateOptimizer(torch.optim.Optimizer):
 
 def check_capturable(model: nn.Module) -> None:
     """Raise an error if the forward passes of a model cannot be captured."""
-    if isinstance(model, nn.parallel.DistributedDataParallel):
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
         raise ArgumentError(
             "model",
-            "in one process",
-            shown="DistributedDataParallel",
+            "in one process, on one device",
+            shown=type(model).__name__,
             hint="Use prudent.fit, which several processes may call.",
         )
+    if hasattr(model, "_orig_mod"):
+        hint = "Give the model itself, before torch.compile."
+        raise ArgumentError("model", "that is not compiled", shown="one that is", hint=hint)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     if getattr(type(model), "_is_captured", False):
         raise ArgumentError(
             "model",

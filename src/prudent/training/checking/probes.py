@@ -59,8 +59,12 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
         )
         if same(subject.first(whole), subject.first(repeated)):
             ratio = _ratio(subject.first(repeated), alone)
-            kinds = (kind for kind in _kinds(losses, subject) if _close(ratio, kind[1]))
-            subject.kind = next(kinds, (None,))[0]
+            factors = {LossKind.MEAN: 1 / subject.records, LossKind.SUM: 1.0}
+            if losses.ndim:
+                factors = {LossKind.PER_RECORD: 1.0}
+            for kind, factor in factors.items():  # of the gradient of a record in a batch
+                if abs(ratio - factor) <= NEAR * factor:
+                    subject.kind = kind
     if subject.kind is None:
         yield Finding(
             "loss",
@@ -93,13 +97,6 @@ def other_paths(subject: Subject) -> Iterator[Finding]:
             else "Use the optimizer's weight_decay, let forward return the penalty as an output, "
             "or detach() it.",
         )
-
-
-def _kinds(losses: Tensor, subject: Subject) -> list[tuple[LossKind, float]]:
-    """Possible kinds of a loss, and how each scales the gradient of a record in a batch."""
-    if losses.ndim:
-        return [(LossKind.PER_RECORD, 1.0)]
-    return [(LossKind.MEAN, 1 / subject.records), (LossKind.SUM, 1.0)]
 
 
 def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tensor]:
@@ -141,10 +138,6 @@ def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
         return leaf
 
     return leaves, pytree.tree_map_only(Tensor, one, outputs)
-
-
-def _close(one: float, other: float) -> bool:
-    return abs(one - other) <= NEAR * abs(other)
 
 
 _SHOWN = 5  # names in a message

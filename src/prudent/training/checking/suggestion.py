@@ -12,7 +12,7 @@ from prudent.accounting.events import GaussianTest
 from prudent.records.reader import Collate
 from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
-from prudent.training.parallel.processes import Alone
+from prudent.training.parallel.processes import Processes
 from prudent.training.run.execution import Execution
 from prudent.training.run.reading import RunRecords
 
@@ -53,7 +53,7 @@ def gradient_norms(
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
     rows = _validate.count(1, rows=rows)
-    records = RunRecords.of(public_set, execution, Alone(), collate_fn, example)
+    records = RunRecords.of(public_set, execution, Processes(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
     parts = []

@@ -8,7 +8,7 @@ seed of its record and the number of the call. What a record draws is then a fun
 alone, whichever records stand beside it, and running a batch again repeats it.
 
 This is done on the CPU, in eager mode. Elsewhere, and in operations that are not known here, the
-default generators are used, which a private step seeds; `model_randomness` proves what both give.
+default generators are used, which a private step seeds; `keystream` proves what both give.
 
 `Replay` runs a batch again with the same dropout and in the same precision.
 """
@@ -35,6 +35,7 @@ from prudent._torch_private import (
     pytree,
 )
 from prudent.training.gradients.factors.contributions import by_record
+from prudent.training.gradients.recording import before_choices
 
 
 def is_capturing() -> bool:
@@ -222,6 +223,15 @@ class Draws:
         return mixed(self._seeds + _GOLDEN * np.full(1, self.number, np.uint64))
 
 
+CHOICES: ContextVar[int] = ContextVar("the seed of choices for all records of a step")
+
+
+def _seed_choices() -> None:
+    seed = CHOICES.get()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - for models that use it
+
+
 def rows_of(batch: Any) -> Tensor:
     """The places of the records in a batch, to be mapped over beside them.
 
@@ -231,8 +241,8 @@ def rows_of(batch: Any) -> Tensor:
     leaf = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
     streams = active_streams()
     if streams is not None:
-        random.seed(streams.choices)
-        np.random.seed(streams.choices % 2**32)  # noqa: NPY002 - for models that use it
+        CHOICES.set(streams.choices)
+        before_choices(_seed_choices)
     return torch.arange(len(leaf), device=leaf.device)
 
 

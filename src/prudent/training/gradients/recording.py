@@ -15,11 +15,13 @@ A program contains no branch, so a function that reads values is not recorded.
 """
 
 import functools
+import random
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -27,18 +29,35 @@ from torch.utils.weak import WeakIdKeyDictionary
 from prudent._torch_private import (
     TorchDispatchMode,
     current_dispatch_mode,
+    foreach_copy_,
     pytree,
     without_dispatch_modes,
 )
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
-Program = Callable[[list[Any]], Any]
-_MOST = 8
+
+
+class Program(NamedTuple):
+    """A recorded function of leaves."""
+
+    run: Callable[[list[Any]], Any]  # gives NotImplemented if a number on the host was changed
+    holds: Callable[[], bool]  # whether this step takes the branches that were recorded
+
+
+def _always() -> bool:
+    return True
+
+
+_MOST, _MOST_KEYS = 8, 1 << 10
 _NEAR = 0.05  # of the length of a tensor; some kernels add in any order, of short numbers
 _MASKS = torch.bool, torch.uint8
 _READS = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 _SHAPED = ("ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full")
+_SEEDED = "_scaled_dot_product"  # keeps the seed of its dropout on the host, for its backward pass
+_CONVERTED = "converted"
+_FEW = 4  # conversions that are made one by one
+_APART = 64  # numbers, so that the results begin where kernels read fast
 _CONSTANT, _REPEATED = 1 << 20, 1 << 24  # bytes of a result that is kept instead of computed again
 
 
@@ -111,6 +130,29 @@ def exchanged(function: Callable[..., None], *tensors: Tensor) -> None:
             exchanges(function, tensors)
     if isinstance(mode, Recording):
         mode.add(exchanged, (function, *tensors), {}, None, writes=True)
+
+
+def chosen_on_host(draw: Callable[[], Tensor]) -> Tensor:
+    """A number for all records on which a model may branch, as when it skips a layer.
+
+    A program repeats the branches that were taken, so it holds for the steps that take them again:
+    before each of them the numbers are drawn and compared anew.
+    """
+    mode = current_dispatch_mode()
+    if not isinstance(mode, Recording):
+        return draw()
+    with without_dispatch_modes():
+        number = draw()
+    mode.choose(draw, number)
+    return number
+
+
+def before_choices(seed: Callable[[], None]) -> None:
+    """Seed the generator of `chosen_on_host`, now and before a step is repeated."""
+    mode = current_dispatch_mode()
+    if isinstance(mode, Recording):
+        mode.choose(seed, None)
+    seed()
 
 
 def operation(
@@ -210,6 +252,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fixed: dict[str, Any] = {}  # results that depend on no argument
         self._written: set[str] = set()
         self._calls: list[_Call] = []
+        self._host: list[tuple[Any, Any]] = []  # calls on numbers of the host, and what was read
+        self._chosen: set[str] = set()  # these numbers
         self._count = 0
         self._leaves = {f"a{place}": leaf for place, leaf in enumerate(leaves)}
         for name, leaf in self._leaves.items():
@@ -222,6 +266,9 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation and record it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if self._is_chosen(args):
+            self._follow(func, args, kwargs, result)
+            return result
         given, made = (pytree.tree_leaves(tree) for tree in ((args, kwargs), result))
         if not any(isinstance(leaf, Tensor) for leaf in (*given, *made)):
             return result  # about types or shapes alone
@@ -234,10 +281,61 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves = "cpu" in devices and any(
             isinstance(leaf, Tensor) and leaf.is_cuda for leaf in given
         )
+        leaves = leaves and not func.__name__.startswith(_SEEDED)
         if reads or leaves or not plain:  # on the host, code that is not recorded may go on
             self.is_straight = False
         self.add(func, args, kwargs, result, writes=func._schema.is_mutable)
         return result
+
+    def choose(self, draw: Callable[[], Any], number: Tensor | None) -> None:
+        """Record a number that is drawn on the host, or what is done before."""
+        self._host.append((_Call(draw, "draw", [], {}, [], True, False, 0), None))
+        if number is not None:
+            self._chosen.add(f"h{len(self._host)}")
+            self._put(number, f"h{len(self._host)}")
+            self.is_straight &= not number.is_cuda
+
+    def _is_chosen(self, args: tuple[Any, ...]) -> bool:
+        given = [leaf for leaf in args if isinstance(leaf, Tensor) and leaf in self._where]
+        return any(self._where[leaf].base in self._chosen for leaf in given)
+
+    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> None:
+        """Record what is done with a number on the host, of which only branches may be made."""
+        call = _Call(func, func.__name__, self._placed(list(args)), kwargs, [], True, True, 0)
+        self._host.append((call, None if isinstance(result, Tensor) else result))
+        if isinstance(result, Tensor):
+            self._chosen.add(f"h{len(self._host)}")
+            self._put(result, f"h{len(self._host)}")
+        others = [place.base for place in _places(call.args) if place.base not in self._chosen]
+        self._numbers += [
+            (self._known[n], self._known[n]._version) for n in others if n in self._known
+        ]
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        plain = len(given) == sum(isinstance(arg, Tensor) and not arg.is_cuda for arg in args)
+        if func._schema.is_mutable or not plain or any(name not in self._known for name in others):
+            self.is_straight = False
+
+    def holds(self) -> bool:
+        """Whether the numbers that are drawn on the host now lead to the same branches."""
+        python, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002 - models use it
+        try:
+            return self._is_same_way()
+        finally:
+            random.setstate(python)
+            np.random.set_state(arrays)  # noqa: NPY002
+
+    def _is_same_way(self) -> bool:
+        drawn: dict[str, Tensor] = {}
+        for number, (call, read) in enumerate(self._host, 1):
+            args = [
+                drawn.get(arg.base, self._known.get(arg.base)) if isinstance(arg, _Place) else arg
+                for arg in call.args
+            ]
+            result = call.function(*args, **call.kwargs)
+            if read is not None and result != read:
+                return False
+            drawn[f"h{number}"] = result
+        return True
 
     def add(
         self, function: Any, args: Any, kwargs: Any, result: Any, *, writes: bool = False
@@ -257,6 +355,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             not (writes or torch.Tag.nondeterministic_seeded in getattr(function, "tags", ())),
             sum(each.nbytes for each in tensors),
         )
+        if not self._chosen.isdisjoint(call.reads()):
+            self.is_straight = False
         if writes:
             self._written.update(self._root.get(name, name) for name in call.reads())
             if any(self._where[one] != _place(one, self._where[one].base) for one in given):
@@ -280,13 +380,15 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaves, structure = pytree.tree_flatten(result)
         answer = [self._placed(leaf) for leaf in leaves]
         text = _Text(self._own, self._known)
-        for call in self._useful({place.base for place in _places(answer)}):
+        for call in self._together(self._useful({place.base for place in _places(answer)})):
             text.add(call)
         for place, leaf in zip(answer, leaves, strict=True):
             given = isinstance(place, _Place) and place.base in self._leaves
             text.answer(place, alias=given and leaf is not self._leaves[place.base])
         exec(text.function(list(self._leaves)), self._known)
         run, numbers = self._known["program"], self._numbers
+
+        holds = self.holds if self._chosen else _always
 
         def repeat(leaves: list[Any]) -> Any:
             if any(number._version != version for number, version in numbers):
@@ -295,7 +397,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with torch.no_grad(), torch.autocast(device, enabled=False):
                 return pytree.tree_unflatten(run(*leaves), structure)
 
-        return repeat
+        return Program(repeat, holds)
 
     def _useful(self, kept: set[str]) -> list[_Call]:
         """The calls without those that give a constant, the same again, or what nobody reads."""
@@ -309,9 +411,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._root.get(name, name) for name in (*reads, *call.results)
             )
             if calm and kept.isdisjoint(call.results) and "empty" not in call.name:
-                known = call.name in _SHAPED or all(name in self._known for name in reads)
-                if known and all(name in self._fixed for name in call.results):
-                    self._known |= {name: self._fixed[name] for name in call.results}
+                if call.name == "clone" and self._is_copy(call):
+                    same[call.results[0]] = call.args[0].base
                     continue
                 near = call.bytes <= _REPEATED or all(name in self._leaves for name in reads)
                 key = id(call.function), repr((call.args, call.kwargs))
@@ -319,6 +420,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     same |= dict(zip(call.results, seen[key].results, strict=True))
                     continue
                 seen[key] = call
+                known = call.name in _SHAPED or all(name in self._known for name in reads)
+                if known and all(name in self._fixed for name in call.results):
+                    self._known |= {name: self._fixed[name] for name in call.results}
+                    continue
             calls.append(call)
         useful, needed = [], set(kept)
         for call in reversed(calls):
@@ -326,6 +431,42 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 useful.append(call)
                 needed.update(call.reads())
         return useful[::-1]
+
+    def _together(self, calls: list[_Call]) -> list[_Call]:
+        """The calls with all conversions of arguments, such as parameters, made by the first."""
+        groups: dict[Any, list[_Call]] = {}
+        for call in calls:
+            if call.name == "_to_copy" and self._is_conversion(call):
+                device = self._leaves[call.args[0].base].device
+                groups.setdefault((call.kwargs["dtype"], device), []).append(call)
+        first, over = [], set()
+        for (kind, device), group in groups.items():
+            if len(group) < _FEW:
+                continue
+            names = [name for call in group for name in call.results]
+            forms = [(self._own[name].size, self._own[name].stride) for name in names]
+            convert = functools.partial(_converted, kind, device, forms)
+            size = sum(call.bytes for call in group)
+            given = [call.args[0] for call in group]
+            first.append(_Call(convert, _CONVERTED, [given], {}, names, False, True, size))
+            over |= set(names)
+        return [*first, *(call for call in calls if over.isdisjoint(call.results))]
+
+    def _is_conversion(self, call: _Call) -> bool:
+        """Whether a call gives a whole argument another type and nothing else."""
+        (given,), made = call.args, self._own[call.results[0]]
+        return (
+            given.base in self._leaves
+            and given.base not in self._written
+            and given == self._own[given.base]
+            and given[1:3] == made[1:3]
+            and set(call.kwargs) <= {"dtype"}
+        )
+
+    def _is_copy(self, call: _Call) -> bool:
+        """Whether a result has the numbers of a whole tensor where that has them."""
+        given, made = call.args[0], self._own[call.results[0]]
+        return given == self._own[given.base] and given[1:] == made[1:]
 
     def _is_fixed(self, call: _Call) -> bool:
         """Whether a result depends on no argument: on shapes alone, or numbers on the host."""
@@ -375,6 +516,20 @@ def _is_odd(*tensors: Tensor) -> bool:
     return any(tensor.is_conj() or tensor.is_neg() for tensor in tensors)
 
 
+def _converted(
+    kind: torch.dtype, device: torch.device, forms: list[tuple[Any, Any]], given: list[Tensor]
+) -> list[Tensor]:
+    """The tensors in another type, each of a size and strides, by few kernels for all of them."""
+    sizes = [-(-each.numel() // _APART) * _APART for each in given]
+    memory = torch.empty(sum(sizes), dtype=kind, device=device)
+    results, begin = [], 0
+    for form, size in zip(forms, sizes, strict=True):
+        results.append(torch.as_strided(memory, *form, begin))
+        begin += size
+    foreach_copy_(results, given)
+    return results
+
+
 class _Text:
     """Writes calls as the lines of a function.
 
@@ -389,9 +544,12 @@ class _Text:
         self._lines: list[tuple[list[str], str, list[str]]] = []  # results, call, what it reads
         self._answer: list[str] = []
         self._views: dict[_Place, str] = {}
+        self._inside: set[str] = set()  # results that lie somewhere in the memory of others
 
     def add(self, call: _Call) -> None:
         """Write a call."""
+        if call.name == _CONVERTED:
+            self._inside.update(call.results)
         reads: list[str] = []
         written = [self._of(arg, reads) for arg in call.args]
         written += [f"{name}={self._of(arg, reads)}" for name, arg in call.kwargs.items()]
@@ -438,7 +596,7 @@ class _Text:
             else:
                 # What is given may begin elsewhere in its memory the next time.
                 begin = f"{offset}"
-                if base[0] == "a":
+                if base[0] == "a" or base in self._inside:
                     begin = f"{base}.storage_offset() + {offset - self._own[base].offset}"
                 self._lines.append(([name], f"(view({base}, {size}, {stride}, {begin}),)", [base]))
         return self._views[place]
@@ -477,8 +635,9 @@ class Recorded:
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
-        leaves, structure = pytree.tree_flatten(arguments)
-        key = repr(structure), tuple(map(self._kind, leaves)), self._setting()
+        key, leaves = self._key(arguments)
+        if len(self._calls) > _MOST_KEYS:  # of a model that changes with every step
+            self._calls = {kept: self._calls[kept] for kept in self._programs}
         calls = self._calls[key] = min(self._calls.get(key, 0) + 1, 4)
         if calls == 2 and len(self._programs) < _MOST:
             self._programs[key], result = self._recorded(leaves, arguments)
@@ -486,14 +645,26 @@ class Recorded:
         program = self._programs.get(key)
         if program is None:
             return self._function(*arguments)
+        if not program.holds():
+            self._calls[key] -= calls == 3  # it is compared in a step for which it holds
+            return self._function(*arguments)
         if calls == 3:
             is_right, result = self._compared(program, leaves, arguments)
         else:
-            result = program(leaves)
+            result = program.run(leaves)
             is_right = result is not NotImplemented
         if not is_right:
             self._programs[key] = None
         return result if result is not NotImplemented else self._function(*arguments)
+
+    def holds(self, *arguments: Any) -> Callable[[], bool]:
+        """Whether the program for such arguments may be repeated, as a function to ask later."""
+        program = self._programs.get(self._key(arguments)[0])
+        return _always if program is None else program.holds
+
+    def _key(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        leaves, structure = pytree.tree_flatten(arguments)
+        return (repr(structure), tuple(map(self._kind, leaves)), self._setting()), leaves
 
     def _recorded(
         self, leaves: list[Any], arguments: tuple[Any, ...]
@@ -516,7 +687,7 @@ class Recorded:
         first, lengths, sizes, missing = _sketch(exchanges.run(self._function, *arguments)).unbind()
         restart()
         with _Unfilled():  # type: ignore[no-untyped-call]
-            result = exchanges.run(program, leaves)
+            result = exchanges.run(program.run, leaves)
         if result is not NotImplemented:
             second, *_, others = _sketch(result).unbind()
             usual = (lengths.square().sum() / sizes.sum()).sqrt()  # of one number

@@ -34,6 +34,7 @@ from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
 from prudent.training.gradients.kept_records import Leftovers
 from prudent.training.gradients.record_streams import RANDOM, Draws, is_capturing
+from prudent.training.gradients.recording import chosen_on_host
 
 
 def is_left_aligned(call: Callable[..., Any], values: Tensor, mask: Tensor) -> Any:
@@ -120,16 +121,25 @@ def _rows(
     rest = padding_idx, max_norm, norm_type, scale_grad_by_freq, False
     if not is_record(input):
         return call(input, weight, *rest)
-    outside = _outside(input, 0, weight.shape[0])
-    return _spoiled(call(_replaced(input, outside, 0), weight, *rest), outside)
+    allowed = input.clamp(0, weight.shape[0] - 1)
+    return _spoiled(call(allowed, weight, *rest), allowed != input)
 
 
 def _along(call: Call, input: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Any:
     if not is_record(index):
         return call(input, dim, index, *rest, **options)
-    outside = _outside(index, 0, input.shape[dim] if input.ndim else 1)
-    index = _replaced(index, outside, 0)
-    return _spoiled(call(input, dim, index, *rest, **options), outside)
+    once = _once(index)
+    allowed = once.clamp(0, (input.shape[dim] if input.ndim else 1) - 1)
+    result = call(input, dim, allowed.expand(index.shape), *rest, **options)
+    return _spoiled(result, allowed != once)
+
+
+def _once(values: Tensor) -> Tensor:
+    """The values without those that are only repeated because a tensor was expanded."""
+    for axis, step in enumerate(values.stride()):
+        if step == 0 and values.shape[axis] > 1:
+            values = values.narrow(axis, 0, 1)
+    return values
 
 
 def _item(call: Call, input: Tensor, index: Any) -> Any:
@@ -238,7 +248,9 @@ def embedding_bag(
     if per_sample_weights is not None:
         weighted: Tensor = call(torch.mul, rows, per_sample_weights[..., None])
         rows = weighted
-    counted = torch.ones_like(input) if padding_idx is None else (input != padding_idx).long()
+    if padding_idx is None:
+        return rows.amax(1) if mode == "max" else rows.mean(1) if mode == "mean" else rows.sum(1)
+    counted = (input != padding_idx).long()
     inside = counted.bool()[..., None]
     if mode == "max":
         largest = rows.masked_fill(~inside, -torch.inf).amax(1)
@@ -251,11 +263,17 @@ def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tenso
     """A single number is drawn once for all records: models skip a whole layer by it.
 
     It comes from Python's generator, which is seeded for every step; see `rows_of`.
+
+    Raises:
+        RuntimeError: If a graph is captured, which would repeat what is done with this number.
     """
     if tuple(size) not in ((), ([],), ((),)):
         drawn: Tensor = call(torch.rand, *size, **options)
         return drawn
-    return torch.tensor(random.random(), dtype=options.get("dtype"), device=options.get("device"))
+    if is_capturing():
+        raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
+    form = {"dtype": options.get("dtype"), "device": options.get("device")}
+    return chosen_on_host(lambda: torch.tensor(random.random(), **form))
 
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -24,7 +24,6 @@ unencrypted.
 import atexit
 import os
 import pickle
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -52,22 +51,21 @@ class ProcessLostError(ConnectionError):
     """Another process of the run ended, or did not answer in time."""
 
 
-class Processes(ABC):
-    """The processes that execute one plan together, as one of them sees them.
+class Processes:
+    """The processes that execute one plan together, as one of them sees them: here, only itself.
 
     Attributes:
         rank: Index of this process, from 0.
         count: Number of processes.
     """
 
-    rank: int
-    count: int
+    rank = 0
+    count = 1
 
-    @abstractmethod
     def largest(self, ids: Tensor | None) -> int:
         """The number of rows that the largest part of a batch has; 0 if there is one part only."""
+        return 0
 
-    @abstractmethod
     def decide(
         self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
     ) -> Decision:
@@ -80,57 +78,6 @@ class Processes(ABC):
             rows: What `largest` returned.
             decide: Called in one process, with the whole batch ordered by record id.
         """
-
-    @abstractmethod
-    def summed(self, part: Tensor) -> Tensor:
-        """The sum of the parts of all processes; may overwrite `part`."""
-
-    @abstractmethod
-    def collected(self, part: Tensor) -> Tensor:
-        """In the first process the sum of all parts, elsewhere anything; may overwrite `part`."""
-
-    @abstractmethod
-    def sent(self, value: Tensor) -> Tensor:
-        """The value of the first process, in every process; may overwrite `value`."""
-
-    @abstractmethod
-    def gathered(self, value: Answer) -> list[Answer]:
-        """The values of all processes, ordered by rank."""
-
-    @abstractmethod
-    def first(self, function: Callable[[], Answer]) -> Answer:
-        """Call a function in the first process only.
-
-        All processes return its result or raise its error.
-        """
-
-    @abstractmethod
-    def align(self, model: nn.Module) -> None:
-        """Copy the parameters and buffers of the first process to all others."""
-
-    @abstractmethod
-    def check_same(self, **values: Any) -> None:
-        """Raise an error unless the values are the same in every process."""
-
-    @abstractmethod
-    def watched(self) -> AbstractContextManager[None]:
-        """A context for communication that raises `ProcessLostError` if another process is lost."""
-
-
-class Alone(Processes):
-    """A single process, which owns all records."""
-
-    rank = 0
-    count = 1
-
-    @override
-    def largest(self, ids: Tensor | None) -> int:
-        return 0
-
-    @override
-    def decide(
-        self, norms: Tensor, valid: Tensor, ids: Tensor | None, rows: int, decide: Decide
-    ) -> Decision:
         if ids is None:
             return decide(norms, valid)
         order = ids.argsort(stable=True)
@@ -139,36 +86,37 @@ class Alone(Processes):
             weights=torch.empty_like(decided.weights).scatter_(0, order, decided.weights)
         )
 
-    @override
     def summed(self, part: Tensor) -> Tensor:
+        """The sum of the parts of all processes; may overwrite `part`."""
         return part
 
-    @override
     def collected(self, part: Tensor) -> Tensor:
+        """In the first process the sum of all parts, elsewhere anything; may overwrite `part`."""
         return part
 
-    @override
     def sent(self, value: Tensor) -> Tensor:
+        """The value of the first process, in every process; may overwrite `value`."""
         return value
 
-    @override
     def gathered(self, value: Answer) -> list[Answer]:
+        """The values of all processes, ordered by rank."""
         return [value]
 
-    @override
     def first(self, function: Callable[[], Answer]) -> Answer:
+        """Call a function in the first process only.
+
+        All processes return its result or raise its error.
+        """
         return function()
 
-    @override
     def align(self, model: nn.Module) -> None:
-        pass
+        """Copy the parameters and buffers of the first process to all others."""
 
-    @override
     def check_same(self, **values: Any) -> None:
-        pass
+        """Raise an error unless the values are the same in every process."""
 
-    @override
     def watched(self) -> AbstractContextManager[None]:
+        """A context for communication that raises `ProcessLostError` if another process is lost."""
         return nullcontext()
 
 
@@ -324,14 +272,14 @@ def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
         timeout: How long a process waits for the others, if there is no process group yet.
     """
     if not distributed.is_available():
-        return Alone()
+        return Processes()
     if not distributed.is_initialized():
         if not distributed.is_torchelastic_launched():
-            return Alone()
+            return Processes()
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=timeout)
         atexit.register(_leave)
-    return Together() if distributed.get_world_size() > 1 else Alone()
+    return Together() if distributed.get_world_size() > 1 else Processes()
 
 
 def local_device(device: torch.device | str) -> torch.device:

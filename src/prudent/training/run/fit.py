@@ -18,10 +18,9 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.sharding import whole_state
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.execution import Execution
+from prudent.training.run.execution import Execution, Reporting
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.opened_run import OpenedRun
-from prudent.training.run.reporting import Reporting
 from prudent.training.run.training_run import TrainingRun
 from prudent.training.run.updates import Scheduler
 
@@ -38,7 +37,7 @@ class Fitted:
         predictable_noise: Whether the run was seeded. The guarantee is void against anyone who
             knows the seed, because they can subtract the noise.
         lost: Number of steps of the plan that are paid for but not in the model, because a resumed
-            run could not prove that it would repeat them (see `prudent.training.run.resuming`).
+            run could not prove that it would repeat them (see `prudent.training.run.checkpoint`).
         protected: What the plan counts, and its ε protects: every "record", or every "person".
         best_step: The step that the model is from, if the best one was kept; otherwise None. The
             last entry of `history` has the step at which the run ended. Its price is that of the
@@ -147,7 +146,7 @@ def fit(
     reporting = Reporting() if reporting is None else reporting
     _validate.instance(Reporting, "a Reporting", reporting=reporting)
     if delta is not None:
-        _validate.between(0, 1, ends="()", delta=delta)
+        _validate.small_delta(delta=delta)
     _check_covered(corrupt, delta, ledger)
     run = TrainingRun.prepare(
         plan,
@@ -166,7 +165,8 @@ def fit(
         held_out_set=held_out_set,
         held_out_unit=held_out_unit,
     )
-    charge = RunCharge(ledger, plan, delta, protected=run.protected)
+    protected = run.records.units.protected
+    charge = RunCharge(ledger, plan, delta, protected=protected)
     ReceiptFile.at(reporting.receipt)  # found to be writable before anything is charged
     with OpenedRun.of(run, charge, reporting) as opened:
         history = list(opened)
@@ -183,7 +183,7 @@ def fit(
             card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))
     best = opened.best.step if opened.best is not None and reporting.keep_best else None
-    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, run.protected, best)
+    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, protected, best)
 
 
 def _check_covered(

@@ -1,7 +1,7 @@
 """Private held-out records, and the noisy accuracy or loss that a plan releases of them."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from prudent._validate import ArgumentError
 from prudent.records import PUBLIC, generators_kept
 from prudent.records.containers import count_of, digest, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
-from prudent.records.people import People, TensorReader, Unit
+from prudent.records.people import TensorReader, Units
 from prudent.records.reader import Collate, RecordReader
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import Loss
@@ -66,20 +66,20 @@ class HeldOutRecords:
         data: Any,
         loss: Loss | None,
         *,
-        unit: Unit | None = None,
-        trained: People | None = None,
+        trained: Units | None = None,
+        ids: Any = None,
         collate_fn: Collate | None = None,
         example: Any = None,
         batch: int | None = None,
         autocast: torch.dtype | None = None,
-        reader: Callable[[Any, Iterable[int]], RecordReader] | None = None,
+        form: Mapping[str, Any] | None = None,
         split: Callable[[Any], tuple[Any, Any]] = inputs_and_targets,
     ) -> Self | None:
         """The held-out records of a plan; None if it releases nothing of any.
 
-        The arguments are those of `fit` for training records; `trained` are the people whose
-        records are trained on, and `reader` makes the reader of items, given some that show their
-        form.
+        The arguments are those of `fit` for training records; `trained` are these, of which people
+        are left out here, `ids` say whom held-out records belong to, and `form` is what a
+        `RecordReader` is told of the form of items.
         """
         settings = check_held_out(plan, data)
         if settings is None:
@@ -87,24 +87,18 @@ class HeldOutRecords:
         score = right_labels if settings.metric is HeldOutMetric.ACCURACY else loss
         if score is None:
             raise ArgumentError("held_out_loss", "a loss for each record", got=None)
-        own = reader is not None or (isinstance(data, Dataset) and collate_fn is not None)
+        own = form is not None or (isinstance(data, Dataset) and collate_fn is not None)
         tensors = None if own else tensors_of(data)
-        count = count_of(data, tensors)
-        people = None if unit is None else unit.people(data, count)
-        found: RecordReader | TensorReader
-        if tensors is not None:
-            found = TensorReader(tensors)
-        else:
-            items = data if unit is None else unit.items(data)
-            first = range(count) if people is None else people.first()
-            found = (
-                RecordReader(items, collate_fn, first, example=example, check=inputs_and_targets)
-                if reader is None
-                else reader(items, first)
-            )
-        members: list[Sequence[int]] = [[record] for record in range(count)]
-        if people is not None:
-            members = people.apart_from(trained)
+        unit, others = (None, None) if trained is None else (trained.unit, trained.people)
+        unit = unit and unit.of_held_out(data, ids)
+        units = Units.of(data, unit, count_of(data, tensors))
+        form = {"example": example, "check": inputs_and_targets} if form is None else form
+        found: RecordReader | TensorReader = (
+            units.record_reader(collate_fn, **form) if tensors is None else TensorReader(tensors)
+        )
+        members: list[Sequence[int]] = [[record] for record in range(units.records)]
+        if units.people is not None:
+            members = units.people.apart_from(others)
         return cls(
             settings=settings,
             reader=found,
@@ -113,7 +107,7 @@ class HeldOutRecords:
             split=split,
             batch=BATCH if batch is None else batch,
             autocast=autocast,
-            data=lambda: fingerprint(data) + ("" if people is None else digest(members).hex()),
+            data=lambda: fingerprint(data) + ("" if unit is None else digest(members).hex()),
         )
 
     @property

@@ -85,7 +85,8 @@ class Recorder(contextlib.ExitStack):
         super().__init__()
         self._path = None if folder is None else folder / "metrics.jsonl"
         if self._path is not None:
-            self._keep_until(self._path, start)
+            with resumable():
+                _keep_until(self._path, start)
         self._progress = Progress(
             BarColumn(bar_width=10),  # narrow, so that the line fits into 80 columns
             MofNCompleteColumn(),
@@ -106,7 +107,6 @@ class Recorder(contextlib.ExitStack):
         self._progress.advance(self._task)
         _progress.advance()
 
-    @resumable()
     def record(self, metrics: Metrics) -> None:
         """Show and write an entry."""
         shown = []
@@ -122,23 +122,23 @@ class Recorder(contextlib.ExitStack):
                 noise = f" ± {found[f'{name}_noise']:.2g}" if f"{name}_noise" in found else ""
                 shown.append(f"{name} {value:.4g}{noise}")
         self._progress.update(self._task, shown=" · ".join(shown))
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps(metrics.plain()) + "\n")
-                settle(file)  # before the checkpoint, after which it is not written again
-        if self._writer is not None:
-            for name, value in metrics.numbers().items():
-                self._writer.add_scalar(name, value, metrics.step)
+        with resumable():
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(json.dumps(metrics.plain()) + "\n")
+                    settle(file)  # before the checkpoint, after which it is not written again
+            if self._writer is not None:
+                for name, value in metrics.numbers().items():
+                    self._writer.add_scalar(name, value, metrics.step)
 
-    @staticmethod
-    @resumable()
-    def _keep_until(path: Path, step: int) -> None:
-        before = path.read_text(errors="replace") if path.exists() else ""
-        kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
-        text = "".join(line + "\n" for line in kept)
-        if text != before:
-            with replacing(path) as file:
-                file.write(text)
+
+def _keep_until(path: Path, step: int) -> None:
+    before = path.read_text(errors="replace") if path.exists() else ""
+    kept = [line for line in before.splitlines() if step and _step_of(line) <= step]
+    text = "".join(line + "\n" for line in kept)
+    if text != before:
+        with replacing(path) as file:
+            file.write(text)
 
 
 def last_entry(folder: Path) -> dict[str, Any]:

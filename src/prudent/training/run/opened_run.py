@@ -17,10 +17,9 @@ from prudent._warning import warn
 from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.checkpoint import load_checkpoint, save_checkpoint
+from prudent.training.run.checkpoint import PaidSteps, load_checkpoint, save_checkpoint
+from prudent.training.run.execution import Reporting
 from prudent.training.run.metrics import BestModel, Metrics, Recorder
-from prudent.training.run.reporting import Reporting
-from prudent.training.run.resuming import PaidSteps
 from prudent.training.run.training_run import TrainingRun
 
 _FAIR = 0.2

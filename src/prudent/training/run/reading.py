@@ -22,7 +22,7 @@ from prudent._validate import ArgumentError
 from prudent.records import PUBLIC, Seeds
 from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
-from prudent.records.people import People, PeopleReader, TensorReader, Unit
+from prudent.records.people import PeopleReader, TensorReader, Unit, Units
 from prudent.records.reader import Collate, RecordReader, checked
 from prudent.training.chunk import Chunk
 from prudent.training.parallel.processes import Processes
@@ -139,13 +139,12 @@ Gather = Callable[[Tensor], tuple[Any, Any]]
 class RunRecords:
     """The records of a run: tensors on the device, or items that are read on the host."""
 
-    count: int  # number of records in all processes, or of people
+    units: Units  # the records of all processes, or the people
     device: torch.device  # where batches are needed
     fingerprint: Callable[[], str]  # returns the fingerprint of the records, which it computes once
     # reads a batch of this process from tensors on the device; None for items.
     gather: Gather | None = None
     loader: ItemLoader | None = None  # reads batches of items on the host; None for tensors
-    people: People | None = None  # the people, if there is a unit
 
     @classmethod
     def of(
@@ -159,33 +158,19 @@ class RunRecords:
     ) -> Self:
         """The records of a data set, or its people; this process reads only its own."""
         tensors = None if isinstance(train_set, Dataset) and collate_fn else tensors_of(train_set)
-        count = count_of(train_set, tensors)
-        people = None if unit is None else unit.people(train_set, count)
-        count = count if people is None else len(people)
-        if count < processes.count:
+        units = Units.of(train_set, unit, count_of(train_set, tensors))
+        if len(units) < processes.count:
             raise ArgumentError(
                 "train_set",
-                f"with at least one {'record' if people is None else 'person'} for each of the "
-                f"{processes.count} processes",
-                shown=f"{count} in all",
+                f"with at least one {units.protected} for each of the {processes.count} processes",
+                shown=f"{len(units)} in all",
                 hint="Start fewer processes.",
             )
         device = execution.device
-        known = functools.cache(functools.partial(fingerprint, train_set))
-        if people is not None:
-            known = functools.cache(lambda: people.fingerprint(fingerprint(train_set)))
-        reader: RecordReader | PeopleReader
+        known = functools.cache(lambda: units.fingerprint(fingerprint(train_set)))
         if tensors is None:
             own = processes.rank, processes.count
-            reader = records = RecordReader(
-                train_set if unit is None else unit.items(train_set),
-                collate_fn,
-                range(own[0], count, own[1]) if people is None else people.first(*own),
-                example=example,
-                check=inputs_and_targets,
-            )
-            if people is not None:
-                reader = PeopleReader(records, people)
+            reader = units.reader(collate_fn, own, example=example, check=inputs_and_targets)
         else:
             for name, value in (("collate_fn", collate_fn), ("example", example)):
                 if value is not None:
@@ -194,17 +179,22 @@ class RunRecords:
                         "None with a pair of tensors, which are already a batch",
                         hint="A TensorDataset of them is a data set of items.",
                     )
-            if people is None:
+            if units.people is None:
                 gather = _gather(tensors, device, processes)
-                return cls(count=count, device=device, fingerprint=known, gather=gather)
-            reader = PeopleReader(TensorReader(tensors), people)
+                return cls(units=units, device=device, fingerprint=known, gather=gather)
+            reader = PeopleReader(TensorReader(tensors), units.people)
         loader = ItemLoader(
             reader=reader,
             device=device,
             workers=execution.workers,
             prefetch=execution.prefetch,
         )
-        return cls(count=count, device=device, fingerprint=known, loader=loader, people=people)
+        return cls(units=units, device=device, fingerprint=known, loader=loader)
+
+    @property
+    def count(self) -> int:
+        """Number of records in all processes, or of people."""
+        return len(self.units)
 
     def read(self, ids: Tensor) -> tuple[Any, Any]:
         """Inputs and targets of public records; of none, they have the form of any batch."""

@@ -28,12 +28,11 @@ from prudent.training.parallel.sharding import (
     whole_state,
 )
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import Paid
+from prudent.training.run.checkpoint import Continuity, Identity, Paid, machine, shared_key
 from prudent.training.run.execution import Execution
 from prudent.training.run.held_out import HeldOutRecords, modes_kept
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.reading import RunRecords, check_same_records
-from prudent.training.run.resuming import Continuity, Identity, machine, shared_key
 from prudent.training.run.updates import (
     Average,
     Averages,
@@ -106,7 +105,7 @@ class TrainingRun:
             model,
             loss,
             expected_batch=plan.sampling_rate * records.count,
-            engine=execution.engine_of(model, loss, None if unit is None else unit.slots),
+            engine=execution.engine_of(model, loss, records.units.slots),
             corrupt=hook_of(corrupt, records.count, device),
             key=key,
             # Records on the device let the whole update of one process be captured; see Updates.
@@ -118,8 +117,8 @@ class TrainingRun:
             plan,
             held_out_set,
             loss,
-            unit=None if unit is None else unit.of_held_out(held_out_set, held_out_unit),
-            trained=records.people,
+            trained=records.units,
+            ids=held_out_unit,
             collate_fn=collate_fn,
             example=example,
             batch=execution.physical_batch,
@@ -149,10 +148,9 @@ class TrainingRun:
         @functools.cache
         def identity() -> Identity:
             known = functools.partial(fingerprint, restored=model)
-            column = None if unit is None else unit.column
             return Identity(
                 records=records.fingerprint() + (tested.data() if tested is not None else ""),
-                loss=known(loss, collate_fn, example, column, corrupt),
+                loss=known(loss, collate_fn, example, records.units.column, corrupt),
                 model=known(model),
                 optimizer=known(optimizer, options, scheduler),
                 # The averages are what is evaluated on held-out records.
@@ -187,11 +185,6 @@ class TrainingRun:
     def processes(self) -> Processes:
         """The processes that execute the plan together."""
         return self.step.processes
-
-    @property
-    def protected(self) -> str:
-        """What the plan counts, and its ε protects: every record, or every person."""
-        return "record" if self.step.engine.slots is None else "person"
 
     def take(self, number: int) -> None:
         """Take a step, by its number from 0."""
@@ -262,7 +255,7 @@ class TrainingRun:
     ) -> Metrics:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
-        averages = self.updates.counters.read(step)
+        averages, protected = self.updates.counters.read(step), self.records.units.protected
         epsilon = None
         if delta is not None and not isinstance(self.plan.aggregation, Mean):
             epsilon = self.plan.epsilon_shown(step, delta)
@@ -270,7 +263,7 @@ class TrainingRun:
             step=step,
             epsilon=epsilon,
             delta=delta,
-            relation=None if epsilon is None else self.plan.relation.sentence(self.protected),
+            relation=None if epsilon is None else self.plan.relation.sentence(protected),
             pass_rate=averages.pass_rate if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
@@ -303,7 +296,7 @@ class TrainingRun:
             **self.continuity.plain(),
             "records": self.records.count,
             "data": self.records.fingerprint(),
-            "identity": self.identity().plain(),
+            "identity": attrs.asdict(self.identity()),
             "model": model,
             "optimizer": optimizer,
             "release": self.step.state.state_dict(),

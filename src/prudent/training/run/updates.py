@@ -264,7 +264,7 @@ class Updates:
         uncaptured step would; the host counts here.
         """
         step = self.step
-        step.refuse_beyond_plan()
+        step.plan.refuse_beyond(step.taken)
         self._taken = step.taken
         if self._captured is None:
             self._captured = Captured(self._on_device, step.modes, [step.generator])

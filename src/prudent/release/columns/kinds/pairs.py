@@ -51,14 +51,15 @@ class PairColumn(TableColumn):
         given |= {f"{name}_two": value for name, value in numbers_of(second).items()}
 
         def read(values: FloatArray, others: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            one, two = first.steps(values) - first.low, second.steps(others) - second.low
+            one, two = first.whole(values) - first.low, second.whole(others) - second.low
+            wide, high = first.diameter, second.diameter
             return one_row(
                 records=len(one),
-                first_0=sum_of(one),
-                second_0=sum_of(two),
-                product_0_0=sum_of_products(one, two),
-                ones_0_0=sum_of_products(one, one),
-                twos_0_0=sum_of_products(two, two),
+                first_0=sum_of(one, wide),
+                second_0=sum_of(two, high),
+                product_0_0=sum_of_products(one, two, wide, high),
+                ones_0_0=sum_of_products(one, one, wide, wide),
+                twos_0_0=sum_of_products(two, two, high, high),
             )
 
         given |= {"wide": first.diameter, "high": second.diameter}

@@ -45,16 +45,15 @@ from prudent.release.columns.together.asking import Asked, Question, Reader, Sha
 from prudent.release.columns.together.turns import ask
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
-    LAST_HALF,
+    PLACES,
     FloatArray,
     IntArray,
     Lattice,
     about,
+    clipped_sums,
     ends_in_steps,
-    half_octaves,
+    exponents,
     lowered,
-    sum_of,
-    sum_of_products,
 )
 
 SAMPLE = 2**18
@@ -211,20 +210,24 @@ class TableColumn:
         low = least if low < least - half else low
         high = largest if high >= largest + half else high
         squared = question is queries.clipped_squares
-        middle = (first + last) // 2 if squared else 0
+        centre = (first + last) // 2
+        middle = centre if squared else 0
         given = {"middle": float(middle)} if squared else {}
-        farthest = max(middle - first, last - middle, 1)
+        # The ends of a sum may be records of private ranks; those of its lattice never are.
+        ends = (first, last) if squared else (lattice.low, lattice.high)
+        farthest = max(middle - ends[0], ends[1] - middle, 1)
         given |= {"low": float(low), "high": float(high)} | queries.scaling(lattice)
 
         def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            steps = np.clip(lattice.steps(values), first, last) - middle
+            total, squares = clipped_sums(values, *asked, origin=centre, squared=squared)
             below, above = (int(np.count_nonzero(t)) for t in (values < low, values > high))
-            ends = (first - middle, below), (last - middle, above)
-            counts = {"records": len(steps), "inside": len(steps) - below - above, "below": below}
-            counts["part_0"] = sum_of(steps) - sum(n * step for step, n in ends)
+            inside = len(values) - below - above
+            ends = (first, below), (last, above)
+            total -= sum(n * (step - centre) for step, n in ends)
+            counts = {"records": len(values), "inside": inside, "below": below}
+            counts["part_0"] = total + inside * (centre - middle)
             if squared:
-                counts["product_0_0"] = sum_of_products(steps, steps)
-                counts["product_0_0"] -= sum(n * step**2 for step, n in ends)
+                counts["product_0_0"] = squares - sum(n * (step - centre) ** 2 for step, n in ends)
             return one_row(**counts)
 
         found = only(self._ask(question, read, farthest=farthest, **given))
@@ -248,8 +251,8 @@ class TableColumn:
         """See `Column`."""
 
         def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            steps = lattice.steps(values) - lattice.low
-            return {"records": np.bincount(steps, minlength=lattice.diameter + 1)}
+            places = (lattice.whole(values) - lattice.low).astype(np.int64)
+            return {"records": np.bincount(places, minlength=lattice.diameter + 1)}
 
         found = self._ask(
             queries.fullest_points,
@@ -266,14 +269,12 @@ class TableColumn:
         """See `Column`."""
 
         def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            places = half_octaves(values) + LAST_HALF
-            return {"records": np.bincount(places, minlength=2 * LAST_HALF + 1)}
+            return {"records": np.bincount(exponents(values), minlength=len(PLACES))}
 
         found = self._ask(queries.sizes_of_half_octaves, read)
         self._count = sum(found["records"])
-        places: Any = range(-LAST_HALF, LAST_HALF + 1)
-        if "raised" in found:
-            places = lowered(np.array(found["raised"], np.float64))
+        raised = found.get("raised")
+        places = PLACES if raised is None else lowered(np.array(raised, np.float64))
         return _added_up(places, found["records"])
 
     def leaders(self) -> Leaders:
@@ -327,7 +328,8 @@ class TableColumn:
 
     def _ask(self, question: Question, reader: Reader | None = None, **given: Any) -> Any:
         """Run a query, perhaps together with other columns, and return the engine's answer."""
-        return ask([Asked(self, question, given, reader)], answer)[0]
+        again = question in (queries.sizes_of_half_octaves, queries.fullest_points)
+        return ask([Asked(self, question, given, reader, again)], answer)[0]
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
@@ -366,7 +368,7 @@ def only(found: dict[str, list[Any]]) -> dict[str, int]:
     return {name: (values or [0])[0] or 0 for name, values in found.items()}
 
 
-def _added_up(places: Sequence[int], records: Sequence[int]) -> tuple[IntArray, IntArray]:
+def _added_up(places: npt.ArrayLike, records: Sequence[int]) -> tuple[IntArray, IntArray]:
     """The places that hold records, ascending, and how many each holds in all."""
     different, where = np.unique(np.array(places, np.int64), return_inverse=True)
     counts = np.zeros(len(different), np.int64)

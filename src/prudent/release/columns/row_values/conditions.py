@@ -118,8 +118,8 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
         raise ArgumentError(
             "where",
             "a function of the table that says which rows to keep, such as lambda t: "
-            "t.year == 2024",
-            shown="another",
+            "t.year == 2024, or a text such as 'year = 2024'",
+            shown=type(where).__name__,
         )
     return total_value(predicate, table)
 

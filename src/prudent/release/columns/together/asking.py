@@ -14,7 +14,8 @@ Two ways lead to an answer:
 - DuckDB is part of this process, and hands its rows over without a copy, few at a time. Where a
   question has a `Reader`, one query hands over the rows of all that ask, and what each adds up is
   computed here, as it is of an array. An average of DuckDB's takes 5 ns for a row and each further
-  operation of an expression 3 to 12; here an operation takes about 0.5.
+  operation of an expression 3 to 12; here an operation takes about 0.5. To hand a row over takes 8,
+  so up to `MOST_KEPT` numbers are kept for what is asked next.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ import numpy.typing as npt
 from prudent.release.columns.dialects import backend_name, double, fetched, handed_over
 from prudent.release.columns.together.turns import AT_ONCE
 from prudent.release.failures import withheld
-from prudent.release.lattice import FloatArray
+from prudent.release.lattice import BLOCK, FloatArray
 
 NUMBERS = "value", "other"
 """The columns of a table that hold numbers; `other` is the second of a pair."""
@@ -44,10 +45,11 @@ Reader = Callable[..., dict[str, npt.NDArray[Any]]]
 """What is counted of rows: takes their values, those of `other` if there is such a column, and
 returns whole numbers, which are added up over all batches."""
 
-_BATCH = 2**19  # rows that are handed over at a time
-BLOCK = 2**13
-"""Rows that are read at a time. Arrays of more are so large that the allocator returns them to the
-system and asks for them again, which takes longer than all that is computed of them."""
+MOST_KEPT = 2**25
+"""Numbers that were handed over and are kept for the next question: 256 MB."""
+
+Batch: TypeAlias = tuple[list[FloatArray], list[int]]
+"""Columns of numbers, ordered by groups, and where the rows of each group end."""
 
 Given: TypeAlias = float | ir.Value
 """A number of a question; a column of numbers, if it is asked for several columns at once."""
@@ -70,6 +72,31 @@ def keys_of(rows: ir.Table) -> list[str]:
     return [PLACE] if PLACE in rows.columns else []
 
 
+@attrs.define(eq=False)
+class Memory:
+    """Rows that were handed over and may be read again: those of one query, if they are few."""
+
+    asked: tuple[Any, ...] = ()  # the table and the groups that they are of
+    batches: list["Batch"] = attrs.field(factory=list)
+
+    def read(self, whole: ir.Table, members: "Members", again: bool) -> Iterator["Batch"]:
+        """The numbers of all rows of some groups, a block at a time; kept if read again."""
+        asked = (whole, *members)
+        if list(map(id, self.asked)) == list(map(id, asked)):
+            yield from self.batches
+            return
+        kept: list[Batch] | None = [] if again else None
+        numbers = 0
+        for batch in _batches(_rows(members, whole), len(members)):
+            yield batch
+            numbers += sum(map(len, batch[0]))
+            if kept is not None:
+                kept.append(batch)
+            if numbers > MOST_KEPT:
+                kept = None
+        self.asked, self.batches = ((), []) if kept is None else (asked, kept)
+
+
 @attrs.frozen(eq=False)
 class Share:
     """The rows of a table that are those of one column."""
@@ -82,6 +109,7 @@ class Share:
     # The group of the rows, as it is stored; empty if all rows are meant.
     member: tuple[ir.Value, ...] = ()
     second: bool = False  # whether the values are those of `other`
+    memory: Memory = attrs.field(factory=Memory)  # the same for all columns that share the table
 
     def of(self, whole: ir.Table) -> ir.Table:
         """The rows."""
@@ -109,12 +137,14 @@ class Asked:
         given: Floating numbers may be others for each column; of integers the largest counts, and
             all else is the same for all.
         reader: Answers it from the rows themselves; its answer is called as that of the question.
+        again: Whether the same rows are read again for what is asked next.
     """
 
     column: Shared
     question: Question
     given: dict[str, Any]
     reader: Reader | None = None
+    again: bool = False
 
     @property
     def reads(self) -> bool:
@@ -190,33 +220,34 @@ def _rows(members: Members, whole: ir.Table) -> ir.Table:
     return rows.select(*keys_of(rows), *(name for name in NUMBERS if name in rows.columns))
 
 
-def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
-    """What each adds up of the rows that the engine hands over."""
-    members = _members(asked)
-    rows = _rows(members, whole)
-    places = [[id(each) for each in members].index(id(each.column.share.member)) for each in asked]
-    totals: list[dict[str, Any]] = [{} for _ in asked]
-
-    def add(columns: list[FloatArray], ends: list[int]) -> None:
-        for each, place, total in zip(asked, places, totals, strict=True):
-            own, begin = columns[each.column.share.second :], ends[place - 1] if place else 0
-            assert each.reader is not None
-            for start in range(begin, ends[place], BLOCK) or [begin]:
-                part = slice(start, min(start + BLOCK, ends[place]))
-                for name, count in each.reader(*(column[part] for column in own)).items():
-                    total[name] = total.get(name, 0) + count
-
+def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
+    """The numbers of rows that the engine hands over, and first of none: a sum has a value."""
     names = [name for name in rows.columns if name != PLACE]
-    add([np.empty(0)] * len(names), [0] * len(members))
-    for batch in handed_over(rows, _BATCH):
+    yield [np.empty(0)] * len(names), [0] * groups
+    for batch in handed_over(rows, BLOCK):
         columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
-        if len(members) == 1:
-            add(columns, [batch.num_rows])
+        if groups == 1:
+            yield columns, [batch.num_rows]
             continue
         own = batch.column(PLACE).to_numpy(zero_copy_only=False)
         order = np.argsort(own.astype(np.uint8), kind="stable")  # few bits are sorted at once
-        ends = np.cumsum(np.bincount(own, minlength=len(members)))
-        add([column[order] for column in columns], ends.tolist())
+        ends = np.cumsum(np.bincount(own, minlength=groups))
+        yield [column[order] for column in columns], ends.tolist()
+
+
+def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
+    """What each adds up of the rows that the engine hands over."""
+    members = _members(asked)
+    places = [[id(each) for each in members].index(id(each.column.share.member)) for each in asked]
+    totals: list[dict[str, Any]] = [{} for _ in asked]
+    again = any(each.again for each in asked)
+    for columns, ends in asked[0].column.share.memory.read(whole, members, again):
+        for each, place, total in zip(asked, places, totals, strict=True):
+            own = columns[each.column.share.second :]
+            part = slice(ends[place - 1] if place else 0, ends[place])
+            assert each.reader is not None
+            for name, count in each.reader(*(column[part] for column in own)).items():
+                total[name] = total.get(name, 0) + count
     return [{name: count.tolist() for name, count in total.items()} for total in totals]
 
 

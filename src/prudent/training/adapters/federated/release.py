@@ -103,14 +103,8 @@ class RoundRelease:
                 shown=f"bands={plan.bands}",
                 why="clients join when they can, and noise that cancels needs them in turns",
             )
-        expected = plan.expected_batch if plan.expected_batch is not None else expected_clients
-        if expected is None:
-            raise ValueError(
-                "Expected expected_clients, here or as the plan's expected_batch: the sum is "
-                "divided by it. It is the sampling rate times the public number of clients."
-            )
         self.plan = plan
-        self.expected_clients = _validate.positive(expected_clients=expected)
+        self.expected_clients = plan.divisor(expected_clients=expected_clients)
         self._noise = HostNoise(given_or_random(key), _HOST)
         self.dimension = _validate.count(1, dimension=dimension)
         start = plan.aggregation.trim.start(self.expected_clients)
@@ -133,11 +127,7 @@ class RoundRelease:
                 raise _validate.ArgumentError(
                     "updates", f"of shape {(self.dimension,)}", got=tuple(update.shape)
                 )
-        if self.taken >= self.plan.steps:
-            raise ValueError(
-                f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
-                "does not cover it. Start with a plan of more steps."
-            )
+        self.plan.refuse_beyond(self.taken, "rounds")
         self.state.begin()
         aggregation, policy = self.plan.aggregation, self.plan.aggregation.trim
         lengths = [float(update.double().norm()) for update in updates]

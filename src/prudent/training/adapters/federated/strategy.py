@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from logging import INFO
-from typing import Any, NamedTuple
+from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -36,67 +37,56 @@ with _extras.needed("prudent.training.adapters.federated.PrivateStrategy"):
     from flwr.serverapp.strategy import Result, Strategy
 
 
-class _Entry(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: np.dtype[np.generic]
-
-
+@attrs.frozen
 class Layout:
-    """The names, shapes and types of a model's arrays, in order.
+    """The names, shapes and types of a model's arrays, in order."""
 
-    Args:
-        arrays: The model.
+    entries: dict[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
 
-    Attributes:
-        dimension: Number of values in the model.
-    """
-
-    def __init__(self, arrays: ArrayRecord) -> None:
-        self._entries = {
-            name: _Entry(values.shape, values.dtype)
-            for name, values in ((name, array.numpy()) for name, array in arrays.items())
-        }
-        for name, entry in self._entries.items():
-            if not np.issubdtype(entry.dtype, np.floating):
+    @classmethod
+    def of(cls, arrays: ArrayRecord) -> "Layout":
+        """That of a model."""
+        found = {name: array.numpy() for name, array in arrays.items()}
+        for name, values in found.items():
+            if not np.issubdtype(values.dtype, np.floating):
                 raise ArgumentError(
                     "arrays",
                     "of floating-point numbers",
-                    shown=f"{entry.dtype} for {name!r}",
+                    shown=f"{values.dtype} for {name!r}",
                     why="noise cannot be added to integers",
                     hint="Do not send it; replace layers that count, such as batch normalisation.",
                 )
-        self.dimension = sum(math.prod(entry.shape) for entry in self._entries.values())
-        if not self.dimension:
+        if not sum(values.size for values in found.values()):
             raise ArgumentError("initial_arrays", "with at least one number", shown="none")
+        return cls({name: (values.shape, values.dtype) for name, values in found.items()})
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self._entries == other._entries
-
-    __hash__ = None  # type: ignore[assignment]
+    @property
+    def sizes(self) -> list[int]:
+        """Number of values in each array."""
+        return [math.prod(shape) for shape, _ in self.entries.values()]
 
     def flatten(self, arrays: ArrayRecord) -> Tensor:
         """All values as one double-precision vector; raises an error if the layout differs."""
-        if list(arrays) != list(self._entries):
+        if list(arrays) != list(self.entries):
             raise ArgumentError(
                 "arrays", "with the names of the model's arrays", shown="other names"
             )
         parts = []
-        for name, entry in self._entries.items():
+        for name, (shape, _) in self.entries.items():
             values = arrays[name].numpy()
-            row = Form(Leaf(torch.float64, entry.shape)).row(values)
+            row = Form(Leaf(torch.float64, shape)).row(values)
             if row is None or not np.issubdtype(values.dtype, np.floating):
-                raise ValueError(f"Expected {name!r} of shape {entry.shape}, got another array.")
+                raise ValueError(f"Expected {name!r} of shape {shape}, got another array.")
             parts.append(row[0].reshape(-1))
         return torch.cat(parts)
 
     def unflatten(self, vector: Tensor) -> ArrayRecord:
         """The named arrays of a vector, with the model's shapes and types."""
-        sizes = [math.prod(entry.shape) for entry in self._entries.values()]
-        parts = torch.split(vector.detach(), sizes)
+        parts = torch.split(vector.detach(), self.sizes)
         return ArrayRecord(
             {
-                name: Array(part.numpy().reshape(entry.shape).astype(entry.dtype))
-                for (name, entry), part in zip(self._entries.items(), parts, strict=True)
+                name: Array(part.numpy().reshape(shape).astype(dtype))
+                for (name, (shape, dtype)), part in zip(self.entries.items(), parts, strict=True)
             }
         )
 
@@ -247,11 +237,7 @@ class PrivateStrategy(Uncopied, Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Draw the clients of a round and create the messages that send them the model."""
-        if self.taken >= self.plan.steps:
-            raise ValueError(
-                f"Expected at most plan.steps = {self.plan.steps} rounds, got one more: the plan "
-                "does not pay for it."
-            )
+        self.plan.refuse_beyond(self.taken, "rounds")
         self._charge.pay()
         self._set_model(arrays)
         drawn = self._draw(self._connected(grid))
@@ -302,14 +288,14 @@ class PrivateStrategy(Uncopied, Strategy):
         return None
 
     def _set_model(self, arrays: ArrayRecord) -> None:
-        layout = Layout(arrays)
+        layout = Layout.of(arrays)
         if self._layout is None:
             self._layout = layout
             self._model = torch.nn.Parameter(layout.flatten(arrays))
             self._optimizer = self._optimizer_of([self._model], **self._options)
             self._release = RoundRelease(
                 self.plan,
-                layout.dimension,
+                sum(layout.sizes),
                 expected_clients=self.plan.sampling_rate * self.clients,
                 key=self._key,
             )

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from prudent._validate import ArgumentError
-from prudent.records.people import People, PeopleReader, Unit
-from prudent.records.reader import Collate, RecordReader
+from prudent.records.people import Units
+from prudent.records.reader import Collate
 from prudent.training.sampling import Draw
 
 _ROWS = 8  # parts have a multiple of so many rows, which suits the kernels of a GPU
@@ -61,34 +61,27 @@ class LogicalRecords(Dataset[Any]):
     | none of eight or more drawn records has it | an error |
 
     Args:
-        data: A map-style data set of dictionaries.
+        units: The records of a map-style data set of dictionaries, or their people.
         collate: Maps a list of one record to its tensors.
         examples: The tensors of public records, of which the first has the form of all.
         whole: Keep all padding, so that every part has the same number of rows.
         lengths: Public numbers of tokens, ascending. Each record, or person, gets the smallest that
             holds all of its tokens, and is in a part of such: a function of the record alone.
-        unit: Who the records belong to; None: every record is drawn alone.
-        people: The people of the data set, if there is a unit.
     """
 
     def __init__(
         self,
-        data: Any,
+        units: Units,
         collate: Collate,
         examples: Row,
         *,
         whole: bool = False,
         lengths: Sequence[int] = (),
-        unit: Unit | None = None,
-        people: People | None = None,
     ) -> None:
-        self._count, self._lengths = len(data) if people is None else len(people), lengths
+        self._count, self._lengths = len(units), lengths
         self._whole = whole or len(lengths) > 1  # pieces of a length have one shape
         like = {name: value[0] for name, value in examples.items()}
-        first = range(len(data)) if people is None else people.first()
-        items = data if unit is None else unit.items(data)
-        reader = RecordReader(items, collate, first, like=like, cut=True)
-        self._reader = reader if people is None else PeopleReader(reader, people)
+        self._reader = units.reader(collate, like=like, cut=True)
         if len(lengths) > 1 and (
             _MASK not in examples or examples[_MASK].shape[1:] != tuple(lengths[-1:])
         ):

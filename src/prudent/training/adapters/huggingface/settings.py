@@ -11,18 +11,15 @@ from typing import Any
 
 import attrs
 import torch
-from torch import nn
 from transformers import Trainer
 from transformers.trainer_utils import IntervalStrategy
 
 from prudent import _validate
 from prudent._files import sha256
-from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
 from prudent.training.adapters.private import Wanted
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
-from prudent.training.run.resuming import Identity, machine
 
 
 @attrs.frozen
@@ -181,7 +178,7 @@ def check_price(plan: Plan | None, epsilon: float | None, delta: float | None) -
         )
     if delta is None:
         raise ArgumentError("delta", "in (0, 1), such as 1e-5", got=None, why="ε is for one δ")
-    return _validate.between(0, 1, ends="()", delta=delta)
+    return _validate.small_delta(delta=delta)
 
 
 def lengths(given: Any) -> tuple[int, ...]:
@@ -295,28 +292,10 @@ _FREE = (
 _FREE_FAMILIES = ("save_", "logging_", "log_", "eval_", "hub_", "dataloader_", "trackio_")
 
 
-def identity_of(
-    model: nn.Module,
-    args: Any,
-    *,
-    records: str,
-    loss: Any,
-    reading: Any,
-    optimizer: Any,
-    execution: tuple[Any, ...],
-) -> Identity:
-    """The identity of a run; see `Identity` for the arguments."""
-    settings = {
+def decisive(args: Any) -> dict[str, Any]:
+    """The settings of `TrainingArguments` that a step depends on."""
+    return {
         name: value
         for name, value in args.to_dict().items()
         if name not in _FREE and not name.startswith(_FREE_FAMILIES)
     }
-    return Identity(
-        records=records,
-        loss=fingerprint(loss, reading, restored=model),
-        model=fingerprint(model, restored=model),
-        optimizer=fingerprint(optimizer, settings),
-        execution=repr((execution, args.bf16, args.per_device_train_batch_size)),
-        processes="1",
-        machine=machine(args.device),
-    )

@@ -16,12 +16,13 @@ from transformers import Trainer, TrainerCallback, TrainerControl
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 
+from prudent._fingerprint import fingerprint
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.records.containers import fingerprint as records_fingerprint
-from prudent.records.people import Unit, without
-from prudent.records.reader import RecordReader, checked
+from prudent.records.people import Unit, Units, without
+from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
     LogicalBatch,
@@ -39,18 +40,23 @@ from prudent.training.adapters.huggingface.self_test import (
     check_reach,
     reach,
 )
-from prudent.training.adapters.huggingface.settings import digests, identity_of, restorable
+from prudent.training.adapters.huggingface.settings import digests, restorable
 from prudent.training.adapters.private import Wanted, answering_opacus
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, Uncopied, given_or_random
-from prudent.training.parallel.processes import Alone
+from prudent.training.parallel.processes import Processes
 from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.checkpoint import save_checkpoint
+from prudent.training.run.checkpoint import (
+    Continuity,
+    Identity,
+    PaidSteps,
+    machine,
+    save_checkpoint,
+)
 from prudent.training.run.held_out import HeldOutRecords, check_held_out
-from prudent.training.run.resuming import Continuity, Identity, PaidSteps
 from prudent.training.sampling import Draws, PoissonSampler, unchanged
 from prudent.training.step import Step
 
@@ -81,7 +87,7 @@ class PrivateTrainer(Uncopied, Trainer):
     | record that cannot be read or has another shape | counts as absent |
     | settings that break the guarantee | refused, see `settings` |
     | second call of `train` that does not resume | refused: the plan pays for one run |
-    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.resuming` |
+    | lost steps of a resumed run | repeated or counted, see `prudent.training.run.checkpoint` |
 
     Args:
         *positional: As for `Trainer`.
@@ -169,9 +175,8 @@ class PrivateTrainer(Uncopied, Trainer):
         settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
-        self._unit = Unit.given(unit, records_per_person, per_unit)
-        self._people = None if self._unit is None else self._unit.people(data, len(data))
-        self._count = len(data) if self._people is None else len(self._people)
+        self._units = Units.of(data, Unit.given(unit, records_per_person, per_unit))
+        self._count = len(self._units)
         wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
         wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
         self.plan = settings.planned(args, self._count, plan, wanted)
@@ -192,11 +197,11 @@ class PrivateTrainer(Uncopied, Trainer):
                 got=True,
                 why="a program is compiled for every number of texts of each length",
             )
-        protected = "record" if self._unit is None else self._unit.protected
+        protected = self._units.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
         self._continuity = Continuity(given_or_random(key), self._charge.name)
         self._begun = False
-        self._paid = PaidSteps(self.plan, Alone(), self._charge.name)
+        self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
         self._identity: Identity | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
@@ -248,15 +253,7 @@ class PrivateTrainer(Uncopied, Trainer):
         whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            LogicalRecords(
-                self.train_dataset,
-                collate,
-                examples,
-                whole=whole,
-                lengths=self._lengths,
-                unit=self._unit,
-                people=self._people,
-            ),
+            LogicalRecords(self._units, collate, examples, whole=whole, lengths=self._lengths),
             batch_sampler=Draws(sampler, steps, lambda _: self.state.global_step // steps * steps),
             collate_fn=unchanged,
             num_workers=workers,
@@ -270,7 +267,7 @@ class PrivateTrainer(Uncopied, Trainer):
         collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
-        records = [without(record, self._column) for record in public]
+        records = [without(record, self._units.column) for record in public]
         return collate, examples_of(records, collate, greatest)
 
     def get_batch_samples(
@@ -364,15 +361,11 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The inputs of an evaluation on the device, without the column of the unit."""
-        return super()._prepare_inputs(without(inputs, self._column))
+        return super()._prepare_inputs(without(inputs, self._units.column))
 
     @property
     def _autocast(self) -> torch.dtype | None:
         return torch.bfloat16 if self.args.bf16 else None
-
-    @property
-    def _column(self) -> str | None:
-        return None if self._unit is None else self._unit.column
 
     def _split(self, row: Row) -> tuple[Row, Any]:
         """Inputs and targets: labels are inputs, unless the loss is not computed by the model."""
@@ -409,7 +402,7 @@ class PrivateTrainer(Uncopied, Trainer):
         row = {name: value.to(self.args.device) for name, value in examples.items()}
         check_reach(reach(engine, *self._split(row)))
         self._try_lengths(engine, row)
-        engine.slots = None if self._people is None else self._people.slots
+        engine.slots = self._units.slots
         step = Step(
             self.plan,
             self.model,
@@ -452,7 +445,6 @@ class PrivateTrainer(Uncopied, Trainer):
             return None
         collate, examples = self._reading()
         like = {name: value[0] for name, value in examples.items()}
-        data, unit = self._held_out_set, self._unit
 
         def split(row: Any) -> tuple[Row, Any]:
             inputs, targets = self._split(dict(row))
@@ -462,13 +454,14 @@ class PrivateTrainer(Uncopied, Trainer):
 
         return HeldOutRecords.of(
             self.plan,
-            data,
+            self._held_out_set,
             self._loss,
-            unit=None if unit is None else unit.of_held_out(data, self._held_out_unit),
-            trained=self._people,
+            trained=self._units,
+            ids=self._held_out_unit,
+            collate_fn=collate,
             batch=self.args.per_device_eval_batch_size,
             autocast=self._autocast,
-            reader=lambda items, first: RecordReader(items, collate, first, like=like, cut=True),
+            form={"like": like, "cut": True},
             split=split,
         )
 
@@ -573,7 +566,7 @@ class PrivateTrainer(Uncopied, Trainer):
         state = {
             **self._run(),
             **self._continuity.plain(),
-            "identity": self._identity.plain(),
+            "identity": attrs.asdict(self._identity),
             "release": self._step.state.state_dict(),
             "passes": self._passes,
             "files": digests(folder),
@@ -590,21 +583,25 @@ class PrivateTrainer(Uncopied, Trainer):
 
     @functools.cached_property
     def _records_fingerprint(self) -> str:
-        found = records_fingerprint(self.train_dataset)  # may read every record
-        return found if self._people is None else self._people.fingerprint(found)
+        return self._units.fingerprint(records_fingerprint(self.train_dataset))  # may read all
 
     def _own_identity(self) -> Identity:
         """What a resumed run must prove to be the same."""
+        args, held_out = self.args, "" if self._held_out is None else self._held_out.data()
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
-        held_out = "" if self._held_out is None else self._held_out.data()
-        return identity_of(
-            self.model,
-            self.args,
+        loss = self.compute_loss_func, self.label_smoother
+        reading = self.data_collator, self._lengths, self._given_example
+        execution = self._recompute, self._compile, self._accumulates
+        return Identity(
             records=self._records_fingerprint + held_out,
-            loss=(self.compute_loss_func, self.label_smoother),
-            reading=(self.data_collator, self._lengths, self._given_example),
-            optimizer=(self.optimizer_cls_and_kwargs, optimizer),
-            execution=(self._recompute, self._compile, self._accumulates),
+            loss=fingerprint(loss, reading, restored=self.model),
+            model=fingerprint(self.model, restored=self.model),
+            optimizer=fingerprint(
+                (self.optimizer_cls_and_kwargs, optimizer), settings.decisive(args)
+            ),
+            execution=repr((execution, args.bf16, args.per_device_train_batch_size)),
+            processes="1",
+            machine=machine(args.device),
         )
 
     def _go_on(self, state: dict[str, Any], folder: Path) -> None:
@@ -626,7 +623,7 @@ class PrivateTrainer(Uncopied, Trainer):
             taken,
             paid,
             lambda is_last: identity.unproved(state["identity"], same_key=is_last),
-            Alone(),
+            Processes(),
             self.plan,
         )
         state["release"]["taken"] = step

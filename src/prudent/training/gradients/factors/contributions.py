@@ -124,6 +124,7 @@ def _inner_products(factor: Tensor) -> Tensor:
 
 Form = Callable[[Tensor], Tensor]
 _SMALL_MATRIX = 1 << 16
+_FEW_ROWS = 1 << 20  # numbers in them
 _CONVERTED = {"cpu": 1 << 20}  # numbers converted to a wider type, or unfolded, at a time
 _CONVERTED_ELSEWHERE = 1 << 24
 
@@ -274,6 +275,16 @@ class TableRows:
     values: Tensor  # the added values, shape (records, positions, size)
     count: int  # the number of rows of the table
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for tables that can be put below each other."""
+        return self.indices.shape, self.values.shape, self.values.dtype, self.count
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether to copy the rows next to those of other tables: models of clicks have many."""
+        return self.values.numel() <= _FEW_ROWS
+
     def per_example(self) -> Tensor:
         """The gradients, one table per record."""
         records, _, size = self.values.shape
@@ -282,9 +293,20 @@ class TableRows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added into one table."""
-        values = finite(_weighted(self.values[None], weights.double())[0])
-        table = values.new_zeros(self.count, values.shape[-1])
-        return table.index_add(0, self.indices.flatten(), values.flatten(0, 1))
+        (total,) = sums_of_tables([self], weights)
+        return total
+
+
+def sums_of_tables(tables: Sequence[TableRows], weights: Tensor) -> Sequence[Tensor]:
+    """The weighted sum of each of some tables of one kind, all added into one."""
+    first, places = tables[0], torch.stack([table.indices for table in tables])
+    if len(tables) > 1:
+        begins = torch.arange(len(tables), device=places.device) * first.count
+        places = places + begins[:, None, None]
+    values = finite(_weighted(torch.stack([table.values for table in tables]), weights.double()))
+    total = values.new_zeros(len(tables) * first.count, values.shape[-1])
+    total = total.index_add(0, places.flatten(), values.flatten(0, 2))
+    return total.view(len(tables), first.count, -1).unbind()
 
 
 Contribution = Dense | Outer | TableRows

@@ -36,15 +36,17 @@ from prudent.training.gradients.factors.kernels import (
     is_depthwise,
     row_strips,
 )
-from prudent.training.gradients.factors.layers import autocasted
+from prudent.training.gradients.factors.layers import autocasted, total
 from prudent.training.gradients.factors.products import (
     ALIGNED,
     Product,
     at_least_single,
+    multiplies_short,
     precise_product,
     short_product,
     short_products,
     shortened,
+    summed_in_single,
     whole_products,
 )
 from prudent.training.gradients.recording import operation
@@ -165,14 +167,18 @@ class NativeConvolution(Function):
             gradient = gradient.contiguous(memory_format=torch.channels_last)
         images, channels = gradient.shape[:2]
         grouped = images, geometry.groups, channels // geometry.groups
-        rows = by_record(at_least_single(gradient).reshape(*grouped, -1).transpose(0, 1))
+        # Products of bfloat16 factors are exact, as those of factors that are cut.
+        half = gradient.dtype == values.dtype and multiplies_short(gradient)
+        widened = as_it_is if half else at_least_single
+        rows = by_record(widened(gradient).reshape(*grouped, -1).transpose(0, 1))
         if weight_use:
-            short = _cuts_factors(rows, values)
+            short = not half and _cuts_factors(rows, values)
             product = short_product if short else precise_product
             shape = weight.shape
             if is_depthwise(values, gradient, geometry):
                 each = depthwise_gradients(values, gradient, geometry)
-                each = each.view(ctx.records, -1, *each.shape[1:]).sum(1)
+                if len(each) != ctx.records:
+                    each = each.view(ctx.records, -1, *each.shape[1:]).sum(1)
                 weight_use(Dense(each, lambda m: m.reshape(*m.shape[:-2], *shape)))
             elif not forms(rows.shape[2], rows.shape[3], shape[1:].numel()):
                 # Norm and sum multiply the kept factors in different orders. Truncating the factors
@@ -180,20 +186,20 @@ class NativeConvolution(Function):
                 cut = shortened if short else as_it_is
                 weight_use(_kept(cut(rows), values, geometry, shape, product, cut, ctx.last))
             elif ctx.last and shape[1] % ALIGNED == 0:
-                weight_use(_formed_last(rows, values, geometry, shape, product))
+                weight_use(_formed_last(rows, widened(values), geometry, shape, product))
             elif _unfolds_strips(geometry, rows, shape[1:].numel(), images == ctx.records):
-                strips, begins = geometry.strips(at_least_single(values))
+                strips, begins = geometry.strips(widened(values))
                 formed = _strip_products(rows[0].mT, strips, begins, short)
                 weight_use(Dense(formed, lambda m: _from_strips(m, shape)))
             else:
                 axes = range(3 + geometry.dimensions, 3 + 2 * geometry.dimensions)
                 front = list(range(3, 3 + len(axes)))
-                windows = geometry.windows(at_least_single(values)).movedim(list(axes), front)
+                windows = geometry.windows(widened(values)).movedim(list(axes), front)
                 columns = by_record(windows.flatten(3 + len(axes)).flatten(2, 2 + len(axes)))
                 factors = Outer(rows, columns, lambda m: _as_weight(m, shape), product)
                 weight_use(factors.formed())
         if bias_use:
-            bias_use(Dense(rows.sum(2).movedim(0, 1).flatten(1)))
+            bias_use(Dense(total(rows, [2]).movedim(0, 1).flatten(1)))
         passed = None
         if ctx.needs_input_grad[1]:
             passed = _input_gradient(gradient, values, weight.to(gradient.dtype), geometry)
@@ -216,14 +222,22 @@ def _formed_last(
     rows: Tensor, values: Tensor, geometry: Geometry, shape: Sequence[int], product: Product
 ) -> Dense:
     """The per-example gradients of the weight, from images with their channels last."""
-    records, size = rows.shape[1], math.prod(shape[1:])
-    values, form = at_least_single(values), geometry.form(shape)
+    records, size, form = rows.shape[1], math.prod(shape[1:]), geometry.form(shape)
     if _unfolds_strips(geometry, rows, size, len(values) == records):
         strips, begins = row_strips(values, geometry)
         formed = _strip_products(rows[0].mT, strips.mT, begins, product is short_product)
         return Dense(formed, lambda m: form(m.flatten(-2).unsqueeze(-3)))
-    patches = image_patches(values, geometry, cut=False)
-    return Outer(rows, patches.view(1, records, -1, size), form, product).formed()
+    if _is_pointwise(geometry):
+        patches = values.movedim(1, -1)
+    else:
+        patches = image_patches(values, geometry, cut=False)
+    return Outer(rows, patches.reshape(1, records, -1, size), form, product).formed()
+
+
+def _is_pointwise(geometry: Geometry) -> bool:
+    """Whether each patch is a position of the image."""
+    ones = {*geometry.kernel, *geometry.stride, geometry.groups}
+    return ones == {1} and not any(geometry.padding)
 
 
 def _input_gradient(gradient: Tensor, values: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -324,19 +338,25 @@ def _kept(
     last: bool = False,
 ) -> Outer:
     """Both factors, the second as images; its patches, many times as large, are made on use."""
-    records = rows.shape[1]
+    records, form = rows.shape[1], geometry.form(weight_shape)
+    if last and _is_pointwise(geometry) and rows.dtype == values.dtype:
+        positions = values.movedim(1, -1).reshape(1, records, -1, values.shape[1])
+        return Outer(rows, cut(positions), form, product)
 
     def unfold(images: Tensor) -> Tensor:
         flat = images.flatten(0, 1)
         if last:
             flat = flat.contiguous(memory_format=torch.channels_last)
-            patches = image_patches(flat, geometry, cut=cut is shortened)
+            cuts = cut is shortened
+            patches = image_patches(flat if cuts else flat.to(rows.dtype), geometry, cut=cuts)
         else:
-            patches = geometry.patches(cut(at_least_single(flat)))
+            patches = geometry.patches(
+                cut(flat if flat.dtype == rows.dtype else at_least_single(flat))
+            )
         return patches.view(len(patches), len(images), -1, patches.shape[2])
 
     images = values.view(records, -1, *values.shape[1:])
-    return Outer(rows, images, geometry.form(weight_shape), product, unfold)
+    return Outer(rows, images, form, product, unfold)
 
 
 def _grouped_product(
@@ -387,11 +407,19 @@ def _cuts_factors(*factors: Tensor) -> bool:
     "prudent::strip_products",
     "(Tensor rows, Tensor strips, int[] begins, bool short) -> Tensor",
     like=lambda rows, strips, begins, short: rows.new_empty(
-        rows.shape[0], rows.shape[1], len(begins), strips.shape[1]
+        rows.shape[0],
+        rows.shape[1],
+        len(begins),
+        strips.shape[1],
+        dtype=torch.promote_types(rows.dtype, torch.float32),
     ),
 )
 def _strip_products(rows: Tensor, strips: Tensor, begins: Sequence[int], short: bool) -> Tensor:
     """For each offset in `begins`, the rows times that slice of the strips, transposed."""
+    if rows.dtype == torch.bfloat16:
+        ends = [begin + rows.shape[2] for begin in begins]
+        parts = [strips[:, :, slice(*place)].mT for place in zip(begins, ends, strict=True)]
+        return torch.stack([summed_in_single(rows, columns) for columns in parts], 2)
     result = rows.new_empty(rows.shape[0], rows.shape[1], len(begins), strips.shape[1])
     with short_products() if short else whole_products():
         for index, begin in enumerate(begins):

@@ -166,6 +166,38 @@ def _on(device: torch.device) -> AbstractContextManager[Any]:
     return nullcontext() if is_current else torch.cuda.device(device)
 
 
+_STARTED: dict[Any, Any] = {}
+_MOST_STARTED = 1 << 12
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: int) -> None:
+    """Start a kernel, with all its arguments by position.
+
+    Triton looks at every argument for what a program may depend on, which takes the host several
+    times as long as the launch. So what it found is kept, for the types and numbers that a program
+    is compiled for; of the address of a tensor that is whether it is aligned.
+    """
+    of = [(x.dtype, x.data_ptr() & 15) if isinstance(x, Tensor) else x for x in arguments]
+    key = id(kernel), grid, torch.cuda.current_device(), *of
+    start = _STARTED.get(key)
+    if start is not None:
+        start(*arguments)
+        return
+    compiled = kernel[grid](*arguments, **options)
+    if _starts_compiled():
+        if len(_STARTED) >= _MOST_STARTED:
+            _STARTED.clear()
+        _STARTED[key] = compiled[(*grid, 1, 1)[:3]]
+
+
+@cache
+def _starts_compiled() -> bool:
+    """Whether a compiled kernel takes the arguments of its source: from Triton 3.3 on."""
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 3)
+
+
 @cache
 def work_on(device: torch.device) -> bool:
     """Whether Triton is there and its kernels run on a device."""
@@ -197,7 +229,7 @@ def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
     batch, positions, _ = left.shape
     sums = left.new_empty(batch, PARTIAL_SUMS, 4)
     with _on(left.device):
-        triton.gram_sums[(batch, PARTIAL_SUMS)](left, right, sums, positions, *scales)
+        _launch(triton.gram_sums, (batch, PARTIAL_SUMS), left, right, sums, positions, *scales)
     return sums
 
 
@@ -222,9 +254,10 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     sums = torch.empty(batch, pairs, 4, device=rows.device)
     cuts = rows.dtype == torch.float32
     with _on(rows.device):
-        triton.factor_sums[(pairs * batch,)](
+        _launch(
+            triton.factor_sums, (pairs * batch,),
             rows, columns, sums, positions, height, columns.shape[2], *scales, pairs, cuts, TILE,
-            **(triton.LONG_NUMBERS if cuts else triton.SHORT_NUMBERS),
+            32 if cuts else 64, num_warps=4, num_stages=4 if cuts else 3,
         )  # fmt: skip
     return sums
 
@@ -268,7 +301,8 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     shares = -(-records // share)
     sums = weights.new_empty(shares, groups, height, width)
     with _on(rows.device):
-        triton.record_sums[tiles, shares](
+        _launch(
+            triton.record_sums, (tiles, shares),
             rows, columns, weights, sums, records, share, positions, height, width,
             parts, at_once, tall, wide, depth, ADDED // (2 * parts - 1) // depth * depth,
             num_warps=4, num_stages=4 if at_once else 3,
@@ -284,7 +318,7 @@ def _short_parts(factor: Tensor) -> Tensor:
     parts = factor.new_empty(groups, records, 2 * positions, width, dtype=torch.bfloat16)
     size = positions * width
     with _on(factor.device):
-        triton.short_parts[groups * records, triton.pieces(size)](factor, parts, size)
+        _launch(triton.short_parts, (groups * records, triton.pieces(size)), factor, parts, size)
     return parts
 
 
@@ -311,31 +345,39 @@ def norm_gradients(
     slopes = torch.empty(shape, device=values.device)
     shifts = torch.empty_like(slopes)
     with _on(values.device):
-        triton.norm_gradients[records, triton.columns(size)](
-            gradient, values, mean, scale, slopes, shifts, positions, size
+        _launch(
+            triton.norm_gradients,
+            (records, triton.columns(size)),
+            gradient,
+            values,
+            mean,
+            scale,
+            slopes,
+            shifts,
+            positions,
+            size,
         )
     return slopes, shifts
 
 
 _TILE = 1 << 12
 _WIDTH = 32
-_LARGEST_GROUP = 64
+_LARGEST_GROUP = 128
 _SHARES = 8
 """Parts of the records that `weighted_rows` adds up separately, so that many programs can work."""
 _COLUMNS, _RECORDS = 256, 8
 _COPIED = 1 << 11
+_ADDED_ROW = 1 << 10
 _DEEP, _POSITIONS = 32, 32
 
 
 def normalises(values: Tensor, groups: int) -> bool:
-    """Whether the kernels normalise these images: channels last, in groups of a power of two."""
+    """Whether the kernels normalise these images: channels last, in groups that are not large."""
     channels = values.shape[1]
-    group = channels // groups
     return (
         values.ndim == 4
-        and group * groups == channels
-        and group & (group - 1) == 0
-        and group <= _LARGEST_GROUP
+        and channels % groups == 0
+        and channels // groups <= _LARGEST_GROUP
         and values.dtype != torch.float64
         and not values.is_contiguous()
         and fuses(values.movedim(1, -1))
@@ -355,11 +397,12 @@ def group_norm(
     scales = torch.empty_like(means)
     count, group = torch.Size(size).numel(), channels // groups
     weight, bias, affine = _both(weight, bias, channels)
-    rows, width, blocks = _blocks(count, channels, group)
+    rows, width, wide, blocks = _blocks(count, channels, group)
     with _on(values.device):
-        triton.normalise[images, blocks](
+        _launch(
+            triton.normalise, (images, blocks),
             values, weight, bias, result, means, scales, count, channels, eps,
-            rows, width, group, affine,
+            rows, width, group, wide, affine,
         )  # fmt: skip
     return result, means, scales
 
@@ -376,13 +419,44 @@ def group_norm_backward(
     slopes = torch.empty(images, channels, device=values.device)
     shifts = torch.empty_like(slopes)
     count, group = torch.Size(size).numel(), channels // means.shape[1]
-    rows, width, blocks = _blocks(count, channels, group)
+    rows, width, wide, blocks = _blocks(count, channels, group)
     with _on(values.device):
-        triton.normalise_backward[images, blocks](
+        _launch(
+            triton.normalise_backward, (images, blocks),
             gradient, values, means if weight is None else weight, means, scales, passed, slopes,
-            shifts, count, channels, rows, width, group, weight is not None,
+            shifts, count, channels, rows, width, group, wide, weight is not None,
         )  # fmt: skip
     return passed, slopes, shifts
+
+
+@kept_whole
+def channel_gradients(
+    gradient: Tensor, values: Tensor, means: Tensor, scales: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of weight and bias of a group normalisation by image, channels first."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    images, channels = values.shape[:2]
+    slopes = torch.empty(images, channels, device=values.device)
+    shifts, count = torch.empty_like(slopes), values.numel() // (images * channels)
+    given = gradient, values, means, scales, slopes, shifts
+    with _on(values.device):
+        group = channels // means.shape[1]
+        _launch(triton.channel_gradients, (images * channels,), *given, count, group, _ADDED_ROW)
+    return slopes, shifts
+
+
+@kept_whole
+def row_squares(values: Tensor) -> Tensor:
+    """Sums of squares of (records, size) in double precision, to be summed over the second axis."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    records, size = values.shape
+    parts = min(64, -(-size // (4 * _ADDED_ROW)))
+    sums = torch.empty(records, parts, dtype=torch.float64, device=values.device)
+    with _on(values.device):
+        _launch(triton.row_squares, (records, parts), values, sums, size, parts, _ADDED_ROW)
+    return sums
 
 
 def _both(
@@ -397,10 +471,12 @@ def _both(
     return ones, given.new_zeros(channels) if bias is None else bias, True
 
 
-def _blocks(count: int, channels: int, group: int) -> tuple[int, int, int]:
-    """Positions and channels that a program reads at a time, and programs per image."""
-    width = max(group, min(_WIDTH, _power(channels)))
-    return min(_power(count), max(1, _TILE // width)), width, -(-channels // width)
+def _blocks(count: int, channels: int, group: int) -> tuple[int, int, int, int]:
+    """Positions and channels that a program reads at a time, of a group, and programs per image."""
+    wide = _power(group)
+    places = channels // group * wide
+    width = max(wide, min(_WIDTH, _power(places)))
+    return min(_power(count), max(1, _TILE // width)), width, wide, -(-places // width)
 
 
 def _power(number: int) -> int:
@@ -420,7 +496,8 @@ def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     result = values.new_empty(images, stride * rows * positions, across * channels)
     count = positions * across * channels
     with _on(values.device):
-        triton.strips[images * stride * rows, -(-count // _COPIED)](
+        _launch(
+            triton.strips, (images * stride * rows, -(-count // _COPIED)),
             values, result, height, breadth, channels, rows, positions,
             *geometry.padding, stride, step, geometry.dilation[1], across, _COPIED,
         )  # fmt: skip
@@ -430,18 +507,19 @@ def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
 
 @kept_whole
 def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
-    """As `Geometry.patches`, for one group and channels last; truncated to TF32 if `cut`."""
+    """As `Geometry.patches`, for one group and channels last; if `cut`, in TF32."""
     from prudent.training.gradients.factors import triton_kernels as triton
 
     images, channels, height, breadth = values.shape
     out_height, out_breadth = geometry.output_size([height, breadth])
     down, across = geometry.kernel
-    result = values.new_empty(
-        1, images * out_height * out_breadth, down * across * channels, dtype=torch.float32
-    )
+    kind = torch.float32 if cut else values.dtype
+    size = down * across * channels
+    result = values.new_empty(1, images * out_height * out_breadth, size, dtype=kind)
     blocks = -(-out_breadth * across * channels // _COPIED)
     with _on(values.device):
-        triton.patches[images * out_height, blocks, down](
+        _launch(
+            triton.patches, (images * out_height, blocks, down),
             values, result, height, breadth, channels, out_height, out_breadth,
             *geometry.padding, *geometry.stride, *geometry.dilation, across, cut, _COPIED,
         )  # fmt: skip
@@ -468,7 +546,8 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
     result = torch.empty(images, channels, offsets, device=values.device)
     wide, long = (_DEEP, _POSITIONS) if values.stride(1) == 1 else (1, _DEEP * _POSITIONS)
     with _on(values.device):
-        triton.depthwise[images, -(-channels // wide), offsets](
+        _launch(
+            triton.depthwise, (images, -(-channels // wide), offsets),
             values, gradient, result, channels, *size, *gradient.shape[2:],
             *values.stride(), *gradient.stride(),
             *geometry.padding, *geometry.stride, *geometry.dilation, geometry.kernel[1], wide, long,
@@ -486,7 +565,16 @@ def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
     records, size = values.shape
     sums = weights.new_empty(_SHARES, size)
     with _on(values.device):
-        triton.weighted_rows[-(-size // _COLUMNS), _SHARES](
-            values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS
+        _launch(
+            triton.weighted_rows,
+            (-(-size // _COLUMNS), _SHARES),
+            values,
+            weights,
+            sums,
+            records,
+            size,
+            -(-records // _SHARES),
+            _COLUMNS,
+            _RECORDS,
         )
     return sums.sum(0)

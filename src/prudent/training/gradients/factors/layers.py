@@ -24,6 +24,7 @@ from torch.nn import functional
 from prudent._torch_private import suggest_memory_format
 from prudent.training.gradients.factors.contributions import Dense, Use, outer, table_rows
 from prudent.training.gradients.factors.kernels import (
+    channel_gradients,
     fuses,
     group_norm,
     group_norm_backward,
@@ -67,6 +68,7 @@ class Linear(Function):
         ctx.save_for_backward(values if weight_use else None, weight)
         ctx.records, ctx.uses, ctx.transposed = records, (weight_use, bias_use), transposed
         ctx.width = width
+        weight = autocasted(weight)  # not transposed, as the backward pass has it
         if bias is None:
             return values @ weight.T
         return torch.addmm(bias, values, weight.T)
@@ -307,29 +309,43 @@ class GroupNorm(Function):
             change, *sums = group_norm_backward(gradient, values, weight, mean, scale)
             for use, part in zip(ctx.uses, sums, strict=True):
                 if use:
-                    use(Dense(part.view(ctx.records, -1, channels).sum(1)))
+                    use(Dense(_by_record(part, ctx.records)))
             return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
         values = at_least_single(values)
-        positions = range(2, values.ndim)
-        if weight_use or bias_use:
+        ordered = _ordered(gradient, values)
+        single = torch.float64 not in (gradient.dtype, values.dtype)
+        if not (weight_use or bias_use):
+            pass
+        elif single and fuses(ordered, values):
+            sums = channel_gradients(ordered, values, mean, scale)
+            for use, part in zip(ctx.uses, sums, strict=True):
+                if use:
+                    use(Dense(_by_record(part, ctx.records)))
+        else:
             # The normalised values are affine in the input, so two sums per channel are enough.
+            positions = range(2, values.ndim)
             shifts = total(gradient, positions)
-        if weight_use:
-            products = total(gradient * values, positions).view(images, groups, -1)
-            centred = products - mean[..., None] * shifts.view(images, groups, -1)
-            slopes = (centred * scale[..., None]).view(ctx.records, -1, channels)
-            weight_use(Dense(slopes.sum(1)))
-        if bias_use:
-            bias_use(Dense(shifts.view(ctx.records, -1, channels).sum(1)))
+            if weight_use:
+                products = total(gradient * values, positions).view(images, groups, -1)
+                centred = products - mean[..., None] * shifts.view(images, groups, -1)
+                slopes = (centred * scale[..., None]).view(images, channels)
+                weight_use(Dense(_by_record(slopes, ctx.records)))
+            if bias_use:
+                bias_use(Dense(_by_record(shifts, ctx.records)))
         passed = None
         if ctx.needs_input_grad[1]:
             passed, _, _ = torch.ops.aten.native_group_norm_backward(
-                _ordered(gradient, values), values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
+                ordered, values, mean, scale, weight, *ctx.sizes, _INPUT_ONLY
             )
         return None, passed, *[None] * 8
 
 
 _INPUT_ONLY = [True, False, False]
+
+
+def _by_record(parts: Tensor, records: int) -> Tensor:
+    """What the images of a record add up to."""
+    return parts if len(parts) == records else parts.unflatten(0, (records, -1)).sum(1)  # type: ignore[no-untyped-call]
 
 
 def _ordered(values: Tensor, like: Tensor) -> Tensor:

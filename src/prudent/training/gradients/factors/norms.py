@@ -15,8 +15,14 @@ from prudent.training.gradients.factors.contributions import (
     by_record,
     factor_sums,
     joined,
+    taken,
 )
-from prudent.training.gradients.factors.kernels import ADDED, fuses, gram_sums
+from prudent.training.gradients.factors.kernels import (
+    ADDED,
+    fuses,
+    gram_sums,
+    row_squares,
+)
 from prudent.training.gradients.factors.products import (
     Product,
     aligned,
@@ -33,13 +39,16 @@ STRETCH = 1e-3
 class SquaredNorms:
     """Adds up the squared norms of parameters, with few operations for all of them together.
 
-    Small gradients and the terms of factors are kept and reduced together at the end.
+    Small gradients, rows of tables and the terms of factors are kept and reduced together at the
+    end.
     """
 
     def __init__(self) -> None:
         self._squares: list[Tensor] = []
+        self._rows: list[Tensor] = []
         self._small: dict[torch.dtype, list[Dense]] = {}
         self._terms: dict[torch.Size, list[Tensor]] = {}
+        self._tables: dict[tuple[object, ...], list[TableRows]] = {}
 
     @whole_products()
     def add(self, contributions: Sequence[Contribution]) -> None:
@@ -47,18 +56,46 @@ class SquaredNorms:
         match contributions:
             case [Dense() as gradient] if is_small(gradient):
                 self._small.setdefault(gradient.values.dtype, []).append(gradient)
+            case [Dense() as gradient] if _is_added(gradient.values):
+                self._rows.append(row_squares(by_record(gradient.values)))
             case [Outer() as factors] if _cancels(factors):
                 terms = gram_terms(factors)
                 self._terms.setdefault(terms.shape[1:], []).append(terms)
+            case [TableRows() as table] if table.is_joined:
+                self._tables.setdefault(table.kind, []).append(table)
             case _:
                 self._squares.append(squared_norms(contributions))
 
     def total(self, losses: Tensor) -> Tensor:
         """The sum of all that were added, one number per loss."""
         squares = [at_least_single(torch.zeros_like(losses)), *self._squares]
-        squares += [lengths(joined(small)).square() for small in self._small.values()]
+        for small in map(joined, self._small.values()):
+            if _is_added(small):
+                self._rows.append(row_squares(small))
+            else:
+                squares.append(lengths(small).square())
+        if self._rows:  # in double precision, of which the last digits of the norms have room
+            squares.append(torch.cat(self._rows, 1).sum(1).to(squares[0].dtype))
         squares += [torch.add(*_of_terms(torch.cat(terms))) for terms in self._terms.values()]
-        return torch.stack(squares).sum(0)
+        squares += [_of_tables(tables) for tables in self._tables.values()]
+        return added(squares)
+
+
+def _of_tables(tables: Sequence[TableRows]) -> Tensor:
+    """The squared norms of tables of one shape, as of one table with that many times the records.
+
+    Only rows of one record are compared, so it does not matter that tables share their indices.
+    """
+    indices, values = (
+        torch.cat([getattr(table, side) for table in tables]) for side in ("indices", "values")
+    )
+    squares = squared_norms([TableRows(indices, values, tables[0].count)])
+    return squares.view(len(tables), -1).sum(0)
+
+
+def _is_added(values: Tensor) -> bool:
+    """Whether a kernel adds up the squares of these gradients."""
+    return values.dtype == torch.float32 and bool(values.numel()) and fuses(values)
 
 
 def is_small(gradient: Dense) -> bool:
@@ -77,13 +114,18 @@ def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
     small fraction of the value that the sum would have without cancellation.
     """
     squares, doubts = zip(*map(_square, contributions), strict=True)
-    total = torch.stack(squares).sum(0)
+    total = added(squares)
     for index, first in enumerate(contributions):
         for second in contributions[:index]:
             total = total + 2 * inner(first, second)
     if len(contributions) == 1 and not _cancels(contributions[0]):
         return total
-    return total.clamp_min(0) + torch.stack([doubt.sqrt() for doubt in doubts]).sum(0).square()
+    return total.clamp_min(0) + added([doubt.sqrt() for doubt in doubts]).square()
+
+
+def added(terms: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape."""
+    return terms[0] if len(terms) == 1 else torch.stack(list(terms)).sum(0)
 
 
 def inner(first: Contribution, second: Contribution) -> Tensor:
@@ -155,11 +197,11 @@ def gram_terms(factors: Outer) -> Tensor:
     Returns:
         Shape (groups, records, partial sums, 4), to be summed over the third axis.
     """
-    if factors.is_taken:
-        sizes = factors.rows.shape[-1], factors.columns.shape[-1]
-        scales = _scales(factors, torch.float32, sizes)
-        return factor_sums(factors.rows, factors.columns, scales)
-    rows, columns = factors.cut(factors.rows), factors.cut(factors.unfolded())
+    unfolded = factors.unfolded()
+    if factors.short is not None and taken(factors.rows, unfolded):
+        sizes = factors.rows.shape[-1], unfolded.shape[-1]
+        return factor_sums(factors.rows, unfolded, _scales(factors, torch.float32, sizes))
+    rows, columns = factors.cut(factors.rows), factors.cut(unfolded)
     left, right = (_gram(x, factors.multiplied) for x in (rows, columns))
     scales = _scales(factors, left.dtype, (rows.shape[-1], columns.shape[-1]))
     if left.dtype == torch.float32 and fuses(left, right):

@@ -12,9 +12,11 @@ from torch import Tensor
 from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
+    TableRows,
     Use,
     merged,
     of_people,
+    sums_of_tables,
     weighted_sums,
 )
 from prudent.training.gradients.factors.layers import autocast_type
@@ -263,6 +265,7 @@ class SumTape(Tape):
         self._weights = weights
         self._sums: dict[str, Tensor] = {}
         self._small: dict[torch.dtype, list[tuple[str, Dense]]] = {}
+        self._tables: dict[tuple[object, ...], list[tuple[str, TableRows]]] = {}
 
     def sums(self) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
@@ -271,6 +274,11 @@ class SumTape(Tape):
             for name, added in zip(names, weighted_sums(gradients, self._weights), strict=True):
                 self._add(name, added)
         self._small.clear()
+        for rows in self._tables.values():
+            names, tables = zip(*rows, strict=True)
+            for name, added in zip(names, sums_of_tables(tables, self._weights), strict=True):
+                self._add(name, added)
+        self._tables.clear()
         return {
             name: self._sums.pop(name) if name in self._sums else torch.zeros_like(p.detach())
             for name, p in self.parameters.items()
@@ -282,6 +290,8 @@ class SumTape(Tape):
     def _receive(self, name: str, contribution: Contribution) -> None:
         if isinstance(contribution, Dense) and is_small(contribution):
             self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
+        elif isinstance(contribution, TableRows) and contribution.is_joined:
+            self._tables.setdefault(contribution.kind, []).append((name, contribution))
         else:
             self._add(name, contribution.weighted_sum(self._weights))
 

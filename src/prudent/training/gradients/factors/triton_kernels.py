@@ -13,11 +13,6 @@ _BAND = tl.constexpr(8)
 _PIECE = tl.constexpr(1024)
 
 
-LONG_NUMBERS = {"depth": 32, "num_warps": 4, "num_stages": 4}
-SHORT_NUMBERS = {"depth": 64, "num_warps": 4, "num_stages": 3}
-"""Settings of `factor_sums`: numbers of a factor that are read at a time, and how."""
-
-
 def pieces(size: int) -> int:
     """Programs of `short_parts` per record."""
     return int(triton.cdiv(size, _PIECE.value))
@@ -276,43 +271,54 @@ def norm_gradients(gradient, values, mean, scale, slopes, shifts, positions, siz
 
 
 @triton.jit
-def _tile(first, count, channel, channels, start, rows: tl.constexpr):
+def _tile(first, count, channel, own, channels, start, rows: tl.constexpr):
     """Offsets of some positions and channels of an image, and which of them exist."""
     positions = start + tl.arange(0, rows)
     offsets = first + positions.to(tl.int64)[:, None] * channels + channel[None, :]
-    return offsets, (positions < count)[:, None] & (channel < channels)[None, :]
+    return offsets, (positions < count)[:, None] & own[None, :]
 
 
 @triton.jit
-def _by_group(values, width: tl.constexpr, group: tl.constexpr):
+def _own_channels(channels, width: tl.constexpr, group: tl.constexpr, wide: tl.constexpr):
+    """The channels of a program, which has `wide` places for each group, and which of them exist.
+
+    A place without a channel has that of another group, so it must neither be added up nor written.
+    """
+    place = tl.program_id(1) * width + tl.arange(0, width)
+    channel = place // wide * group + place % wide
+    return channel, (place % wide < group) & (channel < channels)
+
+
+@triton.jit
+def _by_group(values, width: tl.constexpr, wide: tl.constexpr):
     """For each channel, the sum over the channels of its group."""
-    sums = tl.sum(tl.reshape(values, [width // group, group]), 1)
-    return tl.reshape(tl.broadcast_to(sums[:, None], [width // group, group]), [width])
+    sums = tl.sum(tl.reshape(values, [width // wide, wide]), 1)
+    return tl.reshape(tl.broadcast_to(sums[:, None], [width // wide, wide]), [width])
 
 
 @triton.jit
 def normalise(
     values, weight, bias, result, means, scales, count, channels, eps,
-    rows: tl.constexpr, width: tl.constexpr, group: tl.constexpr, affine: tl.constexpr,
+    rows: tl.constexpr, width: tl.constexpr, group: tl.constexpr, wide: tl.constexpr,
+    affine: tl.constexpr,
 ):  # fmt: skip
     """Program (n, b) normalises block b of the channels of image n."""
     image = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * width + tl.arange(0, width)
-    own = channel < channels
+    channel, own = _own_channels(channels, width, group, wide)
     first = image * count * channels
     # Sums of differences to some value of the group: squares of large means would not cancel well.
     base = tl.load(values + first + channel // group * group, mask=own, other=0.0).to(tl.float32)
     total = tl.zeros([width], tl.float32)
     squares = tl.zeros([width], tl.float32)
     for start in range(0, count, rows):
-        offsets, inside = _tile(first, count, channel, channels, start, rows)
+        offsets, inside = _tile(first, count, channel, own, channels, start, rows)
         value = tl.load(values + offsets, mask=inside, other=0.0).to(tl.float32)
         apart = tl.where(inside, value - base[None, :], 0.0)
         total += tl.sum(apart, 0)
         squares += tl.sum(apart * apart, 0)
     size = count * group
-    shift = _by_group(total, width, group) / size
-    variance = _by_group(squares, width, group) / size - shift * shift
+    shift = _by_group(total, width, wide) / size
+    variance = _by_group(squares, width, wide) / size - shift * shift
     scale = 1.0 / tl.sqrt(tl.maximum(variance, 0.0) + eps)
     mean = base + shift
     factor = scale
@@ -321,7 +327,7 @@ def normalise(
         factor *= tl.load(weight + channel, mask=own, other=0.0).to(tl.float32)
         added = tl.load(bias + channel, mask=own, other=0.0).to(tl.float32)
     for start in range(0, count, rows):
-        offsets, inside = _tile(first, count, channel, channels, start, rows)
+        offsets, inside = _tile(first, count, channel, own, channels, start, rows)
         value = tl.load(values + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled = (value - mean[None, :]) * factor[None, :] + added[None, :]
         tl.store(result + offsets, scaled, mask=inside)
@@ -334,12 +340,12 @@ def normalise(
 @triton.jit
 def normalise_backward(
     gradient, values, weight, means, scales, passed, slopes, shifts, count, channels,
-    rows: tl.constexpr, width: tl.constexpr, group: tl.constexpr, affine: tl.constexpr,
+    rows: tl.constexpr, width: tl.constexpr, group: tl.constexpr, wide: tl.constexpr,
+    affine: tl.constexpr,
 ):  # fmt: skip
     """Program (n, b) differentiates block b of the channels of image n."""
     image = tl.program_id(0).to(tl.int64)
-    channel = tl.program_id(1) * width + tl.arange(0, width)
-    own = channel < channels
+    channel, own = _own_channels(channels, width, group, wide)
     first = image * count * channels
     place = image * (channels // group) + channel // group
     mean = tl.load(means + place, mask=own, other=0.0)
@@ -347,7 +353,7 @@ def normalise_backward(
     slope = tl.zeros([width], tl.float32)
     shift = tl.zeros([width], tl.float32)
     for start in range(0, count, rows):
-        offsets, inside = _tile(first, count, channel, channels, start, rows)
+        offsets, inside = _tile(first, count, channel, own, channels, start, rows)
         value = tl.load(values + offsets, mask=inside, other=0.0).to(tl.float32)
         change = tl.load(gradient + offsets, mask=inside, other=0.0).to(tl.float32)
         normal = (value - mean[None, :]) * scale[None, :]
@@ -362,15 +368,47 @@ def normalise_backward(
         slope *= weights
         shift *= weights
     size = count * group
-    along = _by_group(slope, width, group) / size * scale
-    level = _by_group(shift, width, group) / size * scale
+    along = _by_group(slope, width, wide) / size * scale
+    level = _by_group(shift, width, wide) / size * scale
     for start in range(0, count, rows):
-        offsets, inside = _tile(first, count, channel, channels, start, rows)
+        offsets, inside = _tile(first, count, channel, own, channels, start, rows)
         value = tl.load(values + offsets, mask=inside, other=0.0).to(tl.float32)
         change = tl.load(gradient + offsets, mask=inside, other=0.0).to(tl.float32)
         normal = (value - mean[None, :]) * scale[None, :]
         passing = change * factor[None, :] - level[None, :] - normal * along[None, :]
         tl.store(passed + offsets, passing, mask=inside)
+
+
+@triton.jit
+def channel_gradients(
+    gradient, values, means, scales, slopes, shifts, count, group, block: tl.constexpr
+):
+    """Program r adds up the positions of a channel of an image, row r of all of them."""
+    row = tl.program_id(0).to(tl.int64)
+    mean = tl.load(means + row // group)
+    slope = tl.zeros([block], tl.float32)
+    shift = tl.zeros([block], tl.float32)
+    for start in range(0, count, block):
+        places = start + tl.arange(0, block)
+        inside = places < count
+        change = tl.load(gradient + row * count + places, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(values + row * count + places, mask=inside, other=0.0).to(tl.float32)
+        slope += tl.where(inside, change * (value - mean), 0.0)
+        shift += change
+    tl.store(slopes + row, tl.sum(slope, 0) * tl.load(scales + row // group))
+    tl.store(shifts + row, tl.sum(shift, 0))
+
+
+@triton.jit
+def row_squares(values, sums, size, parts, block: tl.constexpr):
+    """Program (r, p) adds up blocks p, p + parts, … of row r."""
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros([block], tl.float64)
+    for start in range(tl.program_id(1) * block, size, parts * block):
+        places = start + tl.arange(0, block)
+        value = tl.load(values + row * size + places, mask=places < size, other=0.0)
+        total += value.to(tl.float64) * value.to(tl.float64)
+    tl.store(sums + row * parts + tl.program_id(1), tl.sum(total, 0))
 
 
 @triton.jit

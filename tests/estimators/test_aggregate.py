@@ -13,9 +13,8 @@ import pytest
 import prudent
 from prudent import ArgumentError, PldAccountant
 from prudent.accounting.events import ExponentialMechanismDpEvent
-from prudent.estimators import aggregate
-from prudent.estimators.aggregation import answers
-from prudent.estimators.aggregation.answers import needed_votes
+from prudent.estimators import aggregate, answers
+from prudent.estimators.answers import needed_votes
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import DoubleMeasure
 from prudent.release.exponential.quantile import NearTarget

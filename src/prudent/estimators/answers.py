@@ -145,7 +145,8 @@ class Medians:
             spread = one.interval and ReleasedInterval(*one.interval, kept or 0.95, one.useless)
             return selected(numbers[0], certificate, spread=spread)
         ends = tuple(None if each.useless else each.interval for each in chosen)
-        return selected(numbers, certificate, intervals=None if kept is None else ends)
+        found = selected(numbers, certificate, intervals=None if kept is None else ends)
+        return attrs.evolve(found, confidence=kept or 0.95)
 
     def _certificate(
         self, columns: FloatArray, chosen: list[Selected], noise: Noise

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from prudent import ArgumentError
-from prudent.estimators.aggregation import parts
-from prudent.estimators.aggregation.parts import Records, open_records
+from prudent.estimators import aggregation
+from prudent.estimators.aggregation import Records, open_records
 
 KEY = b"a key of a test"
 
@@ -106,9 +106,12 @@ def test_what_has_no_rows_is_refused_before_anything_is_read() -> None:
 
 
 def test_a_digest_tells_cells_apart_by_their_lengths() -> None:
-    assert parts._plain(["ab", "c"]) != parts._plain(["a", "bc"])
-    assert parts._plain(1) != parts._plain(1.0) != parts._plain(True)
-    assert hashlib.blake2b(parts._plain("1")).digest() != hashlib.blake2b(parts._plain(1)).digest()
+    assert aggregation._plain(["ab", "c"]) != aggregation._plain(["a", "bc"])
+    assert aggregation._plain(1) != aggregation._plain(1.0) != aggregation._plain(True)
+    assert (
+        hashlib.blake2b(aggregation._plain("1")).digest()
+        != hashlib.blake2b(aggregation._plain(1)).digest()
+    )
 
 
 @pytest.mark.parametrize("kind", ["pandas", "pandas series", "polars", "pyarrow"])

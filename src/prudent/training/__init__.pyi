@@ -1,0 +1,30 @@
+# The public names, listed once: type checkers read this file, and so does prudent._lazy.
+
+from prudent.training.adapters.private import make_private as make_private
+from prudent.training.aggregation import AdaptiveTrim as AdaptiveTrim
+from prudent.training.aggregation import Aggregation as Aggregation
+from prudent.training.aggregation import Fallback as Fallback
+from prudent.training.aggregation import FixedTrim as FixedTrim
+from prudent.training.aggregation import Mean as Mean
+from prudent.training.aggregation import ProposeTestRelease as ProposeTestRelease
+from prudent.training.aggregation import Sum as Sum
+from prudent.training.aggregation import TrimmedSum as TrimmedSum
+from prudent.training.checking.check import CheckReport as CheckReport
+from prudent.training.checking.check import check as check
+from prudent.training.checking.suggestion import gradient_norms as gradient_norms
+from prudent.training.checking.suggestion import suggest_aggregation as suggest_aggregation
+from prudent.training.chunk import Chunk as Chunk
+from prudent.training.keystream import Key as Key
+from prudent.training.plan import HeldOut as HeldOut
+from prudent.training.plan import Plan as Plan
+from prudent.training.plan import Watch as Watch
+from prudent.training.run.execution import EngineChoice as EngineChoice
+from prudent.training.run.execution import Execution as Execution
+from prudent.training.run.execution import Reporting as Reporting
+from prudent.training.run.execution import accuracy as accuracy
+from prudent.training.run.fit import Fitted as Fitted
+from prudent.training.run.fit import fit as fit
+from prudent.training.run.metrics import Metrics as Metrics
+from prudent.training.sampling import PoissonSampler as PoissonSampler
+from prudent.training.step import Step as Step
+from prudent.training.step import StepOutcome as StepOutcome
