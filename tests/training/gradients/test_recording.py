@@ -2,6 +2,7 @@
 
 import copy
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -360,4 +361,36 @@ def test_a_number_of_the_host_that_is_no_branch_is_not_recorded(function):
         expected = torch.ones(3) * random.random()
         random.seed(seed)
         assert torch.equal(run(torch.ones(3)), expected)
+    assert programs(run) == [False]
+
+
+def test_views_of_another_type_follow_arguments_that_begin_elsewhere():
+    """Else a program would read the records of another chunk."""
+
+    def function(values):
+        return values.view(torch.int32).t()[1:] * 2
+
+    run, whole = recorded(function), torch.randn(40, 3)
+    for begin in (0, 0, 0, 4, 8):
+        values = whole[begin : begin + 4]
+        assert torch.equal(run(values), function(values))
+    assert programs(run) == [True]
+
+
+def test_a_program_is_compared_even_if_the_first_comparison_fails():
+    fails = [False]
+
+    def function(values):
+        doubled = torch.empty_like(values)
+        doubled.numpy()[:] = 2 * values.numpy()  # no operation of torch, so it is not recorded
+        if fails[0]:
+            raise RuntimeError("not now")
+        return doubled + 1
+
+    run = recorded(function)
+    for number in range(6):
+        values = torch.full((3,), float(number))
+        fails[0] = number == 2
+        with pytest.raises(RuntimeError) if fails[0] else nullcontext():
+            assert torch.equal(run(values), 2 * values + 1)
     assert programs(run) == [False]

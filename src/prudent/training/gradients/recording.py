@@ -379,7 +379,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The function of the leaves that repeats all calls and returns the same tree."""
         leaves, structure = pytree.tree_flatten(result)
         answer = [self._placed(leaf) for leaf in leaves]
-        text = _Text(self._own, self._known)
+        text = _Text(self._own, self._known, set(self._root))
         for call in self._together(self._useful({place.base for place in _places(answer)})):
             text.add(call)
         for place, leaf in zip(answer, leaves, strict=True):
@@ -540,15 +540,15 @@ class _Text:
     Args:
         own: The places of tensors that are no views of others.
         known: The constants, by their names; more are added.
+        inside: Results that lie somewhere in the memory of others; more are added.
     """
 
-    def __init__(self, own: dict[str, _Place], known: dict[str, Any]) -> None:
-        self._own, self._known = own, known
+    def __init__(self, own: dict[str, _Place], known: dict[str, Any], inside: set[str]) -> None:
+        self._own, self._known, self._inside = own, known, inside
         self._known["view"] = torch.as_strided
         self._lines: list[tuple[list[str], str, list[str]]] = []  # results, call, what it reads
         self._answer: list[str] = []
         self._views: dict[_Place, str] = {}
-        self._inside: set[str] = set()  # results that lie somewhere in the memory of others
 
     def add(self, call: _Call) -> None:
         """Write a call."""
@@ -653,7 +653,9 @@ class Recorded:
             self._calls[key] -= calls == 3  # it is compared in a step for which it holds
             return self._function(*arguments)
         if calls == 3:
+            self._calls[key] = 2  # it is compared later if this raises, as a capture may
             is_right, result = self._compared(program, leaves, arguments)
+            self._calls[key] = 3
         else:
             result = program.run(leaves)
             is_right = result is not NotImplemented
