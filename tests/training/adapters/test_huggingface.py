@@ -420,6 +420,15 @@ def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
         trainer(bert(), args, **options).train(str(tmp_path / "checkpoint-3"))
 
 
+def test_records_are_those_the_trainer_was_made_with(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    made = trainer(bert(), arguments(), plan=everything(2))
+    made.train_dataset = list(made.train_dataset)[:4]
+    with pytest.raises(RuntimeError, match="make a new trainer"):
+        made.train()
+
+
 def test_a_checkpoint_is_for_its_own_run(
     arguments: Callable[..., TrainingArguments], tmp_path: Path
 ) -> None:

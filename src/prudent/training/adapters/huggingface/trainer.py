@@ -177,7 +177,10 @@ class PrivateTrainer(Uncopied, Trainer):
         settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
-        self._units = Units.of(data, Unit.given(unit, records_per_person, per_unit))
+        self._data, self._units = (
+            data,
+            Units.of(data, Unit.given(unit, records_per_person, per_unit)),
+        )
         self._count = len(self._units)
         wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
         wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
@@ -316,6 +319,11 @@ class PrivateTrainer(Uncopied, Trainer):
         self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **options: Any
     ) -> Any:
         """Train, or continue from a checkpoint with the same batches and noise."""
+        if self.train_dataset is not self._data:
+            raise RuntimeError(
+                "`train_dataset` was replaced after the trainer was made, and the price is that of "
+                "the records it was made with: make a new trainer with these."
+            )
         folder: Any = resume_from_checkpoint
         if folder:
             if folder is True:
