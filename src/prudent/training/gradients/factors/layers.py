@@ -317,8 +317,8 @@ class GroupNorm(Function):
         if not (weight_use or bias_use):
             pass
         elif single and fuses(ordered, values):
-            sums = channel_gradients(ordered, values, mean, scale)
-            for use, part in zip(ctx.uses, sums, strict=True):
+            by_image = channel_gradients(ordered, values, mean, scale)
+            for use, part in zip(ctx.uses, by_image, strict=True):
                 if use:
                     use(Dense(_by_record(part, ctx.records)))
         else:
