@@ -9,10 +9,10 @@ own exact answer of the same kind, `--rounds` times in turns after a first one t
 process up; with `--rounds 0` only the first. What is compared are processor seconds, of the
 client and of the engine's processes together: other work on the machine changes them less than the
 time on the clock, and an engine that uses more cores gains nothing.
-PostgreSQL is a server of its own with the settings it is installed with; Spark is a
-cluster of its own with two workers
-(`local-cluster[2,1,2048]`); DuckDB reads a Parquet file inside the client. Every answer is a line
-of `benchmarks/warehouses.csv`: what is measured again takes the place of its earlier lines.
+PostgreSQL is a server of its own with the settings it is installed with; Spark is a process
+of its own with two threads (`local[2]`); DuckDB reads a Parquet file inside the client. Every
+answer is a line of `benchmarks/warehouses.csv`: what is measured again takes the place of its
+earlier lines.
 `plot` draws `docs/images/warehouses.png` from these lines and writes them into
 `benchmarks/README.md` as a table.
 
@@ -60,7 +60,6 @@ WORDS = 40
 LISTED = [str(word) for word in range(4)]
 LOG_NORMAL = "exp(sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()))"
 MADE = f"{LOG_NORMAL} AS x, {LOG_NORMAL} AS y, CAST(range % {WORDS} AS VARCHAR) AS c"
-CLUSTER = "local-cluster[2,1,2048]"
 MEDIANS = {
     "duckdb": "quantile_disc(x, 0.5)",
     "postgres": "percentile_disc(0.5) WITHIN GROUP (ORDER BY x)",
@@ -260,31 +259,27 @@ def opened(engine: str, where: str, rows: int) -> Iterator[tuple[Callable[[], An
 
 @contextlib.contextmanager
 def spark(folder: Path) -> Iterator[Any]:
-    """A cluster of two workers with a core and 2 GB each, in processes of their own."""
-    import pyspark
+    """A process of its own with two threads and 2 GB."""
     from pyspark.sql import SparkSession
 
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
-        "spark.executor.memory": "2g",
         "spark.local.dir": str(folder),
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": "8",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    builder = SparkSession.builder.master(CLUSTER)
+    builder = SparkSession.builder.master("local[2]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    logs = Path(pyspark.__file__).parent / "work" / session.sparkContext.applicationId
     try:
         yield session
     finally:
         session.stop()
-        shutil.rmtree(logs, ignore_errors=True)
 
 
 # --- the benchmark: makes tables, starts clients, writes lines -----------------------------------
@@ -401,7 +396,9 @@ def typical(
     groups: dict[tuple[str, str, int], list[float]] = {}
     for line in lines:
         key = line["engine"], line["question"], int(line["rows"])
-        groups.setdefault(key, []).append(float(line[field] or line["seconds"]))
+        known = line[field] or (line["seconds"] if field == "processor_seconds" else None)
+        if known:
+            groups.setdefault(key, []).append(float(known))
     return {key: among(values) for key, values in groups.items()}
 
 
@@ -487,7 +484,7 @@ def table(lines: list[dict[str, Any]], seconds: dict[tuple[str, str, int], float
                 exact = seconds.get((name, "exact median", rows))
             ratio = f" ({own / exact:.{0 if own > 10 * exact else 1}f})" if own and exact else ""
             cells.append("–" if own is None else f"{own:.2f}{ratio}")
-        most = [f"{max(out[key] for key in known):.0f}" for out in (queries, rows_out)]
+        most = [f"{max(out.get(key, 0) for key in known):.0f}" for out in (queries, rows_out)]
         found.append(f"|{'|'.join([question, *most, *cells])}|")
     return "\n".join(found)
 

@@ -146,6 +146,13 @@ def test_a_ledger_does_not_cross_a_fork(ledger: Ledger, monkeypatch: pytest.Monk
         ledger.charge(SMALL)
 
 
+def test_a_closed_ledger_says_so(ledger: Ledger) -> None:
+    ledger.close()
+    for ask in (ledger.history, lambda: ledger.charge(dp.GaussianDpEvent(50.0))):
+        with pytest.raises(StorageError, match=r"is closed; open the ledger again\.$"):
+            ask()
+
+
 def test_an_error_inside_the_transaction_undoes_the_row(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,11 @@ def test_create_says_what_was_created(tmp_path: Path) -> None:
     assert (answer["spent"], answer["charges"], answer["dataset"]) == (0.0, 0, "default")
 
 
+def test_the_history_of_a_new_ledger_is_a_sentence(tmp_path: Path) -> None:
+    run("create", tmp_path / "new.db", "--epsilon", 1, "--delta", 1e-6)
+    assert run("history", tmp_path / "new.db").stdout == "Nothing was charged yet.\n"
+
+
 def test_show(ledger: Path) -> None:
     answer = json.loads(run("show", ledger, "--json").stdout)
     assert set(answer) == {

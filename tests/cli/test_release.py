@@ -266,6 +266,32 @@ def test_an_interval_may_be_left_out(run: Run, files: Path, confidence: str, tol
     assert (json.loads(out)["interval"] is not None) is told
 
 
+@pytest.mark.parametrize(
+    ("asked", "where"),
+    [
+        (["quantiles", "--column", "x", "--ps", "0.4,0.5"], ("intervals",)),
+        (["describe", "--column", "x"], ("intervals", "0.5")),
+        (["table", "--columns", "median(x)"], ("answers", "median(x)", "interval")),
+    ],
+    ids=lambda each: each[0],
+)
+def test_so_may_those_of_several(
+    run: Run, files: Path, asked: list[str], where: tuple[str, ...]
+) -> None:
+    name, *given = asked
+    told = []
+    for confidence in ("0.95", "0"):
+        cost = ["--epsilon", "3", "--confidence", confidence, "--json"]
+        status, out, _ = run(name, str(files / "t.parquet"), *given, *cost)
+        assert status == 0
+        found = json.loads(out)
+        for key in where:
+            found = found.get(key)
+        told.append(found)
+    assert told[0] not in (None, [None, None])
+    assert told[1] in (None, [None, None])
+
+
 @pytest.mark.usefixtures("same_draws")
 def test_a_certificate(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "1"]

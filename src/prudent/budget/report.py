@@ -54,7 +54,10 @@ class BudgetReport:
             count, intact = ledger.verify(digest), True
             since = "" if digest is None else " It continues from the digest that was given."
             priced = _many(count, "charge")
-            found = f"The hashes of all rows fit, and the price of {priced} as well.{since}"
+            found = (
+                f"The hashes of all rows fit, and the price of {priced} as well. A charge and its "
+                f"outcome have a row each.{since}"
+            )
         except TamperedLedgerError as error:
             found, intact = str(error), False
         return cls(

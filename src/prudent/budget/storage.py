@@ -73,6 +73,7 @@ class Store(abc.ABC):
         self._process = os.getpid()
         self._turn = threading.RLock()
         self._holds = False  # whether a transaction of `exclusive` is open
+        self._closed = False
 
     # Not a defence against whoever owns the database, but against an honest mistake.
     _append_only: tuple[str, ...]
@@ -149,6 +150,8 @@ class Store(abc.ABC):
                 f"{self.location} was opened by another process; "
                 "open the ledger again in each process that uses it."
             )
+        if self._closed:
+            raise StorageError(f"{self.location} is closed; open the ledger again.")
 
 
 # What to do, by the family of SQLite's error code.
@@ -218,6 +221,7 @@ class SqliteStore(Store):
 
     @override
     def close(self) -> None:
+        self._closed = True
         self._connection.close()
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
@@ -318,7 +322,6 @@ class PostgresStore(Store):
             import psycopg
         self._driver = psycopg
         _check_address(address)
-        self._closed = False
         with self._translated():
             self._connect()
 
@@ -331,8 +334,6 @@ class PostgresStore(Store):
 
     @override
     def _renew(self) -> None:
-        if self._closed:
-            return
         if not self._connection.closed:
             # Only asking shows whether the server still knows this connection.
             with contextlib.suppress(self._driver.OperationalError):

@@ -55,8 +55,8 @@ def _prudent(
 
     Every command shows examples of its own with --help, answers programs
     with --json, and with --quiet prints nothing but its result. Exit status
-    0: done; 1: an audit refuted its claim; 2: bad input, in one line that
-    says what; 3, 4: a release was refused by its test, by its budget.
+    0: done; 1: a claim or a ledger failed its check; 2: bad input, in one
+    line that says what; 3, 4: a release was refused by its test, its budget.
     Completion by Tab: prudent --install-completion.
     """
 

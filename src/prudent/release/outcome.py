@@ -274,7 +274,8 @@ class Released:
             titles = [f"{title}: " for title in self.titles or ()] or [""] * len(self.value)
             known = zip(titles, self.value, self.intervals, strict=True)
             each = [
-                f"{title}{digits(value, ends)} ({how}{_between(ends, confidence)})"
+                f"{title}{digits(value, ends or None)}"
+                f" ({how}{'' if ends == () else _between(ends, confidence)})"
                 for title, value, ends in known
             ]
             return [*each, *self.notes]
@@ -322,7 +323,7 @@ class Released:
 
     def _values(self) -> dict[str, Any]:
         if self.intervals is not None:
-            intervals = [None if each is None else list(each) for each in self.intervals]
+            intervals = [list(each) if each else None for each in self.intervals]
             return {"values": list(self.value), "intervals": intervals}
         interval = self.usual_interval
         return {"value": self.value, "interval": None if interval is None else list(interval)}

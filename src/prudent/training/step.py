@@ -303,7 +303,7 @@ class Step:
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
     ) -> "_Released":
         arguments = values, trim, chunks, words, most
-        reads = any(callable(leaf) for leaf in pytree.tree_leaves(arguments))
+        reads = any(callable(leaf) for leaf in pytree.tree_leaves(chunks))
         if reads or is_capturing():
             return self._release(*arguments)
         if self._captured is None:
@@ -465,7 +465,9 @@ class Step:
             flat = flat.to(dtype=next(iter(types)))  # one kernel instead of one per parameter
         parts = torch.split(flat, [value.numel() for value in total.values()])
         for parameter, value, part in zip(trained.values(), total.values(), parts, strict=True):
-            gradient = part.view(value.shape).to(parameter.dtype)
+            gradient = part.view(value.shape)
+            if len(types) > 1:
+                gradient = gradient.to(parameter.dtype)
             if is_sharded(parameter):
                 gradient = own_shard(gradient, parameter)
             parameter.grad = gradient

@@ -204,7 +204,7 @@ def test_for_a_person(capsys, archive, tmp_path):
         (["--steps", "10", "--epsilon", "-1"], "--epsilon: expected"),
         (["--steps", "ten"], "--steps: expected a whole number, got 'ten'."),
         (["--steps", "-5", "--epsilon", "1"], "--steps: expected"),
-        (["--delta", "0", "--steps", "5"], "--delta: expected in (0, 1), got 0.0."),
+        (["--delta", "0", "--steps", "5"], "--delta: expected in (0, 0.5), got 0.0."),
         (["--clip", "0", "--steps", "5", "--noise-multiplier", "1"], "--clip: expected"),
         (["--propose", "1.5", "--steps", "5"], "--propose: expected in (0, 1), got 1.5."),
         (["--noise-multiplier", "-1", "--steps", "5"], "--noise-multiplier: expected"),

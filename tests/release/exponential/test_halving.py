@@ -116,6 +116,21 @@ def test_the_price_is_that_of_levels_and_intervals(given: dict[str, Any]) -> Non
     assert 0.9 * (1 - 1e-9) <= spent <= 0.9 * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("given", [{"bounds": (0.0, 200.0)}, {}])
+@pytest.mark.parametrize("count", [2, 9, 19])
+def test_without_intervals_the_price_is_the_same(count: int, given: dict[str, Any]) -> None:
+    ps = [Fraction(place + 1, count + 1) for place in range(count)]
+    sample = np.random.default_rng(1).normal(100.0, 15.0, 5_000)
+    noise = ReproducibleNoise(3)
+    found = quantiles(sample, ps=ps, epsilon=0.7, confidence=0, noise=noise, **given)
+    assert found.intervals == ((),) * count
+    assert found.plain()["intervals"] == [None] * count
+    assert not any("interval" in line for line in found.lines())
+    assert PldAccountant().compose(found.event).get_epsilon(0.0) == pytest.approx(0.7)
+    ranks = np.searchsorted(np.sort(sample), found.value) / len(sample)
+    assert np.abs(ranks - np.array(ps, float)).max() < 0.05
+
+
 def test_few_quantiles_are_halved_and_many_counted() -> None:
     """Public facts alone decide, so the price of any column tells what was chosen."""
 

@@ -6,8 +6,11 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
+from prudent.release.columns.column import ArrayColumn
 from prudent.release.noise import Distribution, ReproducibleNoise
+from prudent.release.request import Request
 from prudent.release.statistics import describe
+from prudent.release.statistics.summaries import PROBABILITIES, DescriptionPlan
 from tests.release.recording import Book
 
 SAMPLE = np.random.default_rng(5).normal(100.0, 10.0, 20_000)
@@ -74,6 +77,47 @@ def test_other_quantiles_can_be_asked_for() -> None:
     found = describe(SAMPLE, ps=["1/10", 0.9], epsilon=2.0, noise=ReproducibleNoise(0))
     assert list(found.quantiles) == ["0.1", "0.5", "0.9"]
     assert list(describe(SAMPLE, ps=[0.5], epsilon=2.0).quantiles) == ["0.5"]
+
+
+def test_without_intervals_all_their_epsilon_goes_to_the_quantiles() -> None:
+    given = {"epsilon": 0.5, "noise": ReproducibleNoise(2)}
+    found = describe(SAMPLE[:4_000], confidence=0, **given)
+    shown = {name: (value, interval) for name, value, interval in found.rows()}
+    assert all(value for value, _ in shown.values())
+    assert [name for name, (_, interval) in shown.items() if interval] == list(shown)[:3]
+    assert list(found.plain()["intervals"]) == list(shown)[:3]
+    assert PldAccountant().compose(found.event).get_epsilon(0.0) == pytest.approx(0.5)
+    levels = [_plan(confidence).quantiles.level_epsilon for confidence in (0.95, 0.0)]
+    assert levels[1] == pytest.approx(levels[0] / 0.7)
+    with pytest.raises(ValueError, match=r"Expected confidence in \[0\.95, 1\)"):
+        describe(SAMPLE, confidence=0.5, **given)
+
+
+def _plan(confidence: float) -> DescriptionPlan:
+    request = Request.of({"epsilon": 0.5, "confidence": confidence})
+    return DescriptionPlan.of(request, ArrayColumn(SAMPLE), PROBABILITIES)
+
+
+@pytest.mark.unhurried
+def test_tails_of_a_part_of_epsilon_are_kept() -> None:
+    """As of one of seven columns at ε = 3: they are near the truth, in intervals that hold it."""
+    kept = 0
+    for seed in range(4):
+        found = describe(SAMPLE, epsilon=3 / 7, noise=ReproducibleNoise(seed))
+        for p in ("0.05", "0.25", "0.75", "0.95"):
+            truth = np.quantile(SAMPLE, float(p))
+            assert abs(found[p].value - truth) < 1.0
+            if (ends := found[p].usual_interval) is not None:
+                kept += ends[0] <= truth <= ends[1]
+    assert kept >= 13
+
+
+def test_a_tail_of_too_few_records_is_not_anywhere() -> None:
+    for seed in range(5):
+        noise = ReproducibleNoise(seed)
+        found = describe(SAMPLE[:300], epsilon=1.0, confidence=0, noise=noise)
+        low, high = map(float, found.notes[0].split("[")[1].split("]")[0].split(", "))
+        assert low <= found["0.01"].value <= found["0.99"].value <= high
 
 
 def test_an_epsilon_too_small_for_all_its_parts_is_refused() -> None:

@@ -42,6 +42,8 @@ from prudent.training.adapters.huggingface.records import (
     divided,
     examples_of,
     padded,
+    shortened,
+    token_axes,
 )
 from prudent.training.adapters.huggingface.self_test import check_optimizer, check_reach
 from prudent.training.adapters.huggingface.settings import REFUSALS
@@ -418,6 +420,15 @@ def test_lost_steps_that_may_differ_are_counted_and_not_repeated(
         trainer(bert(), args, **options).train(str(tmp_path / "checkpoint-3"))
 
 
+def test_records_are_those_the_trainer_was_made_with(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    made = trainer(bert(), arguments(), plan=everything(2))
+    made.train_dataset = list(made.train_dataset)[:4]
+    with pytest.raises(RuntimeError, match="make a new trainer"):
+        made.train()
+
+
 def test_a_checkpoint_is_for_its_own_run(
     arguments: Callable[..., TrainingArguments], tmp_path: Path
 ) -> None:
@@ -575,7 +586,8 @@ def test_the_length_of_a_record_is_its_own() -> None:
         100 + torch.arange(29),
     )
     stand_in = {name: torch.zeros_like(value[:1]) for name, value in whole.inputs.items()}
-    pieces = divided(whole, (4, 8, 16), stand_in)
+    axes = token_axes(whole.inputs, whole.inputs, (4, 8, 16))
+    pieces = divided(whole, (4, 8, 16), axes, stand_in)
     shapes = [tuple(piece.inputs["input_ids"].shape) for piece in pieces]
     assert shapes == sorted(shapes)
     assert set(shapes) == {(8, 4), (8, 8), (8, 16)}
@@ -594,7 +606,7 @@ def test_the_length_of_a_record_is_its_own() -> None:
         if number != 3
     }
     none = attrs.evolve(whole, valid=torch.zeros(29, dtype=torch.bool))
-    (empty,) = divided(none, (4, 8, 16), stand_in)
+    (empty,) = divided(none, (4, 8, 16), axes, stand_in)
     assert not empty.valid.any()
 
 
@@ -605,9 +617,24 @@ def test_a_label_of_padding_is_kept_where_the_loss_counts_it() -> None:
     part = PhysicalBatch(
         {"attention_mask": mask, "labels": labels}, torch.ones(3).bool(), torch.arange(3)
     )
-    short, long = divided(part, (4, 8), {name: value[:1] for name, value in part.inputs.items()})
+    axes = token_axes(part.inputs, part.inputs, (4, 8))
+    stand_in = {name: value[:1] for name, value in part.inputs.items()}
+    short, long = divided(part, (4, 8), axes, stand_in)
     assert short.ids[short.valid].tolist() == [0, 2]
     assert long.ids[long.valid].tolist() == [1]
+
+
+def test_only_axes_that_padding_makes_longer_are_cut() -> None:
+    def row(tokens: int) -> dict[str, Tensor]:
+        shapes = {"input_ids": (tokens,), "mask": (1, tokens, tokens), "pixels": (3, 8, 8)}
+        return {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
+
+    def cut(longer: int) -> list[tuple[int, ...]]:
+        axes = token_axes(row(8), row(longer), (4, 8))
+        return [tuple(each.shape[1:]) for each in shortened(row(8), axes, 4).values()]
+
+    assert cut(9) == [(4,), (1, 4, 4), (3, 8, 8)]
+    assert cut(8) == [(4,), (1, 4, 4), (3, 4, 4)]  # nothing but the size is known
 
 
 def test_pieces_of_a_length_have_one_shape_whatever_was_drawn() -> None:

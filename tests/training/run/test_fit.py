@@ -373,7 +373,7 @@ class TestEvaluation:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delta": 2.0}, r"Expected delta in \(0, 1\), got 2.0"),
+        ({"delta": 2.0}, r"Expected delta in \(0, 0.5\), got 2.0"),
         ({"delta": "1e-5"}, "Expected delta in"),
         ({"evaluate_every": 2.5}, "Expected evaluate_every a whole number"),
         ({"evaluate_at": [2.5]}, "Expected evaluate_at a whole number"),

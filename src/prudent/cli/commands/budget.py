@@ -127,6 +127,8 @@ def history(
         charges = ledger.history()
     if as_json:
         echo_json([charge.to_plain() for charge in charges])
+    elif not charges:
+        echo("Nothing was charged yet.")
     else:
         rows = [_history_row(charge) for charge in charges]
         used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]

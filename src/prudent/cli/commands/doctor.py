@@ -119,7 +119,7 @@ def _noise() -> Iterator[DoctorFinding]:
         right = _state(likely >= _UNLIKELY and rejected)
         half = "half the scale is rejected" if rejected else "half the scale is NOT rejected"
         name = "Laplace" if isinstance(law, DiscreteLaplaceTest) else "Gaussian"
-        seen = f"{_DRAWS:,} draws fit its law (p = {likely:.2g}); {half}"
+        seen = f"{_DRAWS:,} draws fit it (p = {likely:.2g}); {half}"
         yield DoctorFinding(f"noise, discrete {name}", right, seen)
 
 

@@ -101,6 +101,7 @@ def quantile(
 def quantiles(
     request: Request,
     ps: str = typer.Option(..., "--ps", metavar="P,P,…", help="Shares in (0, 1]: 0.1,0.5,0.9."),
+    confidence: Confidence = 0.95,
 ) -> None:
     r"""Release several quantiles at once, for less than one by one.
 
@@ -109,7 +110,7 @@ def quantiles(
     $ prudent release quantiles trips.parquet --column minutes \
         --ps 0.1,0.5,0.9 --epsilon 1 --ledger budget.db
     """
-    answer(request, "quantiles", ps=listed(ps))
+    answer(request, "quantiles", ps=listed(ps), confidence=confidence)
 
 
 @_command
@@ -177,11 +178,6 @@ _PLAIN = {
         "Release a value that few records lie above; the answer says how many.",
         "trips.parquet --column fare --epsilon 0.5",
     ),
-    "describe": (
-        "Release count, mean, deviation, quartiles and tails, at one price.\n\n"
-        "Without --column, of every column of the table.",
-        "trips.parquet --column fare --epsilon 1",
-    ),
 }
 """What a statistic without options of its own is, and examples."""
 
@@ -241,6 +237,19 @@ def weighted_mean(
 
 
 @_command
+def describe(request: Request, confidence: Confidence = 0.95) -> None:
+    r"""Release count, mean, deviation, quartiles and tails, at one price.
+
+    Without --column, of every column of the table.
+
+    [b]Example[/b]
+
+    $ prudent release describe trips.parquet --column fare --epsilon 1
+    """
+    answer(request, "describe", confidence=confidence)
+
+
+@_command
 def table(
     request: Request,
     columns: str | None = options.value(
@@ -249,6 +258,7 @@ def table(
         "description of every column.",
         default=None,
     ),
+    confidence: Confidence = 0.95,
 ) -> None:
     r"""Release several statistics of several columns, in one request at one price.
 
@@ -258,7 +268,7 @@ def table(
         --columns 'median(fare),avg(miles),count(*)' --epsilon 1 --ledger budget.db
     """
     questions = None if columns is None else _questions(columns)
-    answer(request, "table", questions=questions)
+    answer(request, "table", questions=questions, confidence=confidence)
 
 
 def _questions(text: str) -> list[str]:

@@ -3,15 +3,16 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import attrs
 import typer
 
 from prudent.cli import completion, options
 from prudent.cli.display import echo_json, remark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from prudent.lab.paper.jobs import Job
     from prudent.lab.paper.results import Results
@@ -28,28 +29,58 @@ ResultsOption = Annotated[
         "small runs ends in .small.csv.",
     ),
 ]
-SizeOption = Annotated[
-    Literal["small", "full"],
-    options.value(
-        "SIZE", "small: few short runs, minutes on a CPU, kept apart; full: as in the paper."
-    ),
-]
-RunOption = Annotated[bool, typer.Option("--run", help="Run what is missing first.")]
-RunSeedsOption = Annotated[
-    int | None,
-    options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
-    ),
-]
 
 
+@attrs.frozen(kw_only=True)
+class Filling:
+    """How cells are filled: by runs of which size, how many, and where."""
+
+    size: Annotated[
+        Literal["small", "full"],
+        options.value(
+            "SIZE", "small: few short runs, minutes on a CPU, kept apart; full: as in the paper."
+        ),
+    ] = "full"
+    run: Annotated[bool, typer.Option("--run", help="Run what is missing first.")] = False
+    seeds: Annotated[
+        int | None,
+        options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
+    ] = None
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
+        ),
+    ] = "cpu"
+    as_json: options.Json = False
+
+    def path(self, given: Path | None, grid: Path | None = None) -> Path:
+        """The file of the results; see `results_path`."""
+        from prudent.lab.paper.results import results_path
+
+        return results_path(self.size, given, running=self.run, grid=grid)
+
+    def filled(self, path: Path, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
+        """The results of a file, after the missing runs were made, of a number of seeds."""
+        from prudent import _validate
+        from prudent.lab.paper.jobs import SEEDS
+        from prudent.lab.paper.results import read
+
+        if self.seeds is not None:
+            _validate.count(1, seeds=self.seeds)
+        if self.run and (wanted := list(jobs(self.seeds or SEEDS[self.size]))):
+            from prudent.lab.paper.grid import run_jobs
+
+            with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
+                run_jobs(wanted, path, device=self.device, most_steps=_MOST_STEPS[self.size])
+        if self.size == "small" and not path.is_file():
+            raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
+        return read(path, seeds=self.seeds)
+
+
+@options.spread(Filling)
 def table(
     number: int = typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number),
-    size: SizeOption = "full",
     dataset: list[str] | None = options.value(
         "NAME",
         "Only this data set, such as mnist; may be repeated.",
@@ -64,10 +95,7 @@ def table(
     ),
     epsilon: list[float] | None = options.value("NUMBER", "Only the rows of this ε.", default=None),
     results: ResultsOption = None,
-    run: RunOption = False,
-    seeds: RunSeedsOption = None,
-    device: DeviceOption = "cpu",
-    as_json: options.Json = False,
+    **given: Any,
 ) -> None:
     """Print a table of the paper: its number, ours, the difference.
 
@@ -98,12 +126,10 @@ def table(
     $ prudent paper table 4 --run --seeds 3 --device cuda
     """
     from prudent import _validate
-    from prudent.lab.paper.jobs import SEEDS
     from prudent.lab.paper.report import cells
-    from prudent.lab.paper.results import results_path
 
+    filling = Filling(**given)
     _validate.one_of(TABLES, paper_table=number)
-
     datasets = cells.datasets(number)
     if dataset:
         every = [*datasets, *cells.variants(number)]
@@ -111,10 +137,11 @@ def table(
     choice = cells.CellChoice.of(
         number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
     )
-    jobs = cells.chosen_jobs(number, datasets, seeds or SEEDS[size], choice, size)
-    path = results_path(size, results, running=run)
-    found = _filled(path, jobs if run else (), size, seeds, device)
-    if as_json:
+    found = filling.filled(
+        filling.path(results),
+        lambda seeds: cells.chosen_jobs(number, datasets, seeds, choice, filling.size),
+    )
+    if filling.as_json:
         echo_json(cells.plain_table(found, number, datasets, choice))
         return
     from prudent.lab.paper.report import grids, tables
@@ -123,16 +150,13 @@ def table(
         tables.show(grids.table_grid(found, number, name, choice=choice))
 
 
+@options.spread(Filling)
 def grid(
     file: Path = typer.Argument(metavar="FILE", help="TOML file of your data sets."),
-    size: SizeOption = "full",
     results: Path | None = options.value(
         "FILE", "CSV for the results; by default runs/paper/FILE.csv.", default=None
     ),
-    run: RunOption = False,
-    seeds: RunSeedsOption = None,
-    device: DeviceOption = "cpu",
-    as_json: options.Json = False,
+    **given: Any,
 ) -> None:
     r"""Run the paper's methods on your own data sets and corruptions.
 
@@ -153,31 +177,23 @@ def grid(
 
     $ prudent paper grid mine.toml --run --seeds 3
     """
-    from prudent.lab.paper.jobs import SEEDS, own_jobs, read_settings
+    from prudent.lab.paper.jobs import own_jobs, read_settings
     from prudent.lab.paper.report import grids, tables
-    from prudent.lab.paper.results import results_path
 
-    mine = read_settings(file)
-    path = results_path(size, results, running=True, grid=file)
-    if not run and not path.is_file():
+    filling, mine = Filling(**given), read_settings(file)
+    path = filling.path(results, file)
+    if not filling.run and not path.is_file():
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
-    jobs = own_jobs(mine, seeds or SEEDS[size])
-    found = _filled(path, jobs if run else (), size, seeds, device)
-    if as_json:
+    found = filling.filled(path, lambda seeds: own_jobs(mine, seeds))
+    if filling.as_json:
         echo_json(grids.plain_own(found, mine))
         return
     for name in mine["datasets"]:
         tables.show(grids.own_grid(found, mine, name))
 
 
-def frontier(
-    size: SizeOption = "full",
-    results: ResultsOption = None,
-    run: RunOption = False,
-    seeds: RunSeedsOption = None,
-    device: DeviceOption = "cpu",
-    as_json: options.Json = False,
-) -> None:
+@options.spread(Filling)
+def frontier(results: ResultsOption = None, **given: Any) -> None:
     """Every method under every attack at one price, by who the attacker is.
 
     Beyond the paper: fourteen faults and attacks by 10, 20 and 30 % of the
@@ -193,36 +209,17 @@ def frontier(
 
     $ prudent paper frontier --size small --run
     """
-    from prudent.lab.paper.jobs import SEEDS, frontier_jobs
+    from prudent.lab.paper.jobs import frontier_jobs
     from prudent.lab.paper.report import tables
     from prudent.lab.paper.report.frontier import frontiers
     from prudent.lab.paper.report.grids import frontier_grid
-    from prudent.lab.paper.results import results_path
 
-    path = results_path(size, results, running=run)
-    jobs = frontier_jobs(seeds or SEEDS[size], size)
-    found = frontiers(_filled(path, jobs if run else (), size, seeds, device))
-    if as_json:
+    filling = Filling(**given)
+    path = filling.path(results)
+    found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
+    if filling.as_json:
         echo_json([row for each in found for row in each.plain()])
         return
     for each in found:
         tables.show(frontier_grid(each))
     remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
-
-
-def _filled(
-    path: Path, missing: "Iterable[Job]", size: str, seeds: int | None, device: str
-) -> "Results":
-    """The results of a file, after the missing runs are made."""
-    from prudent import _validate
-    from prudent.lab.paper.grid import run_jobs
-    from prudent.lab.paper.results import read
-
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
-    if jobs := list(missing):
-        with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
-            run_jobs(jobs, path, device=device, most_steps=_MOST_STEPS[size])
-    if size == "small" and not path.is_file():
-        raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
-    return read(path, seeds=seeds)

@@ -18,7 +18,7 @@ off at a place that it shares with other records. So errors add up along one cho
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import TypeAlias
@@ -52,7 +52,8 @@ class HalvedQuantiles:
         of `counted` together, and has the privacy of `event`. Answers ascend.
     """
 
-    # The probabilities, the records of a unit, and a tree that gives the intervals.
+    # The probabilities, the records of a unit, and a tree that gives the intervals; it is not
+    # released if its confidence is 0.
     counted: CountedQuantiles
     epsilon: float  # ε of the values
 
@@ -66,7 +67,7 @@ class HalvedQuantiles:
 
     @property
     def confidence(self) -> float:
-        """Of each interval."""
+        """Of each interval; 0: there are none."""
         return self.counted.confidence
 
     @cached_property
@@ -83,7 +84,8 @@ class HalvedQuantiles:
     def event(self) -> dp.DpEvent:
         """The privacy event of one release."""
         level = for_units(self._value(Fraction(1, 2)).event, self.counted.records)
-        return dp.ComposedDpEvent([*itertools.repeat(level, self.levels), self.counted.event])
+        known = [self.counted.event] if self.confidence else []
+        return dp.ComposedDpEvent([*itertools.repeat(level, self.levels), *known])
 
     def rank_error(self) -> int:
         """What the rank error of a quantile exceeds with a probability of 5 % at most.
@@ -104,7 +106,9 @@ class HalvedQuantiles:
             return chosen.release(records, noise).index
 
         places = self.places(points, choose)
-        known = self.counted.release(_coarser(points), noise, between)
+        known: Sequence[Selected | None] = [None] * len(places)
+        if self.confidence:
+            known = self.counted.release(_coarser(points), noise, between)
         return tuple(
             _selected(points.lattice, *each, between) for each in zip(places, known, strict=True)
         )
@@ -127,14 +131,15 @@ class HalvedQuantiles:
         yield from self._halved(upper, middle + 1, last, choose)
 
 
-def _selected(lattice: Lattice, chosen: int, known: Selected, between: bool) -> Selected:
+def _selected(lattice: Lattice, chosen: int, known: Selected | None, between: bool) -> Selected:
     """The point of a chosen place, with the interval that a tree of coarser points gives.
 
     Records are dealt out evenly, so a place is about as far through its point as its records are.
     """
-    assert known.interval_indices is not None
     index, place = divmod(chosen, _FINER)
     through = (place + 0.5) / _FINER - 0.5 if between else 0.0
+    if known is None or known.interval_indices is None:
+        return Selected(value_at(lattice, index + through), index)
     first, last = known.interval_indices
     low = min(max(first * _COARSER, lattice.low), index)
     high = max(min(last * _COARSER + _COARSER - 1, lattice.high), index)

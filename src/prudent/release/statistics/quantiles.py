@@ -143,8 +143,8 @@ def median(
         certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
             records must be added or removed before the statistic is further than that from the
             released value; see `Released.withstands`.
-        confidence: Probability with which an interval or a certificate holds. 0: one quantile or
-            range is released without an interval, and the tenth of ε that it costs goes to it.
+        confidence: Probability with which an interval or a certificate holds. 0: a quantile or
+            range is released without an interval, and the part of ε that it costs goes to it.
         unit: The column that identifies the privacy unit of a row. All rows of a unit are then
             protected together; without it, every row by itself.
         per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
@@ -381,14 +381,14 @@ class Quantiles(Statistic):
         many = len(self.ps) > _ONE_BY_ONE
         branches = MANY_BRANCHES if request.bounds is None else BRANCHES
         rest, scaled = _scaled(request, records, *self.ps, always=many)
+        share, confidence = _interval(request, _SEVERAL_SHARE)
         if not many:
-            chosen: Any = ExponentialQuantiles(
-                self.ps, float_share(rest, units), measure, _SEVERAL_SHARE, request.confidence
-            )
+            each = float_share(rest, units)
+            chosen: Any = ExponentialQuantiles(self.ps, each, measure, share, confidence)
         elif len(self.ps) > _HALVED:
             chosen = CountedQuantiles(self.ps, rest, units, request.confidence, branches)
         else:
-            known, values = shares_of(rest, _SEVERAL_SHARE)
+            known, values = shares_of(rest, share)
             counted = CountedQuantiles(self.ps, known, units, request.confidence, branches)
             chosen = HalvedQuantiles(counted, values)
         ends = measure.value(measure.low), measure.value(measure.high)
@@ -399,7 +399,7 @@ class Quantiles(Statistic):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         scale, selected = records.scale, priced.mechanism.release(records, noise)
         intervals = tuple(
-            None if one.useless or one.interval is None else scale.ends(*one.interval)
+            () if one.interval is None else None if one.useless else scale.ends(*one.interval)
             for one in selected
         )
         values = tuple(scale.value(one.value) for one in selected)
@@ -543,9 +543,9 @@ def _scaled(
     return rest, PrivateInterval.of(records, wide, narrow, steepest=_STEEPEST, halvings=halvings)
 
 
-def _interval(request: Request) -> tuple[float, float]:
+def _interval(request: Request, share: float = INTERVAL_SHARE) -> tuple[float, float]:
     """The fraction of ε for an interval, and its confidence; nothing for one of confidence 0."""
-    return (INTERVAL_SHARE, request.confidence) if request.confidence else (0.0, CONFIDENCE)
+    return (share, request.confidence) if request.confidence else (0.0, CONFIDENCE)
 
 
 def _choice(request: Request, records: Column) -> Measure:

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import attrs
@@ -11,17 +10,11 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import outward
-from prudent.accounting._numeric import float_share
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
+from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import PrivateInterval
-from prudent.release.exponential.measure import UniformMeasure
-from prudent.release.exponential.quantile import (
-    CONFIDENCE,
-    ExponentialQuantile,
-    ExponentialQuantiles,
-    Selected,
-)
+from prudent.release.exponential.quantile import CONFIDENCE, Selected
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.outcome import (
@@ -47,22 +40,22 @@ from prudent.release.statistics.moments import (
     released_moments,
 )
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
-from prudent.release.sums.clipping import ClippedShare, for_units
+from prudent.release.sums.clipping import ClippedShare
 from prudent.release.sums.moments import Moment, MomentSpread
+from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
 
 PROBABILITIES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
 
-WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, MEDIAN_SHARE, QUANTILE_SHARE = 0.14, 0.06, 0.03, 0.16, 0.34
-"""Fractions of ε for the two steps that find an interval, the share of values outside of it, the
-median, and all other quantiles.
+WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, QUANTILE_SHARE = 0.14, 0.06, 0.03, 0.5
+"""Fractions of ε for the two steps that find an interval, the share of values outside of it, and
+all quantiles.
 
 The rest is for the noise of the sums.
 """
 
+_INTERVAL_SHARE = 0.3  # of the ε of the quantiles, for their intervals
 _SMALLEST_EPSILON = 0.01  # below, the parts of ε are too small for the exponential mechanism
-_INTERVAL_SHARE = 0.25  # of the ε of a quantile
-_POINTS = 2**14  # that a quantile may be
 
 
 @attrs.frozen(kw_only=True)
@@ -105,7 +98,7 @@ class Description:
     def rows(self) -> list[tuple[str, str, str]]:
         """Name, value and 95 % interval of each number, in words.
 
-        A number that is too uncertain for an interval is left out.
+        A number that is too uncertain for an interval is left out, unless none was asked for.
         """
         return [(name, *_value_and_interval(each)) for name, each in self.parts().items()]
 
@@ -168,44 +161,31 @@ class DescriptionPlan:
 
     interval: PrivateInterval  # the mechanism of the interval to which values are clipped
     share: AdditiveMechanism  # the mechanism of the share of values that are clipped
-    # The mechanism of the median, before the values it may take are known.
-    median: ExponentialQuantile
-    # The mechanism of the other quantiles, likewise; None if there are none.
-    others: ExponentialQuantiles | None
+    quantiles: HalvedQuantiles  # the mechanism of the quantiles
     sums: AdditiveMechanism  # the mechanism of the moments
 
     @classmethod
     def of(cls, request: Request, records: Column, ps: Sequence[Any]) -> "DescriptionPlan":
         """Divide ε; the median is always among the quantiles."""
-        units, measure = records.contribution.records, UniformMeasure(Lattice(0, 0, _POINTS))
-        others = [p for p in (rational(p, "ps") for p in _validate.values(ps=ps)) if p != HALF]
-        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, MEDIAN_SHARE
-        wide, narrow, share, median, rest, sums = shares_of(
-            request.epsilon, *shares, QUANTILE_SHARE if others else 0.0
-        )
-        each = float_share(rest, units)
+        units = records.contribution.records
+        asked = {HALF, *(rational(p, "ps") for p in _validate.values(ps=ps))}
+        shares = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, QUANTILE_SHARE
+        wide, narrow, share, both, sums = shares_of(request.epsilon, *shares)
+        known, values = shares_of(both, _INTERVAL_SHARE if request.confidence else 0.0)
+        counted = CountedQuantiles(sorted(asked), known, units, request.confidence, MANY_BRANCHES)
+        quantiles = HalvedQuantiles(counted, values)
         return cls(
-            interval=PrivateInterval.of(records, wide, narrow, _POINTS),
+            interval=PrivateInterval.of(records, wide, narrow, quantiles.points),
             share=AdditiveMechanism.calibrate(share),
-            median=ExponentialQuantile(HALF, float_share(median, units), measure, _INTERVAL_SHARE),
-            others=ExponentialQuantiles(others, each, measure, _INTERVAL_SHARE) if others else None,
+            quantiles=quantiles,
             sums=additive(request, sums),
         )
 
     @property
     def event(self) -> dp.DpEvent:
-        """The privacy event of one description; the values of a measure do not change it."""
-        chosen = [self.median.event]
-        if self.others is not None:
-            chosen.append(self.others.event)
-        return dp.ComposedDpEvent(
-            [
-                *self.interval.events,
-                for_units(dp.ComposedDpEvent(chosen), self.interval.wide.records),
-                self.share.event,
-                self.sums.event,
-            ]
-        )
+        """The privacy event of one description."""
+        parts = self.quantiles.event, self.share.event, self.sums.event
+        return dp.ComposedDpEvent([*self.interval.events, *parts])
 
 
 @attrs.frozen
@@ -218,6 +198,8 @@ class Summary(Statistic):
     def price(self, request: Request, records: Column) -> Priced:
         mechanism = additive(request)  # checks the options
         _validate.between(_SMALLEST_EPSILON, LARGEST_EPSILON, epsilon=request.epsilon)
+        if request.confidence:
+            _validate.between(CONFIDENCE, 1, ends="[)", confidence=request.confidence)
         plan = DescriptionPlan.of(request, records, self.ps)
         public = preview("description", mechanism, request, plan.event)
         names = f"exponential, {public.mechanism}"
@@ -231,11 +213,7 @@ class Summary(Statistic):
 def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Description:
     widest = plan.interval.widest(records, noise)
     points = plan.interval.read(records, widest)
-    near = points.measure
-    chosen = [(HALF, attrs.evolve(plan.median, measure=near).release(points, noise))]
-    if plan.others is not None:
-        others = attrs.evolve(plan.others, measure=near)
-        chosen += zip(others.ps, others.release(points, noise), strict=True)
+    chosen = plan.quantiles.release(points, noise, between=False)
     ends = plan.interval.within(points, widest, noise)
     moments = released_moments(2, ends, records, plan.sums, noise)
     share = ClippedShare.release(records, ends, plan.share, noise)
@@ -261,7 +239,10 @@ def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Descript
         count=moment("count"),
         mean=moment("mean"),
         deviation=moment("deviation"),
-        quantiles=_ordered(chosen, near, records.scale, plan.event),
+        quantiles={
+            f"{float(p):.12g}": _released(one, ends, points.lattice, records.scale, plan)
+            for p, one in zip(plan.quantiles.counted.ps, chosen, strict=True)
+        },
         event=plan.event,
         mechanism=f"exponential, {plan.sums.distribution.value}",
         notes=(
@@ -271,40 +252,37 @@ def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Descript
     )
 
 
-def _ordered(
-    chosen: Sequence[tuple[Fraction, Selected]],
-    measure: UniformMeasure,
+def _released(
+    selected: Selected,
+    inner: tuple[float, float],
+    lattice: Lattice,
     scale: Scale,
-    event: dp.DpEvent,
-) -> dict[str, Released]:
-    """The quantiles in ascending order, each in an interval that holds it.
+    plan: DescriptionPlan,
+) -> Released:
+    """A quantile, and its interval; one that reaches an end tells nothing: values were moved there.
 
-    The median is the most accurate of them, so the others are moved to its side. Values were moved
-    to the nearest point, so an interval is half a point wider on either side.
+    Values were moved to the nearest point as well, so it is half a point wider on either side. A
+    tail of too few records may be anywhere beyond them: it is moved to the inner interval.
     """
-    middle, spacing = chosen[0][1].value, measure.lattice.spacing
-    half = 0.0 if scale.whole and spacing == 1 else spacing / 2
-    chosen = sorted(chosen, key=lambda each: each[0])
-    released = {}
-    for p, selected in chosen:
-        move = min if p < HALF else max
-        value = selected.value if p == HALF else move(selected.value, middle)
-        spread = None
-        if selected.interval is not None and selected.interval_indices is not None:
-            first, last = selected.interval_indices
-            # Beyond an end, values were moved to it.
-            if measure.low < first and last < measure.high:
-                low, high = min(selected.interval[0], value), max(selected.interval[1], value)
-                ends = ReleasedInterval(low - half, high + half, CONFIDENCE, selected.useless)
-                spread = ScaledSpread(value, ends, scale)
-        released[f"{float(p):.12g}"] = Released(
-            scale.value(value), Branch.SELECTED, 0.0, 0.0, event, "exponential", spread
+    half = 0.0 if scale.whole and lattice.spacing == 1 else lattice.spacing / 2
+    number, spread = min(max(selected.value, inner[0]), inner[1]), None
+    if selected.interval is not None and selected.interval_indices is not None:
+        first, last = selected.interval_indices
+        low, high = (
+            min(selected.interval[0] - half, number),
+            max(selected.interval[1] + half, number),
         )
-    return released
+        useless = selected.useless or first <= lattice.low or last >= lattice.high
+        ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
+        spread = ScaledSpread(number, ends, scale)
+    value = scale.value(number)
+    return Released(value, Branch.SELECTED, 0.0, 0.0, plan.event, "exponential", spread)
 
 
 def _value_and_interval(released: Released) -> tuple[str, str]:
     ends = released.usual_interval
+    if released.spread is None:
+        return released.shown, ""
     if ends is None:
         return "", f"({TOO_FEW})"
     return released.shown, " to ".join(outward(*ends))

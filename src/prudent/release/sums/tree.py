@@ -120,7 +120,7 @@ class CountedQuantiles:
     ps: tuple[Fraction, ...] = attrs.field(converter=ascending)  # the probabilities, ascending
     epsilon: float  # ε of all of them together
     records: int = 1  # the largest number of records of one privacy unit
-    confidence: float = CONFIDENCE  # of each interval
+    confidence: float = CONFIDENCE  # of each interval; 0: there are none
     branches: int = BRANCHES  # the number of children of a node
 
     @property
@@ -129,7 +129,7 @@ class CountedQuantiles:
         return int(self.branches**LEVELS) // 2 - 2
 
     def __attrs_post_init__(self) -> None:
-        ExponentialQuantile(self.ps[-1], 1.0, confidence=self.confidence)  # checks both
+        ExponentialQuantile(self.ps[-1], 1.0, confidence=self.confidence or CONFIDENCE)  # checks
 
     @cached_property
     def _mechanism(self) -> AdditiveMechanism:
@@ -185,6 +185,8 @@ class CountedQuantiles:
         place = float(index)
         if between and index == lattice.low + leaf:
             place += _through(even, leaf, target) - 0.5
+        if not self.confidence:
+            return Selected(value_at(lattice, place), index)
         off, allowed = upto - p * float(upto[-1]), self._allowance(p, self.confidence)
         possible = off >= -allowed
         possible[1:] &= off[:-1] <= allowed[:-1]

@@ -436,8 +436,8 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._root.get(name, name) for name in (*reads, *call.results)
             )
             if calm and kept.isdisjoint(call.results) and "empty" not in call.name:
-                if call.name == "clone" and self._is_copy(call):
-                    same[call.results[0]] = call.args[0].base
+                if (whole := self._copied(call)) is not None:
+                    same[call.results[0]] = whole
                     continue
                 near = call.bytes <= _REPEATED or all(name in self._leaves for name in reads)
                 key = id(call.function), repr((call.args, call.kwargs))
@@ -488,10 +488,14 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             and set(call.kwargs) <= {"dtype"}
         )
 
-    def _is_copy(self, call: _Call) -> bool:
-        """Whether a result has the numbers of a whole tensor where that has them."""
-        given, made = call.args[0], self._own[call.results[0]]
-        return given == self._own[given.base] and given[1:] == made[1:]
+    def _copied(self, call: _Call) -> str | None:
+        """The tensor whose numbers a result has where that has them, as a copy or a list of one."""
+        given = call.args[0] if call.name in ("clone", "cat") else None
+        if isinstance(given, list) and len(given) == 1:
+            (given,) = given
+        if not isinstance(given, _Place) or given != self._own[given.base]:
+            return None
+        return given.base if given[1:] == self._own[call.results[0]][1:] else None
 
     def _is_fixed(self, call: _Call) -> bool:
         """Whether a result depends on no argument: on shapes alone, or numbers on the host."""
@@ -690,8 +694,14 @@ class Recorded:
         return _always if program is None else program.holds
 
     def _key(self, arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+        first, names = arguments[0], None
+        if type(first) is dict and all(isinstance(value, Tensor) for value in first.values()):
+            names, arguments = tuple(first), arguments[1:]  # torch takes long for many parameters
         leaves, structure = pytree.tree_flatten(arguments)
-        return (repr(structure), tuple(map(self._kind, leaves)), self._setting()), leaves
+        if names is not None:
+            leaves = [*first.values(), *leaves]
+        kinds = tuple(map(self._kind, leaves))
+        return (names, repr(structure), kinds, self._setting()), leaves
 
     def _recorded(
         self, leaves: list[Any], arguments: tuple[Any, ...]

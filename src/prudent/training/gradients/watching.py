@@ -272,8 +272,8 @@ def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tenso
         return drawn
     if is_capturing():
         raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
-    form = {"dtype": options.get("dtype"), "device": options.get("device")}
-    return chosen_on_host(lambda: torch.tensor(random.random(), **form))
+    dtype, device = options.get("dtype"), options.get("device")
+    return chosen_on_host(lambda: torch.tensor(random.random(), dtype=dtype, device=device))
 
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -19,7 +19,8 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | all of them with bounds, proportion | 1 |
 | any of these, of up to 200 groups | as many, of all groups at once (`asking`) |
 
-With up to `FEW` records there is no sample and no count below. A mode of numbers fetches every
+DuckDB hands the rows of sums and points over once if they are kept (`asking.MOST_KEPT`). With up to
+`FEW` records there is no sample and no count below. A mode of numbers fetches every
 point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
 all points if hardly any value does. All other answers have at most the rows of a window, or
 `QUANTILES` rows.
@@ -251,8 +252,9 @@ class TableColumn:
         """See `Column`."""
 
         def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            places = (lattice.whole(values) - lattice.low).astype(np.int64)
-            return {"records": np.bincount(places, minlength=lattice.diameter + 1)}
+            steps = lattice.whole(values)
+            steps -= lattice.low
+            return {"records": np.bincount(steps.astype(np.int64), minlength=lattice.diameter + 1)}
 
         found = self._ask(
             queries.fullest_points,

@@ -78,6 +78,7 @@ class Memory:
 
     asked: tuple[Any, ...] = ()  # the table and the groups that they are of
     batches: list["Batch"] = attrs.field(factory=list)
+    too_many: bool = False  # whether there were more than `MOST_KEPT` numbers
 
     def read(self, whole: ir.Table, members: "Members", again: bool) -> Iterator["Batch"]:
         """The numbers of all rows of some groups, a block at a time; kept if read again."""
@@ -85,16 +86,17 @@ class Memory:
         if list(map(id, self.asked)) == list(map(id, asked)):
             yield from self.batches
             return
-        kept: list[Batch] | None = [] if again else None
+        kept: list[Batch] = []
         numbers = 0
         for batch in _batches(_rows(members, whole), len(members)):
             yield batch
             numbers += sum(map(len, batch[0]))
-            if kept is not None:
+            self.too_many |= numbers > MOST_KEPT
+            if again and not self.too_many:
                 kept.append(batch)
-            if numbers > MOST_KEPT:
-                kept = None
-        self.asked, self.batches = ((), []) if kept is None else (asked, kept)
+            else:
+                kept.clear()
+        self.asked, self.batches = (asked, kept) if kept else ((), [])
 
 
 @attrs.frozen(eq=False)

@@ -30,6 +30,9 @@ _EXAMPLES = 16
 Row = dict[str, Tensor]
 """The tensors of records by name, with the records on the first axis."""
 
+Axes = Mapping[str, Sequence[int]]
+"""The axes of each tensor of a row that follow the number of tokens."""
+
 
 @attrs.frozen(eq=False)
 class PhysicalBatch:
@@ -67,6 +70,7 @@ class LogicalRecords(Dataset[Any]):
         whole: Keep all padding, so that every part has the same number of rows.
         lengths: Public numbers of tokens, ascending. Each record, or person, gets the smallest that
             holds all of its tokens, and is in a part of such: a function of the record alone.
+        axes: What is cut to a length; by `token_axes` of the examples unless given.
     """
 
     def __init__(
@@ -77,9 +81,11 @@ class LogicalRecords(Dataset[Any]):
         *,
         whole: bool = False,
         lengths: Sequence[int] = (),
+        axes: Axes | None = None,
     ) -> None:
         self._count, self._lengths = len(units), lengths
         self._whole = whole or len(lengths) > 1  # pieces of a length have one shape
+        self._axes = token_axes(examples, examples, lengths) if axes is None else axes
         like = {name: value[0] for name, value in examples.items()}
         self._reader = units.reader(collate, like=like, cut=True)
         if len(lengths) > 1 and (
@@ -109,7 +115,8 @@ class LogicalRecords(Dataset[Any]):
         ]
         if len(self._lengths) > 1:
             stand_in = dict(self._reader.batch([None]))
-            parts = [piece for part in parts for piece in divided(part, self._lengths, stand_in)]
+            given = self._lengths, self._axes, stand_in
+            parts = [piece for part in parts for piece in divided(part, *given)]
         return LogicalBatch(draw.number, parts)
 
     def _part(self, rows: Any, ids: Tensor, drawn: int) -> PhysicalBatch:
@@ -120,7 +127,9 @@ class LogicalRecords(Dataset[Any]):
         return PhysicalBatch(dict(self._reader.batch(rows)), known, ids, self._reader.shares(rows))
 
 
-def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[PhysicalBatch]:
+def divided(
+    part: PhysicalBatch, lengths: Sequence[int], axes: Axes, stand_in: Row
+) -> list[PhysicalBatch]:
     """The records of a part by the shortest length that holds them, shorter ones first.
 
     All pieces of a length have one shape, which is public, whatever was drawn: there are more or
@@ -129,6 +138,7 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
     Args:
         part: Records of the greatest length.
         lengths: Public numbers of tokens, ascending.
+        axes: What is cut to a length.
         stand_in: Rows in place of a record, of the greatest length.
     """
     mask, greatest = part.inputs[_MASK] != 0, lengths[-1]
@@ -153,7 +163,7 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
                 name: torch.cat([value[rows], *[stand_in[name]] * more])
                 for name, value in part.inputs.items()
             }
-            inputs = shortened(inputs, greatest, length)
+            inputs = shortened(inputs, axes, length)
             shares = part.shares
             if shares is not None:
                 shares = torch.cat([shares[rows], shares.new_zeros(more * slots)])
@@ -162,10 +172,31 @@ def divided(part: PhysicalBatch, lengths: Sequence[int], stand_in: Row) -> list[
     return pieces
 
 
-def shortened(rows: Row, greatest: int, length: int) -> Row:
-    """Rows with every axis of the greatest number of tokens cut to a length."""
+def token_axes(row: Row, longer: Row, lengths: Sequence[int]) -> Axes:
+    """The axes that follow the number of tokens: those that more padding makes longer.
+
+    Where it makes nothing longer, as of records that come padded, those of the greatest length.
+    """
+    wider = any(row[name].shape[1:] != longer[name].shape[1:] for name in row)
+
+    def follows(size: int, other: int) -> bool:
+        return size != other if wider else size in lengths[-1:]
+
+    shapes = {name: zip(row[name].shape[1:], longer[name].shape[1:], strict=True) for name in row}
     return {
-        name: values[:, *(slice(length if size == greatest else None) for size in values.shape[1:])]
+        name: [axis for axis, sizes in enumerate(pairs, 1) if follows(*sizes)]
+        for name, pairs in shapes.items()
+    }
+
+
+def shortened(rows: Row, axes: Axes, length: int) -> Row:
+    """Rows cut to a length along the axes of tokens."""
+
+    def cut(name: str, axis: int) -> slice:
+        return slice(length if axis in axes[name] else None)
+
+    return {
+        name: values[tuple(cut(name, axis) for axis in range(values.ndim))]
         for name, values in rows.items()
     }
 

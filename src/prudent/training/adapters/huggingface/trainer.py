@@ -25,6 +25,7 @@ from prudent.records.people import Unit, Units, without
 from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
+    Axes,
     LogicalBatch,
     LogicalRecords,
     PhysicalBatch,
@@ -33,6 +34,7 @@ from prudent.training.adapters.huggingface.records import (
     padded,
     public_records,
     shortened,
+    token_axes,
 )
 from prudent.training.adapters.huggingface.self_test import (
     Positions,
@@ -175,7 +177,10 @@ class PrivateTrainer(Uncopied, Trainer):
         settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
-        self._units = Units.of(data, Unit.given(unit, records_per_person, per_unit))
+        self._data, self._units = (
+            data,
+            Units.of(data, Unit.given(unit, records_per_person, per_unit)),
+        )
         self._count = len(self._units)
         wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
         wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
@@ -253,7 +258,14 @@ class PrivateTrainer(Uncopied, Trainer):
         whole = self._compile or self.args.device.type == "cuda"
         workers = self.args.dataloader_num_workers
         return DataLoader(
-            LogicalRecords(self._units, collate, examples, whole=whole, lengths=self._lengths),
+            LogicalRecords(
+                self._units,
+                collate,
+                examples,
+                whole=whole,
+                lengths=self._lengths,
+                axes=self._token_axes(examples),
+            ),
             batch_sampler=Draws(sampler, steps, lambda _: self.state.global_step // steps * steps),
             collate_fn=unchanged,
             num_workers=workers,
@@ -261,9 +273,17 @@ class PrivateTrainer(Uncopied, Trainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
 
-    def _reading(self) -> tuple[Any, Row]:
-        """The collator of one record, and the tensors of public ones."""
-        greatest = self._lengths[-1] if self._lengths else None
+    def _token_axes(self, examples: Row) -> Axes | None:
+        """The axes of rows that follow the number of tokens; None with one length."""
+        if len(self._lengths) < 2:
+            return None
+        _, longer = self._reading(self._lengths[-1] + 1)
+        return token_axes(examples, longer, self._lengths)
+
+    def _reading(self, greatest: int | None = None) -> tuple[Any, Row]:
+        """The collator of one record, and the tensors of public ones, of the greatest length."""
+        if greatest is None and self._lengths:
+            greatest = self._lengths[-1]
         collator = padded(self.data_collator, greatest, several=len(self._lengths) > 1)
         collate = self._get_collator_with_removed_columns(collator, description="training")
         public = public_records(self._given_example, self.eval_dataset)
@@ -299,6 +319,11 @@ class PrivateTrainer(Uncopied, Trainer):
         self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **options: Any
     ) -> Any:
         """Train, or continue from a checkpoint with the same batches and noise."""
+        if self.train_dataset is not self._data:
+            raise RuntimeError(
+                "`train_dataset` was replaced after the trainer was made, and the price is that of "
+                "the records it was made with: make a new trainer with these."
+            )
         folder: Any = resume_from_checkpoint
         if folder:
             if folder is True:
@@ -427,9 +452,10 @@ class PrivateTrainer(Uncopied, Trainer):
 
     def _try_lengths(self, engine: BookKeeping, row: Row) -> None:
         """Run the model on public records of every length: no short record may cause an error."""
+        axes = self._token_axes(row) or {}
         for length in self._lengths[:-1]:
             try:
-                reach(engine, *self._split(shortened(row, self._lengths[-1], length)))
+                reach(engine, *self._split(shortened(row, axes, length)))
             except Exception as error:
                 raise ArgumentError(
                     "max_length",

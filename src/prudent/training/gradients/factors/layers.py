@@ -306,8 +306,8 @@ class GroupNorm(Function):
         images, channels, _, groups = ctx.sizes
         if ctx.fused:
             gradient = gradient.contiguous(memory_format=torch.channels_last)
-            change, *sums = group_norm_backward(gradient, values, weight, mean, scale)
-            for use, part in zip(ctx.uses, sums, strict=True):
+            change, *parts = group_norm_backward(gradient, values, weight, mean, scale)
+            for use, part in zip(ctx.uses, parts, strict=True):
                 if use:
                     use(Dense(_by_record(part, ctx.records)))
             return None, change if ctx.needs_input_grad[1] else None, *[None] * 8
@@ -317,8 +317,8 @@ class GroupNorm(Function):
         if not (weight_use or bias_use):
             pass
         elif single and fuses(ordered, values):
-            sums = channel_gradients(ordered, values, mean, scale)
-            for use, part in zip(ctx.uses, sums, strict=True):
+            by_image = channel_gradients(ordered, values, mean, scale)
+            for use, part in zip(ctx.uses, by_image, strict=True):
                 if use:
                     use(Dense(_by_record(part, ctx.records)))
         else:
