@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from prudent.release.noise import Distribution
-from prudent.release.outcome import Branch, Groups, NoiseSpread, Refused, Released
+from prudent.release.outcome import Branch, Groups, NoiseSpread, Refused, Released, ReleasedInterval
 
 
 def test_groups_become_a_frame_with_intervals() -> None:
@@ -33,6 +33,16 @@ def test_groups_of_dates_are_drawn_along_a_line(tmp_path) -> None:
     assert figure.axes[0].lines[0].get_linestyle() == "-"
     pairs = Groups({("a", "b"): series[days[0]]}, ["g", "h"], epsilon=0.5, delta=0.0)
     assert pairs.plot().axes[0].get_xlabel() == "g, h"
+
+
+def test_a_picture_and_a_table_say_what_confidence_their_intervals_have() -> None:
+    pytest.importorskip("matplotlib")
+    spread = ReleasedInterval(4.0, 6.0, 0.9, False)
+    released = Released(5.0, Branch.SELECTED, 0.0, 0.0, None, spread=spread)
+    groups = Groups({"a": released, "b": Refused("no", None)}, ["g"], epsilon=0.5, delta=0.0)
+    assert "<th>90% interval</th>" in groups._repr_html_()
+    picture = Groups({"a": released}, ["g"], epsilon=0.5, delta=0.0).plot()
+    assert picture.axes[0].get_ylabel() == "value (bars: 90% intervals)"
 
 
 def test_arithmetic_gives_plain_numbers() -> None:

@@ -173,7 +173,8 @@ class Released:
         intervals: Of a tuple of numbers: the interval of each, of the confidence asked for; None
             for one that has none.
         titles: Of a tuple of numbers: what each is, such as "0.9-quantile".
-        confidence: Of a tuple of numbers: the probability with which each interval holds.
+        confidence: The probability with which the interval that is shown holds, if it was not
+            released with one; of a tuple of numbers, that of each.
         about: What the interval is about, if it is not the statistic of all values as they are:
             "the mean of the values clipped to [0, 100]".
         clipped_share: Ends of a 95 % interval for the fraction of values that were clipped, if it
@@ -462,10 +463,16 @@ class Groups(dict[Hashable, T]):
             path: The file to write, SVG or PNG by its name; None only returns the figure, which a
                 notebook shows.
         """
-        figure = _drawn(self._rows(), self.names)
+        figure = _drawn(self._rows(), self.names, self._confidence)
         if path is not None:
             figure.savefig(path)
         return figure
+
+    @property
+    def _confidence(self) -> float:
+        """The least with which an interval of a group holds."""
+        shown = [getattr(each, "shown_confidence", None) for each in self.values()]
+        return min((each for each in shown if each is not None), default=0.95)
 
     def _rows(self) -> list[dict[str, Any]]:
         return [self.labels(group) | _row(outcome) for group, outcome in self.items()]
@@ -489,11 +496,10 @@ class Groups(dict[Hashable, T]):
             for group, outcome in self.items()
             for part, row in rows_of(outcome)
         ]
-        confidence = {getattr(each, "shown_confidence", 0.95) for each in self.values()}
-        return f"{html_table(rows, *confidence)}<small>{' '.join(price_lines(self))}</small>"
+        return f"{html_table(rows, self._confidence)}<small>{' '.join(price_lines(self))}</small>"
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
+def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str], confidence: float) -> Any:
     """Draw one value for each row, with its interval; of a category there is none to draw."""
     from matplotlib.figure import Figure  # a heavy import, for pictures only
 
@@ -517,7 +523,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Any:
     if not in_time:
         titles = [", ".join(str(row[name]) for name in names) for row in known]
         axes.set_xticks(list(places), titles, rotation=30 if len(titles) > _MANY_LABELS else 0)
-    axes.set(xlabel=", ".join(names), ylabel="value (bars: 95 % intervals)")
+    axes.set(xlabel=", ".join(names), ylabel=f"value (bars: {percent(confidence)} intervals)")
     return figure
 
 

@@ -93,6 +93,13 @@ def test_without_intervals_all_their_epsilon_goes_to_the_quantiles() -> None:
         describe(SAMPLE, confidence=0.5, **given)
 
 
+def test_all_intervals_that_are_shown_have_the_confidence_that_was_asked_for() -> None:
+    found = describe(SAMPLE, epsilon=0.5, confidence=0.99, noise=ReproducibleNoise(3))
+    assert found.count.usual_interval == found.count.interval(0.99)
+    assert found.plain()["intervals"]["mean"] == list(found.mean.interval(0.99))
+    assert "<th>99% interval</th>" in found._repr_html_()
+
+
 def _plan(confidence: float) -> DescriptionPlan:
     request = Request.of({"epsilon": 0.5, "confidence": confidence})
     return DescriptionPlan.of(request, ArrayColumn(SAMPLE), PROBABILITIES)

@@ -9,7 +9,7 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import outward
+from prudent._rounding import outward, percent
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.halving import HalvedQuantiles
@@ -96,7 +96,7 @@ class Description:
         return self.quantiles["0.5"]
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Name, value and 95 % interval of each number, in words.
+        """Name, value and interval of each number, in words.
 
         A number that is too uncertain for an interval is left out, unless none was asked for.
         """
@@ -150,7 +150,8 @@ class Description:
             f"<td>{html.escape(interval)}</td></tr>"
             for name, value, interval in self.rows()
         )
-        head = "<tr><th></th><th>value</th><th>95 % interval</th></tr>"
+        confidence = percent(self.count.shown_confidence)
+        head = f"<tr><th></th><th>value</th><th>{confidence} interval</th></tr>"
         notes = html.escape(" ".join([*self.notes, *price_lines(self)]))
         return f"<table>{head}{cells}</table><small>{notes}</small>"
 
@@ -233,6 +234,7 @@ def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Descript
             spread if known else UnknownSpread(spread),
             about=None if which == "count" else f"the {which} of {clipped}",
             clipped_share=None if which == "count" else share.interval,
+            confidence=plan.quantiles.confidence or CONFIDENCE,
         )
 
     return Description(
