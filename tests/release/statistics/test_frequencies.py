@@ -75,7 +75,7 @@ def test_a_column_given_by_itself_is_read_as_in_a_table(kind: str) -> None:
 
 def test_a_delta_that_is_none_is_refused_also_where_nothing_needs_it() -> None:
     for wrong in (2.0, -1e-9, "x"):
-        with pytest.raises(ArgumentError, match=r"Expected delta in \[0, 1\)"):
+        with pytest.raises(ArgumentError, match=r"Expected delta in \[0, 0.5\)"):
             prudent.count(CITIES, epsilon=1.0, delta=wrong)  # type: ignore[arg-type]
 
 

@@ -1,5 +1,6 @@
 """The records of a table that have a value: which rows, with which value, unit and group."""
 
+import contextlib
 import functools
 import re
 import weakref
@@ -280,11 +281,9 @@ def open_rows(asked: Asked) -> Opened:
 
 def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
-    used = columns_used([name for _, name in asked.names], asked.where)
-    try:
-        return _filtered(asked, used)
-    except _validate.ArgumentError:
-        return _filtered(asked, None)  # so that the error can name every column
+    with contextlib.suppress(_validate.ArgumentError):
+        return _filtered(asked, columns_used([name for _, name in asked.names], asked.where))
+    return _filtered(asked, None)  # so that the error can name every column, and has no context
 
 
 def _filtered(asked: Asked, used: list[str] | None) -> tuple[OpenTable, ir.Table]:
@@ -314,7 +313,8 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     for text in names:
         period = periods.split(text)
         found += [text] if _NAME.fullmatch(text) else names_in(text)
-        found += [text.rpartition(":")[0] if period is None else period[0]]
+        name, colon, _ = text.rpartition(":")  # of a period that does not exist, an error says so
+        found += [period[0]] if period else [name] if colon else []
     return list(dict.fromkeys(found))
 
 
