@@ -118,7 +118,7 @@ class PrivateTrainer(Uncopied, Trainer):
         per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
             the collator pads to the longest record. Or several, such as (64, 128, 256): a record
-            is padded to the smallest that holds it, which takes less time for short ones.
+            is padded to the smallest that holds it, which computes less for short ones.
         example: A public record, in the form of the training records, from which all shapes are
             taken. None: the first record of `eval_dataset`, which must be public in any case.
         key: The key of sampling and noise; a new one from the operating system unless given.
