@@ -468,11 +468,13 @@ def _of_few(
     sums = OctaveSums(scale, own.records)
     found = sums.release(which, records, parts.sums, noise)
     shown = (outward(*map(records.scale.value, ends)) for ends in found.ranges)
-    about = " and ".join(f"about {low} to {high}" for low, high in shown)
+    about = " and ".join(
+        f"equal to {low}" if low == high else f"from about {low} to {high}" for low, high in shown
+    )
     note = (
-        f"Too few records for private bounds at this ε: values were looked for at all sizes, and "
-        f"those not from {about} were left out. With public bounds all are in the {which}, and it "
-        f"has an interval."
+        f"Too few records for private bounds at this ε: values were looked for at all sizes, those "
+        f"{about} are in the {which}, and others were left out. With public bounds all are in it, "
+        f"and it has an interval."
     )
     return Released(
         records.scale.value(found.value),
@@ -482,7 +484,7 @@ def _of_few(
         parts.event,
         parts.sums.distribution.value,
         UnknownSpread(ScaledSpread(found.value, found, records.scale)),
-        about=f"the {which} of the values from {about}",
+        about=f"the {which} of the values {about}",
         notes=(note,),
     )
 

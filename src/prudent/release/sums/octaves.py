@@ -10,7 +10,9 @@ pays for all of them, and where the records are is seen in what was released alr
 kept whose counts, less 2.5 s for each half-octave, add up to most; a range of large values loses
 s/2 for each octave beyond the usual size, and one of small values s/10. On the other side of zero a
 range that ends near the same size is kept as well if it adds up to 4 s, and zero if it holds 6 s.
-All of that is computed from what was released. Values elsewhere are left out.
+Zero is then kept alone unless the best range adds up to 5 s: noise may be the best of them at any
+size, and beside many zeros the answer 0 is wrong by less. All of that is computed from what was
+released. Values elsewhere are left out.
 
 There is no interval: the half-octaves that are kept are those whose noise was favourable.
 """
@@ -30,7 +32,7 @@ from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
 
 _BITS = 31  # of the steps into which a half-octave is divided; fewer for several records of a unit
-_EACH, _SECOND, _ZERO = 2.5, 4.0, 6.0  # see above, in units of s
+_EACH, _SECOND, _BESIDE_ZERO, _ZERO = 2.5, 4.0, 5.0, 6.0  # see above, in units of s
 _BEYOND, _BELOW = 0.5, 0.1  # per octave from the usual size, in units of s
 _NEAR = 6  # half-octaves between the ends of a range and of one of the other sign
 
@@ -123,13 +125,13 @@ class OctaveSums:
         sides = {1: counts[LAST_HALF + 1 :], -1: counts[LAST_HALF - 1 :: -1]}
         best = {sign: self._best(side) for sign, side in sides.items()}
         sign = max(best, key=lambda each: best[each][0])
-        _, first, last = best[sign]
+        score, first, last = best[sign]
         other = self._best(sides[-sign], last)
-        kept = [_ordered(sign, first, last)]
-        if other[0] > _SECOND:
-            kept.append(_ordered(-sign, *other[1:]))
-        if counts[LAST_HALF] > _ZERO:
-            kept.append((0, 0))
+        kept = [(0, 0)] if counts[LAST_HALF] > _ZERO else []
+        if not kept or score > _BESIDE_ZERO:
+            kept.append(_ordered(sign, first, last))
+            if other[0] > _SECOND:
+                kept.append(_ordered(-sign, *other[1:]))
         return sorted(kept)
 
     def _best(self, counts: FloatArray, near: int | None = None) -> tuple[float, int, int]:
