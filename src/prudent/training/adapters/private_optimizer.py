@@ -84,6 +84,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             expected_batch=self.plan.sampling_rate * self._loader.count,
             engine=_Prepared(model, _computed_elsewhere),
             key=self._key,
+            cuda_graph=False,  # the gradients of a batch are new objects
         )
         self.wrap(optimizer)
         self._ready: list[tuple[Pass, Drawn | None]] = []

@@ -24,7 +24,8 @@ from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import by_person, count_records, native_products
 from prudent.training.gradients.engines import BookKeeping, _Kept
 from prudent.training.gradients.factors.tape import NormTape, Tape
-from prudent.training.gradients.kept_records import Leftovers
+from prudent.training.gradients.host_state import HostState
+from prudent.training.gradients.kept_records import check_repeatable
 from prudent.training.gradients.output_guard import as_outputs
 from prudent.training.gradients.record_streams import (
     Draws,
@@ -52,7 +53,7 @@ class Reduction(Choice):
     """The sum of one term per record."""
 
 
-@attrs.frozen
+@attrs.define
 class OutsideLoss:
     """Runs a model on batches whose loss the caller computes.
 
@@ -83,6 +84,7 @@ class OutsideLoss:
     forward: Callable[..., Any]
     reduction: Reduction = Reduction.MEAN
     physical_batch: int | None = None
+    _host: HostState | None = attrs.field(default=None, init=False)
 
     def __call__(
         self,
@@ -111,6 +113,10 @@ class OutsideLoss:
         fixed = {name: value.detach() for name, value in everything if name not in leaves}
         engine = _Linear(self.model, partial(_fill, self.forward, (args, kwargs)), slots)
         tensors = [t.detach() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if self._host is None:
+            self._host = engine.host
+            engine.rehearse_outputs(leaves, fixed, tensors)
+        engine.host = self._host
         with native_products():
             if records == 0:
                 passed: Pass = _Empty(engine, leaves, fixed, tensors)
@@ -344,19 +350,30 @@ class _Linear(BookKeeping):
 
     def outputs(self, tape: Tape, fixed: Values, tensors: Tensors) -> Tensors:
         """The outputs of a batch; what the tape needs of them stays in their graph."""
-        leftovers = Leftovers(self.model)
         values = tape.parameters | fixed
 
         def of_record(row: Tensor, *tensors: Tensor) -> Tensors:
-            leftovers.note(tensors)
+            guard.note(tensors)
             hold = partial(self._holding, values)
-            with Capture(tape, tensors[0], hold, leftovers, Draws(row)):
+            with Capture(tape, tensors[0], hold, guard, Draws(row)):
                 return self._of_record(values, tensors)
 
-        rows = rows_of(tensors)
-        outputs: Tensors = torch.vmap(of_record, randomness="different")(rows, *tensors)
-        leftovers.refuse()
+        with self._guard() as guard:
+            outputs: Tensors
+            outputs = torch.vmap(of_record, randomness="different")(rows_of(tensors), *tensors)
         return outputs
+
+    def rehearse_outputs(self, leaves: Values, fixed: Values, tensors: Tensors) -> None:
+        """Raise an error if the model depends on what earlier calls left behind."""
+        device = next(iter(leaves.values())).device
+        batch = made_up(tensors, 2 * (self.slots or 1), varied=True)
+
+        def run() -> Tensors:
+            outputs = self.outputs(NormTape(leaves, keep=False), fixed, batch)
+            return [output.detach() for output in outputs]
+
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), native_products():
+            attempt(lambda _: check_repeatable(self.host, run, device), None)
 
     @override
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:

@@ -49,6 +49,7 @@ from prudent._validate import ArgumentError
 from prudent._warning import warn
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
+from prudent.training.gradients.factors.products import precisions
 from prudent.training.keystream import Key
 from prudent.training.parallel.processes import Processes
 from prudent.training.plan import Plan
@@ -225,7 +226,7 @@ def machine(device: torch.device) -> str:
     settings = (
         torch.get_num_threads(),
         torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
+        precisions(),
         torch.are_deterministic_algorithms_enabled(),
     )
     versions = (__version__, torch.__version__, sys.version)

@@ -267,7 +267,9 @@ class Updates:
         step.plan.refuse_beyond(step.taken)
         self._taken = step.taken
         if self._captured is None:
-            self._captured = Captured(self._on_device, step.modes, [step.generator])
+            self._captured = Captured(self._on_device, [step.generator])
+            step.programs.append(self._captured)
+        step.refresh()
         with step.randomness.at(self._taken + 1).seeded():
             done: _Done = self._captured((), batch.ids, batch.valid)
         step.state.taken = self._taken + 1

@@ -46,7 +46,7 @@ from prudent.training.gradients.factors.products import (
     whole_product,
     whole_products,
 )
-from prudent.training.gradients.recording import operation
+from prudent.training.gradients.factors.operation import operation
 
 PIECE = 1 << 26
 """Numbers of a factor that are copied at a time; bounds the extra memory of a product."""

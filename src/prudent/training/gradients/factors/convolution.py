@@ -49,7 +49,7 @@ from prudent.training.gradients.factors.products import (
     summed_in_single,
     whole_products,
 )
-from prudent.training.gradients.recording import operation
+from prudent.training.gradients.factors.operation import operation
 
 _LARGE = 1 << 26
 _MANY = 1 << 20
