@@ -192,7 +192,7 @@ class Drawing(nn.Linear):
 class PythonDrawing(Drawing):
     def __init__(self, *sizes):
         super().__init__(*sizes)
-        self.rng = random.Random(3)  # noqa: S311
+        self.rng = random.Random(3)
 
     def forward(self, x):
         return nn.Linear.forward(self, x) * self.rng.gauss(0, 1)
@@ -257,17 +257,18 @@ def test_state_that_forward_changes_is_refused_by_name(kind, entry):
         assert any(name in finding.problem for finding in found.findings)
         assert not any("norms" in finding.problem for finding in found.findings)
         return
+    if entry == "step":
+        act = functools.partial(step_of(model, squared, "eager"), [Chunk(inputs, targets)])
+    elif entry == "fit":
+        act = functools.partial(fit, plan_of(2), model, squared, (inputs, targets), lr=0.1)
+    else:
+        data = torch.utils.data.TensorDataset(inputs, targets)
+        loader = torch.utils.data.DataLoader(data, batch_size=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, *_ = prudent.make_private(model, optimizer, loader, plan=plan_of(4))
+        act = functools.partial(model, inputs)
     with pytest.raises(KeptRecordError) as refused:
-        if entry == "step":
-            step_of(model, squared, "eager")([Chunk(inputs, targets)])
-        elif entry == "fit":
-            fit(plan_of(2), model, squared, (inputs, targets), lr=0.1)
-        else:
-            data = torch.utils.data.TensorDataset(inputs, targets)
-            loader = torch.utils.data.DataLoader(data, batch_size=3)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            model, *_ = prudent.make_private(model, optimizer, loader, plan=plan_of(4))
-            model(inputs)
+        act()
     assert name in str(refused.value)
 
 
@@ -306,9 +307,7 @@ def test_no_number_of_passes_reaches_a_sum(engine):
     for batch in ((inputs, targets), singular):
         torch.manual_seed(0)
         model = Solving(2, 1, bias=False)
-        step = Step(
-            plan_of(), model, squared, engine=engine(model, squared), key=Key.from_seed(0)
-        )
+        step = Step(plan_of(), model, squared, engine=engine(model, squared), key=Key.from_seed(0))
         found = []
         for _ in range(3):
             step([Chunk(*batch)])

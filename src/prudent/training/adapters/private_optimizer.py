@@ -16,6 +16,7 @@ from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
+from prudent.training.gradients.output_guard import plain
 from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key, Uncopied
@@ -150,7 +151,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             losses: One for each row of the batch, each a function of that row and its outputs, as
                 `cross_entropy(outputs, targets, reduction="none")` returns them.
         """
-        self._watched = losses.detach().reshape(-1)
+        self._watched = plain(losses.detach()).reshape(-1)
 
     def _with_losses(self, gradients: Sequence[Gradients]) -> Sequence[Gradients]:
         """The gradients of a batch with the losses that were handed over, if this step needs them.

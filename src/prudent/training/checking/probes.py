@@ -140,7 +140,10 @@ def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
     return leaves, pytree.tree_map_only(Tensor, one, outputs)
 
 
-_ALONE = "Let forward depend on its arguments, parameters and buffers alone, and leave nothing behind."
+_ALONE = (
+    "Pass the state on as an argument, or set it back to None before forward returns; change what "
+    "is public between steps."
+)
 _SHOWN = 5  # names in a message
 _FORMED = 1 << 28  # numbers in the gradients of single records that are held at a time
 

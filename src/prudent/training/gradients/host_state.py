@@ -31,8 +31,10 @@ from prudent._torch_private import function_modes
 from prudent.training.gradients.factors.products import precisions
 
 _PLAIN = frozenset(
-    (int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType, range, slice)
-    + (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+    (
+        *(int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType, range, slice),
+        *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+    )
 )
 _NOT_CODE = frozenset(("__dict__", "__weakref__", "__doc__", "__annotations__"))
 _ARGUMENTS = frozenset(("_parameters", "_buffers"))  # of a module; every step is given them
@@ -48,9 +50,9 @@ _MISSING = object()
 class HostState:
     """The state of some objects, as it was when it was last read.
 
-    It consists of attributes, entries of containers, closures, hooks, members of classes, generators
-    and arrays, and of the globals that functions name; what parameters and buffers hold is not of
-    it. Code of installed packages is known by identity, and what an object of C keeps to itself is
+    It consists of attributes, entries of containers, closures, hooks, members of classes,
+    generators and arrays, and of the globals that functions name; what parameters and buffers hold
+    is not of it. Code of installed packages is known by identity, and what an object of C keeps to itself is
     not seen.
 
     Args:
@@ -75,7 +77,7 @@ class HostState:
 
     def holds(self) -> bool:
         """Whether nothing has changed."""
-        return not any(self._empty) and all([part.holds() for part in self._full])
+        return not any(self._empty) and all(part.holds() for part in self._full)
 
     def changes(self) -> list[str]:
         """The names of what has changed."""
@@ -208,7 +210,8 @@ class HostState:
             return
         own = _package(kind.__module__) is None
         members = [name for name in vars(kind) if name not in _NOT_CODE]
-        self._parts.append(_Names(vars(kind), members, kind.__qualname__, functools.partial(setattr, kind)))
+        put = functools.partial(setattr, kind)
+        self._parts.append(_Names(vars(kind), members, kind.__qualname__, put))
         self._all((base, base.__qualname__) for base in kind.__bases__)
         if own:
             self._all((vars(kind)[name], f"{kind.__qualname__}.{name}") for name in members)
@@ -279,8 +282,7 @@ class _Entries(_Part):
         return [
             key
             for key in keys
-            if key not in self.skip
-            and not _same(now.get(key, _MISSING), before.get(key, _MISSING))
+            if key not in self.skip and not _same(now.get(key, _MISSING), before.get(key, _MISSING))
         ]
 
     def changes(self) -> list[str]:

@@ -117,8 +117,8 @@ class EscapedTensorGuard:
 _OWN = frozenset(vars(nn.Module())) - {"_buffers"}
 
 _CHANGED = (
-    "Expected a model whose forward changes no {0}, got a change of {1}: a batch in two chunks would "
-    "change it twice. Call .eval() on that layer, or update the {0} between steps."
+    "Expected a model whose forward changes no {0}, got a change of {1}: a batch in two chunks "
+    "would change it twice. Call .eval() on that layer, or update the {0} between steps."
 )
 _SAME_STREAMS = RecordStreams(lambda rows: rows.astype("uint64"))
 

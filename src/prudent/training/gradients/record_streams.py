@@ -244,7 +244,7 @@ class Branches:
         """Whether the present step takes the same branches."""
         if not self._taken:
             return True
-        generator = random.Random(CHOICES.get())  # noqa: S311 - what the model would use
+        generator = random.Random(CHOICES.get())
         numbers = [generator.random() for _ in range(1 + max(n for n, *_ in self._taken))]
         return all(
             bool(func(torch.tensor(numbers[place], dtype=dtype), other)) is taken
