@@ -6,7 +6,7 @@ because of one record:
 | case | what happens |
 |---|---|
 | a record that cannot be read, collated or converted to the form | counts as absent |
-| no form was declared, and more than a quarter of the first eight differ from the rest | an error at the start |
+| no declared form, and more than a quarter of the first eight differ | an error at the start |
 | more than a quarter of them change when they are read again | an error at the start |
 | no record of a batch of eight or more has the form | an error |
 

@@ -311,13 +311,21 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     def _refuse_other_gradients(self) -> None:
         """Raise an error if backward has written to the parameters themselves."""
-        reached = []
+        reached, changed = [], []
         for name, parameter in self.trained().items():
             gradient, version = self._before.get(name, (None, 0))
-            if parameter.grad is not None and (
-                parameter.grad is not gradient or parameter.grad._version != version
-            ):
+            if parameter.grad is not None and parameter.grad is not gradient:
                 reached.append(name)
+            elif parameter.grad is not None and parameter.grad._version != version:
+                changed.append(name)
+        if changed:
+            raise ValueError(
+                f"Expected the gradients of {changed} as the last step left them, got others: "
+                "torch.nn.utils.clip_grad_norm_ and the like change them between backward() and "
+                "step(), or a loss has added to them by another way than the model's outputs. "
+                "Leave clipping out: each record's gradient is clipped in the step, to the clip of "
+                "the plan. Call optimizer.zero_grad() before backward()."
+            )
         if reached:
             raise ValueError(
                 f"Expected the loss to depend on the parameters through the model's outputs alone, "

@@ -52,8 +52,8 @@ class HostState:
 
     It consists of attributes, entries of containers, closures, hooks, members of classes,
     generators and arrays, and of the globals that functions name; what parameters and buffers hold
-    is not of it. Code of installed packages is known by identity, and what an object of C keeps to itself is
-    not seen.
+    is not of it. Code of installed packages is known by identity, and what an object of C keeps to
+    itself is not seen.
 
     Args:
         **roots: The objects, with the names by which messages call them.

@@ -88,12 +88,30 @@ class OpenedRun:
                 opened.watch.before()
             charge.name, charge.resumed = run.continuity.name, reporting.resume
             first(charge.pay)
-            yield opened
+            try:
+                yield opened
+            except KeyboardInterrupt as error:
+                error.add_note(opened._interrupted())
+                raise
             first(charge.note_release)
             if run.average is not None:
                 run.average.leave()
             if best is not None:
                 best.leave(run.model)
+
+    def _interrupted(self) -> str:
+        """What an interruption leaves behind, in words."""
+        charged = (
+            "its ledger was charged for the whole plan"
+            if self.charge.ledger
+            else ("no ledger was charged")
+        )
+        further = (
+            "resume=True goes on from the last checkpoint without another charge"
+            if self.reporting.out is not None
+            else "without a folder (out) it cannot be resumed"
+        )
+        return f"The run was interrupted after {self.step} steps: {charged}; {further}."
 
     def __iter__(self) -> Iterator[Metrics]:
         """Take the steps that are left; yields the metrics of each evaluation."""
