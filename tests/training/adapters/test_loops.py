@@ -189,3 +189,69 @@ def test_what_is_shown_of_a_loss_is_an_ordinary_tensor():
         assert f"{loss:.1f}"
         assert reduction_of(node_of(loss)) == "mean"
     assert all(type(each) is torch.Tensor for each in shown)
+
+
+def loop(**options):
+    torch.manual_seed(0)
+    model = nn.Linear(4, CLASSES)
+    data = TensorDataset(torch.randn(RECORDS, 4), torch.arange(RECORDS) % CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return prudent.make_private(model, optimizer, DataLoader(data, batch_size=32), **options)
+
+
+def test_the_noise_may_be_given_instead_of_a_plan():
+    _, optimizer, loader = loop(noise_multiplier=1.3, epochs=2, clip=0.5)
+    assert optimizer.plan.aggregation == prudent.Sum(clip=0.5, noise_multiplier=1.3)
+    assert optimizer.plan.steps == 2 * len(loader) == 4
+    whole = prudent.Plan(
+        sampling_rate=0.5, steps=4, aggregation=prudent.Sum(clip=0.5, noise_multiplier=1.3)
+    )
+    assert optimizer.plan.epsilon(1e-5) == whole.epsilon(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"noise_multiplier": 1.0}, "epochs"),
+        ({"noise_multiplier": 1.0, "epochs": 1, "epsilon": 3.0}, "epsilon"),
+        ({"noise_multiplier": -1.0, "epochs": 1}, "noise_multiplier"),
+        (
+            {
+                "noise_multiplier": 1.0,
+                "epochs": 1,
+                "aggregation": prudent.Sum(clip=1.0, noise_multiplier=1.0),
+            },
+            "aggregation",
+        ),
+    ],
+)
+def test_a_noise_that_contradicts_is_refused(options, name):
+    with pytest.raises(prudent.ArgumentError) as refused:
+        loop(**options)
+    assert refused.value.argument == name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epsilon": 1e9, "delta": 1e-5}, "protects nobody"),
+        ({"epsilon": 3.0, "delta": 0.1}, "not below 1/64"),
+    ],
+)
+def test_promises_that_promise_nothing_are_warned_of(options, said):
+    with pytest.warns(RuntimeWarning, match=said):
+        loop(epochs=1, **options)
+
+
+def test_clipping_in_the_loop_is_named():
+    model, optimizer, loader = loop(noise_multiplier=1.0, epochs=2)
+    batches = iter(loader)
+    x, y = next(batches)
+    functional.cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before the first step there are none
+    optimizer.step()
+    x, y = next(batches)
+    functional.cross_entropy(model(x), y).backward()  # without zero_grad
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(ValueError, match=r"clip_grad_norm_.*zero_grad"):
+        optimizer.step()

@@ -54,6 +54,7 @@ class OpenedRun:
     step: int = 0  # number of steps taken
     # Follows what decides when the run stops and which model it returns.
     best: BestModel | None = None
+    is_charged: bool = False  # whether the ledger, if there is one, was charged
     resumed: Paid | None = None  # what the run had paid for when it was resumed
 
     @classmethod
@@ -66,7 +67,7 @@ class OpenedRun:
         given = reporting.monitor, reporting.patience
         best = BestModel.of(run.plan, run.model, *given, keeps=reporting.keep_best)
         opened = cls(run, charge, reporting, paid, watch, best=best)
-        with ExitStack() as stack:
+        with opened._interruptions(), ExitStack() as stack:
             stack.callback(run.close)
             if folder is not None:
                 first(partial(folder.mkdir, parents=True, exist_ok=True))
@@ -88,30 +89,31 @@ class OpenedRun:
                 opened.watch.before()
             charge.name, charge.resumed = run.continuity.name, reporting.resume
             first(charge.pay)
-            try:
-                yield opened
-            except KeyboardInterrupt as error:
-                error.add_note(opened._interrupted())
-                raise
+            opened.is_charged = True
+            yield opened
             first(charge.note_release)
             if run.average is not None:
                 run.average.leave()
             if best is not None:
                 best.leave(run.model)
 
-    def _interrupted(self) -> str:
-        """What an interruption leaves behind, in words."""
-        charged = (
-            "its ledger was charged for the whole plan"
-            if self.charge.ledger
-            else ("no ledger was charged")
-        )
-        further = (
-            "resume=True goes on from the last checkpoint without another charge"
-            if self.reporting.out is not None
-            else "without a folder (out) it cannot be resumed"
-        )
-        return f"The run was interrupted after {self.step} steps: {charged}; {further}."
+    @contextmanager
+    def _interruptions(self) -> Iterator[None]:
+        """Add to an interruption what it leaves behind."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            further = "without a folder (out) it cannot be resumed"
+            if self.reporting.out is not None:
+                further = "resume=True goes on from the last checkpoint, without another charge"
+            charged = "charged for the whole plan" if self.charge.ledger else "not charged"
+            error.add_note(
+                f"The run was interrupted after {self.step} steps. Its ledger was {charged}; "
+                f"{further}."
+                if self.is_charged
+                else "The run was interrupted before its first step. Nothing was charged."
+            )
+            raise
 
     def __iter__(self) -> Iterator[Metrics]:
         """Take the steps that are left; yields the metrics of each evaluation."""
