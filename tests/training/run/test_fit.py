@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from prudent.accounting import GaussianTest
-from prudent.budget import Ledger
+from prudent.budget.ledger import Ledger
 from prudent.lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from prudent.training import (
     AdaptiveTrim,

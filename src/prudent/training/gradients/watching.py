@@ -274,9 +274,34 @@ def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tenso
     return chosen_on_host(options.get("dtype"), options.get("device"))
 
 
+def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that puts a number of the host on a device, as a kernel that a graph can repeat.
+
+    A graph cannot copy from the host. What a model computes there follows from shapes and its
+    state, which a graph is made for.
+    """
+
+    def place(call: Callable[..., Any], value: Any, *args: Any, **options: Any) -> Any:
+        given = (*args, *options.values())
+        wanted: Any = next((each for each in given if isinstance(each, torch.device | str)), None)
+        if wanted is None and function is Tensor.cuda:
+            wanted = "cuda"
+        is_number = type(value) in (bool, int, float) or (
+            isinstance(value, Tensor) and value.is_cpu and not value.ndim
+        )
+        if not is_number or wanted is None or not is_capturing():
+            return call(function, value, *args, **options)
+        number = torch.as_tensor(value)
+        dtype = next((each for each in given if isinstance(each, torch.dtype)), number.dtype)
+        return torch.full((), number.item(), dtype=dtype, device=wanted)
+
+    return place
+
+
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
     torch.rand: shared_choice,
+    **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
 }
 """Maps a function to one that takes `call`, which calls other functions in its place."""
 
