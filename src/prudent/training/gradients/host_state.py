@@ -92,7 +92,7 @@ class HostState:
 
     def written(self) -> list[str]:
         """The names of tensors that were written to, which are not put back."""
-        return [p.name for p in self._parts if isinstance(p, _Memory) and not p.holds()]
+        return [p.named("") for p in self._parts if p.put is None and not p.holds()]
 
     @property
     def iterators(self) -> list[str]:
@@ -123,6 +123,9 @@ class HostState:
 
     def _read(self) -> None:
         self._parts: list[_Part] = []
+        # Most containers, such as those of hooks, are empty; these are looked at all at once.
+        self._empty: list[Any] = []
+        self._full: list[_Part] = []
         self._seen: dict[int, Any] = {}  # kept, or an address could be used again
         self._iterators: list[str] = []
         self._coming: deque[tuple[Any, str]] = deque()
@@ -138,10 +141,6 @@ class HostState:
         while self._coming:
             self._follow(*self._coming.popleft())
         del self._coming
-        # Most containers, such as those of hooks, are empty; these are looked at all at once.
-        empty = [isinstance(p, _Entries | _Items) and not p.before for p in self._parts]
-        self._empty = [p.owner for p, is_empty in zip(self._parts, empty, strict=True) if is_empty]
-        self._full = [p for p, is_empty in zip(self._parts, empty, strict=True) if not is_empty]
 
     def _add(self, value: Any, name: str) -> None:
         if type(value) not in _PLAIN and id(value) not in self._seen:
@@ -155,11 +154,11 @@ class HostState:
     def _follow(self, value: Any, name: str) -> None:
         kind = type(value)
         if isinstance(value, Tensor):
-            self._parts.append(_Memory(value, name))
+            self._put_part(lambda: {"": _written(value)}, None, lambda _: name)
         elif isinstance(value, dict):
             self._mapping(value, name, lambda key: f"{name}[{key!r}]")
         elif isinstance(value, list | deque | set):
-            self._parts.append(_Items(value, name))
+            self._items(value, name)
             self._all((item, f"{name}[{place}]") for place, item in enumerate(value))
         elif isinstance(value, tuple | frozenset):
             self._all((item, f"{name}[{place}]") for place, item in enumerate(value))
@@ -177,7 +176,11 @@ class HostState:
             self._class(value)
         elif kind in _GENERATORS or isinstance(value, np.ndarray):
             read, write = _GENERATORS.get(kind, _ARRAY)
-            self._parts.append(_Copied(value, name, read, write))
+            self._put_part(
+                lambda: {"": _readable(read(value))},
+                lambda before: write(value, before[""].state),
+                lambda _: name,
+            )
         elif hasattr(kind, "__next__") and (
             kind.__module__ in ("builtins", "itertools") or isinstance(value, types.GeneratorType)
         ):
@@ -185,10 +188,45 @@ class HostState:
         elif not isinstance(value, types.ModuleType):
             self._object(value, name)
 
+    def _put_part(
+        self, now: Any, put: Any, named: Any, skip: Any = frozenset(), owner: Any = None
+    ) -> None:
+        part = _Part(now, put, named, skip)
+        self._parts.append(part)
+        if owner is not None and not part.before:
+            self._empty.append(owner)
+        else:
+            self._full.append(part)
+
+    def _items(self, owner: Any, name: str) -> None:
+        def put(before: dict[int, Any]) -> None:
+            owner.clear()
+            (owner.update if isinstance(owner, set) else owner.extend)(before.values())
+
+        self._put_part(
+            lambda: dict(enumerate(owner)), put, lambda place: f"{name}[{place}]", owner=owner
+        )
+
+    def _names(
+        self, space: Mapping[str, Any], names: list[str], path: str, put: Callable[[str, Any], Any]
+    ) -> None:
+        """Some names of a module or a class."""
+
+        def back(before: dict[str, Any]) -> None:
+            for name, old in before.items():
+                if not _same(space.get(name, _MISSING), old):
+                    put(name, old)
+
+        self._put_part(
+            lambda: {name: space.get(name, _MISSING) for name in names},
+            back,
+            lambda name: _path(path, name),
+        )
+
     def _mapping(
         self, owner: Any, name: str, named: Callable[[Any], str], skip: frozenset[str] = frozenset()
     ) -> None:
-        self._parts.append(_Entries(owner, named, skip))
+        self._put_part(lambda: owner, functools.partial(_refill, owner), named, skip, owner)
         self._all((item, named(key)) for key, item in owner.items() if key not in skip)
 
     def _object(self, value: Any, name: str) -> None:
@@ -202,7 +240,11 @@ class HostState:
             self._mapping(own, name, lambda key: _path(name, key), skip)
         slots = [slot for base in kind.__mro__ for slot in _slots(base) if hasattr(value, slot)]
         if slots:
-            self._parts.append(_Slots(value, slots, name))
+            self._put_part(
+                lambda: {slot: getattr(value, slot, _MISSING) for slot in slots},
+                lambda before: [object.__setattr__(value, *item) for item in before.items()],
+                lambda slot: f"{name}.{slot}",
+            )
             self._all((getattr(value, slot), f"{name}.{slot}") for slot in slots)
 
     def _class(self, kind: type) -> None:
@@ -210,8 +252,7 @@ class HostState:
             return
         own = _package(kind.__module__) is None
         members = [name for name in vars(kind) if name not in _NOT_CODE]
-        put = functools.partial(setattr, kind)
-        self._parts.append(_Names(vars(kind), members, kind.__qualname__, put))
+        self._names(vars(kind), members, kind.__qualname__, functools.partial(setattr, kind))
         self._all((base, base.__qualname__) for base in kind.__bases__)
         if own:
             self._all((vars(kind)[name], f"{kind.__qualname__}.{name}") for name in members)
@@ -220,7 +261,11 @@ class HostState:
         for variable, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
-            self._parts.append(_Cell(cell, variable))
+            self._put_part(
+                lambda cell=cell: {"": _contents(cell)},
+                lambda before, cell=cell: setattr(cell, "cell_contents", before[""]),
+                lambda _, variable=variable: variable,
+            )
             self._add(_contents(cell), variable)
         self._all((part, name) for part in (function.__defaults__, function.__kwdefaults__))
         self._add(vars(function), name)
@@ -232,7 +277,7 @@ class HostState:
         """What code that looks up these names finds in a module."""
         found = [name for name in names if name in space]
         if found:
-            self._parts.append(_Names(space, found, path, space.__setitem__))
+            self._names(space, found, path, space.__setitem__)
         for name in found:
             value = space[name]
             if not isinstance(value, types.ModuleType):
@@ -245,43 +290,37 @@ class HostState:
 
 
 class _Part:
-    """One thing that can change."""
+    """Named values that can change together: the entries of one container, or one state.
 
-    __slots__ = ()
+    Args:
+        now: Returns the present values by their keys.
+        put: Puts earlier ones back; None: they cannot be put back.
+        named: The name of a key, for messages.
+        skip: Keys that are looked after elsewhere.
+    """
 
-    def holds(self) -> bool:
-        raise NotImplementedError
+    __slots__ = "before", "named", "now", "put", "skip"
 
-    def changes(self) -> list[str]:
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Put it back; what cannot be is refused by who runs the pass."""
-
-
-class _Entries(_Part):
-    """The entries of a dictionary, or the attributes of an object."""
-
-    __slots__ = "before", "named", "owner", "skip"
-
-    def __init__(self, owner: dict[Any, Any], named: Callable[[Any], str], skip: frozenset[str]):
-        self.owner, self.named, self.skip = owner, named, skip
-        self.before = dict(owner)
+    def __init__(
+        self,
+        now: Callable[[], Mapping[Any, Any]],
+        put: Callable[[dict[Any, Any]], Any] | None,
+        named: Callable[[Any], str],
+        skip: frozenset[str] = frozenset(),
+    ) -> None:
+        self.now, self.put, self.named, self.skip = now, put, named, skip
+        self.before = dict(now())
 
     def holds(self) -> bool:
-        now, before = self.owner, self.before
-        if len(now) != len(before):
-            return False
-        if not before or all(map(is_, now.values(), before.values())):
-            return all(map(is_, now, before)) or now.keys() == before.keys()
-        return not self._changed()
+        now, before = self.now(), self.before
+        same = len(now) == len(before) and all(map(is_, now.values(), before.values()))
+        return (same and all(map(is_, now, before))) or not self._changed()
 
     def _changed(self) -> list[Any]:
-        now, before = self.owner, self.before
-        keys = dict.fromkeys((*before, *now))
+        now, before = self.now(), self.before
         return [
             key
-            for key in keys
+            for key in dict.fromkeys((*before, *now))
             if key not in self.skip and not _same(now.get(key, _MISSING), before.get(key, _MISSING))
         ]
 
@@ -289,142 +328,16 @@ class _Entries(_Part):
         return [self.named(key) for key in self._changed()]
 
     def restore(self) -> None:
-        kept = {key: self.owner[key] for key in self.skip if key in self.owner}
-        self.owner.clear()
-        self.owner.update(self.before | kept)
+        if self.put is not None:
+            now = self.now()
+            self.put(self.before | {key: now[key] for key in self.skip if key in now})
 
 
-class _Items(_Part):
-    """The items of a list, a queue or a set."""
+class _Readable(str):
+    """A state as text, for comparison, with the state itself."""
 
-    __slots__ = "before", "name", "owner"
-
-    def __init__(self, owner: Any, name: str) -> None:
-        self.owner, self.name, self.before = owner, name, list(owner)
-
-    def holds(self) -> bool:
-        now, before = self.owner, self.before
-        if len(now) != len(before):
-            return False
-        return all(map(is_, now, before)) or all(map(_same, now, before))
-
-    def changes(self) -> list[str]:
-        if len(self.owner) != len(self.before):
-            return [self.name]
-        pairs = enumerate(zip(self.owner, self.before, strict=True))
-        return [f"{self.name}[{place}]" for place, (one, other) in pairs if not _same(one, other)]
-
-    def restore(self) -> None:
-        self.owner.clear()
-        (self.owner.update if isinstance(self.owner, set) else self.owner.extend)(self.before)
-
-
-class _Names(_Part):
-    """Some names of a module or a class."""
-
-    __slots__ = "before", "names", "path", "put", "space"
-
-    def __init__(
-        self, space: Mapping[str, Any], names: list[str], path: str, put: Callable[[str, Any], Any]
-    ) -> None:
-        self.space, self.names, self.path, self.put = space, names, path, put
-        self.before = [space[name] for name in names]
-
-    def holds(self) -> bool:
-        now = [self.space.get(name, _MISSING) for name in self.names]
-        return all(map(is_, now, self.before)) or all(map(_same, now, self.before))
-
-    def _changed(self) -> list[tuple[str, Any]]:
-        pairs = zip(self.names, self.before, strict=True)
-        return [(n, old) for n, old in pairs if not _same(self.space.get(n, _MISSING), old)]
-
-    def changes(self) -> list[str]:
-        return [_path(self.path, name) for name, _ in self._changed()]
-
-    def restore(self) -> None:
-        for name, old in self._changed():
-            self.put(name, old)
-
-
-class _Slots(_Part):
-    """The attributes of an object without a dictionary."""
-
-    __slots__ = "before", "name", "names", "owner"
-
-    def __init__(self, owner: Any, names: list[str], name: str) -> None:
-        self.owner, self.names, self.name = owner, names, name
-        self.before = [getattr(owner, each) for each in names]
-
-    def holds(self) -> bool:
-        return not self._changed()
-
-    def _changed(self) -> list[tuple[str, Any]]:
-        pairs = zip(self.names, self.before, strict=True)
-        return [(n, old) for n, old in pairs if not _same(getattr(self.owner, n, _MISSING), old)]
-
-    def changes(self) -> list[str]:
-        return [f"{self.name}.{name}" for name, _ in self._changed()]
-
-    def restore(self) -> None:
-        for name, old in self._changed():
-            object.__setattr__(self.owner, name, old)
-
-
-class _Cell(_Part):
-    """A variable of an enclosing function."""
-
-    __slots__ = "before", "cell", "name"
-
-    def __init__(self, cell: Any, name: str) -> None:
-        self.cell, self.name, self.before = cell, name, _contents(cell)
-
-    def holds(self) -> bool:
-        return _same(_contents(self.cell), self.before)
-
-    def changes(self) -> list[str]:
-        return [self.name]
-
-    def restore(self) -> None:
-        if self.before is _MISSING:
-            del self.cell.cell_contents
-        else:
-            self.cell.cell_contents = self.before
-
-
-class _Copied(_Part):
-    """An array, or a generator of random numbers."""
-
-    __slots__ = "before", "name", "owner", "read", "write"
-
-    def __init__(
-        self, owner: Any, name: str, read: Callable[[Any], Any], write: Callable[[Any, Any], None]
-    ) -> None:
-        self.owner, self.name, self.read, self.write = owner, name, read, write
-        self.before = read(owner)
-
-    def holds(self) -> bool:
-        return bool(repr(self.read(self.owner)) == repr(self.before))
-
-    def changes(self) -> list[str]:
-        return [self.name]
-
-    def restore(self) -> None:
-        self.write(self.owner, self.before)
-
-
-class _Memory(_Part):
-    """A tensor that is neither a parameter nor a buffer of the model."""
-
-    __slots__ = "before", "name", "tensor"
-
-    def __init__(self, tensor: Tensor, name: str) -> None:
-        self.tensor, self.name, self.before = tensor, name, _written(tensor)
-
-    def holds(self) -> bool:
-        return _written(self.tensor) == self.before
-
-    def changes(self) -> list[str]:
-        return [self.name]
+    __slots__ = ("state",)
+    state: Any
 
 
 def _written(tensor: Tensor) -> tuple[int, int, bool]:
@@ -446,7 +359,18 @@ def _same(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_same, one, other))
     if kind is float and one == 0:
         return bool(repr(one) == repr(other))
-    return kind in _PLAIN and bool(one == other)
+    return (kind in _PLAIN or kind is _Readable) and bool(one == other)
+
+
+def _readable(state: Any) -> _Readable:
+    text = _Readable(repr(state))
+    text.state = state
+    return text
+
+
+def _refill(owner: dict[Any, Any], before: dict[Any, Any]) -> None:
+    owner.clear()
+    owner.update(before)
 
 
 def _contents(cell: Any) -> Any:

@@ -128,7 +128,8 @@ def _source(tensor: Tensor, kind: type[Tensor], check: Any = None) -> Tensor:
     found._node = Node(
         None, check, {}, None, shape, tensor.dtype, tensor.device, issubclass(kind, RecordOutputs)
     )
-    return found
+    noted: Tensor = found
+    return noted
 
 
 def _kind(func: Callable[..., Any], args: Any, kwargs: Any) -> type[Tensor]:
@@ -195,7 +196,8 @@ def _noted(result: Any, kind: type[Tensor], func: Any, args: Any, kwargs: Any) -
 def _with_node(tensor: Tensor, kind: type[Tensor], node: Node) -> Tensor:
     found: Any = tensor.as_subclass(kind)
     found._node = node
-    return found
+    noted: Tensor = found
+    return noted
 
 
 def _writes(func: Any) -> bool:
