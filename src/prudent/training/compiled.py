@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytree
 from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.factors.products import whole_products
-from prudent.training.gradients.record_streams import Branches, is_capturing
+from prudent.training.gradients.record_streams import Branches, followed_branches, is_capturing
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
@@ -77,6 +77,8 @@ class Compiled:
         with torch.no_grad(), native_products(), precision:
             if key in self._programs:
                 program, branches = self._programs[key]
+                if (outer := followed_branches()) is not None:
+                    outer.include(branches)  # a graph of the program repeats its branches, too
                 return (program if branches.holds() else self._function)(*arguments)
             if self._waits:
                 self._waits -= 1

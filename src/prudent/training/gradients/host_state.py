@@ -38,11 +38,31 @@ _PLAIN = frozenset(
 )
 _NOT_CODE = frozenset(("__dict__", "__weakref__", "__doc__", "__annotations__"))
 _ARGUMENTS = frozenset(("_parameters", "_buffers"))  # of a module; every step is given them
-_OPAQUE = (  # packages of objects that compute nothing of a record, and hold much else
-    *("logging", "threading", "_thread", "io", "_io", "weakref", "_weakref", "queue", "contextlib"),
-    *("multiprocessing", "concurrent", "asyncio", "socket", "lightning", "pytorch_lightning"),
-    *("lightning_fabric", "accelerate", "torch.distributed", "torch.utils.data", "torch.optim"),
-    *("torch._dynamo", "torch._C", "torch.fx", "torch.cuda", "_contextvars", "prudent"),
+_OPAQUE = tuple(  # packages of objects that compute nothing of a record, and hold much else
+    f"{name}."
+    for name in (
+        *(
+            "logging",
+            "threading",
+            "_thread",
+            "io",
+            "_io",
+            "weakref",
+            "_weakref",
+            "queue",
+            "contextlib",
+        ),
+        *("multiprocessing", "concurrent", "asyncio", "socket", "lightning", "pytorch_lightning"),
+        *("lightning_fabric", "accelerate", "torch.distributed", "torch.utils.data", "torch.optim"),
+        *(
+            "torch._dynamo",
+            "torch._C",
+            "torch.fx",
+            "torch.cuda",
+            "_contextvars",
+            "prudent.training",
+        ),
+    )
 )
 _MISSING = object()
 
@@ -231,7 +251,7 @@ class HostState:
 
     def _object(self, value: Any, name: str) -> None:
         kind = type(value)
-        if kind.__module__.startswith(_OPAQUE) and not isinstance(value, nn.Module):
+        if not isinstance(value, nn.Module) and f"{kind.__module__}.".startswith(_OPAQUE):
             return
         self._add(kind, kind.__qualname__)
         own = getattr(value, "__dict__", None)

@@ -229,6 +229,8 @@ class Branches:
         Raises:
             RuntimeError: If more is done with one than to compare it with a public number.
         """
+        if not self._numbers:
+            return NotImplemented
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         found = [n for n, own in enumerate(self._numbers) if any(own is leaf for leaf in given)]
         if not found:
@@ -239,6 +241,10 @@ class Branches:
         kind = self._numbers[found[0]].dtype
         self._taken.append((found[0], kind, func, args[-1], bool(result)))
         return result
+
+    def include(self, other: "Branches") -> None:
+        """Take those of another program, which this one repeats as a part."""
+        self._taken += other._taken
 
     def holds(self) -> bool:
         """Whether the present step takes the same branches."""
