@@ -38,31 +38,12 @@ _PLAIN = frozenset(
 )
 _NOT_CODE = frozenset(("__dict__", "__weakref__", "__doc__", "__annotations__"))
 _ARGUMENTS = frozenset(("_parameters", "_buffers"))  # of a module; every step is given them
-_OPAQUE = tuple(  # packages of objects that compute nothing of a record, and hold much else
-    f"{name}."
-    for name in (
-        *(
-            "logging",
-            "threading",
-            "_thread",
-            "io",
-            "_io",
-            "weakref",
-            "_weakref",
-            "queue",
-            "contextlib",
-        ),
-        *("multiprocessing", "concurrent", "asyncio", "socket", "lightning", "pytorch_lightning"),
-        *("lightning_fabric", "accelerate", "torch.distributed", "torch.utils.data", "torch.optim"),
-        *(
-            "torch._dynamo",
-            "torch._C",
-            "torch.fx",
-            "torch.cuda",
-            "_contextvars",
-            "prudent.training",
-        ),
-    )
+_OPAQUE = (  # packages of objects that compute nothing of a record, and hold much else
+    *("logging.", "threading.", "_thread.", "io.", "_io.", "weakref.", "_weakref.", "queue."),
+    *("contextlib.", "_contextvars.", "multiprocessing.", "concurrent.", "asyncio.", "socket."),
+    *("lightning.", "pytorch_lightning.", "lightning_fabric.", "accelerate.", "torch.optim."),
+    *("torch.distributed.", "torch.utils.data.", "torch._dynamo.", "torch._C.", "torch.fx."),
+    *("torch.cuda.", "prudent.training."),
 )
 _MISSING = object()
 
