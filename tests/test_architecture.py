@@ -148,7 +148,7 @@ def test_an_analyst_never_imports_the_lab() -> None:
         "import sys, prudent; from prudent.cli import main;"
         "[main([*words.split(), '--help']) for words in ('release median', 'epsilon', 'budget')];"
         "import prudent.certify; prudent.median, prudent.fit;"
-        "sys.exit(any(name.startswith('prudent.lab') for name in sys.modules))"
+        "sys.exit(any(name.startswith('prudent_lab') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
@@ -209,7 +209,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
     tree = ast.parse((PACKAGE / "certify" / f"{module}.py").read_text(encoding="utf-8"))
     at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = imported_names(ast.Module(at_once, []), ["prudent", "certify"])
-    assert not [name for name in names if name.startswith(("prudent.lab", "torch"))]
+    assert not [name for name in names if name.startswith(("prudent_lab", "torch"))]
 
 
 @pytest.mark.parametrize(
@@ -220,20 +220,20 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("accounting/events.py", "import prudent.release.ptr.margins"),
         ("accounting/events.py", "from prudent import PldAccountant"),
         ("accounting/events.py", "def late():\n    import torch"),
-        ("training/plan.py", "from prudent.lab.corruption import RandomLabelFlip"),
+        ("training/plan.py", "from prudent_lab.corruption import RandomLabelFlip"),
         ("training/step.py", "from prudent.certify import CertifiedClassifier"),
-        ("training/adapters/federated/strategy.py", "from prudent.lab.corruption import Mimic"),
+        ("training/adapters/federated/strategy.py", "from prudent_lab.corruption import Mimic"),
         ("training/gradients/layers.py", "from ...release import median"),
-        ("release/outcome.py", "import importlib\nimportlib.import_module('prudent.lab.paper')"),
+        ("release/outcome.py", "import importlib\nimportlib.import_module('prudent_lab.paper')"),
         ("release/noise.py", "from prudent.audit import audit"),
         ("training/step.py", "from prudent.audit.training import white_box"),
         ("certify/classifier.py", "from prudent.audit import audit"),
-        ("certify/features/__init__.py", "from prudent.lab.feature_files import landmarks"),
+        ("certify/features/__init__.py", "from tools.feature_files import landmarks"),
         ("records/form.py", "from prudent.training.keystream import Key"),
         ("lab/corruption/__init__.py", "from prudent import cli"),
         ("lab/paper/figures.py", "from prudent.cli import main"),
-        ("cli/commands/doctor.py", "from prudent.lab.named_datasets import NAMED_DATASETS"),
-        ("cli/commands/release.py", "def late():\n    from prudent.lab import datasets"),
+        ("cli/commands/doctor.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
+        ("cli/commands/release.py", "def late():\n    from prudent_lab import datasets"),
         ("_validate.py", "from prudent.accounting import events"),
         ("__init__.py", "from .cli import main"),
         ("__init__.pyi", "from prudent.cli import main as main"),
@@ -257,7 +257,7 @@ def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> No
         ("training/adapters/federated/release.py", "from prudent.training.plan import Plan"),
         ("lab/paper/figures.py", "import prudent\nfrom prudent.training import fit"),
         ("cli/__init__.py", "from prudent.release import median\nfrom prudent import Plan"),
-        ("lab/commands/paper.py", "from prudent.cli import options\nfrom prudent.lab import paper"),
+        ("lab/commands/paper.py", "from prudent.cli import options\nfrom prudent_lab import paper"),
     ],
 )
 def test_the_rule_allows_an_import_that_goes_forward(path: str, source: str) -> None:

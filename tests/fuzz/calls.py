@@ -462,7 +462,7 @@ def _reviews_folder() -> str:
 
 
 def _experiment() -> tuple[Callable[..., Any], dict[str, Any]]:
-    from prudent.lab.settings import Experiment, setting_fields
+    from prudent_lab.settings import Experiment, setting_fields
 
     fields = [field for _, field, _ in setting_fields()]
     plain = {f.name: f.default for f in fields if not isinstance(f.default, attrs.Factory)}

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from prudent.certify.features import resnet
-from prudent.lab import datasets, models
+from prudent_lab import datasets, models
 
 DATA = os.environ.get("PRUDENT_DATA")
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"

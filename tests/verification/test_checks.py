@@ -15,7 +15,7 @@ from prudent.receipts.receipt import Receipt
 
 pytest.importorskip("flint")
 pytest.importorskip("cryptography")
-from prudent.verification.checks import Standing, verify
+from prudent_verify.checks import Standing, verify
 from tests.verification.conftest import places_of
 
 VALUES = np.arange(2000.0)
@@ -233,7 +233,7 @@ def test_a_false_certificate_of_a_vote_is_refuted(receipt, place, editing):
 def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
     """It is computed again from the noisy gradient and curvature beside it."""
     from prudent.estimators import LinearRegression
-    from prudent.verification.certificates import problem_of
+    from prudent_verify.certificates import problem_of
 
     path = tmp_path / "answer.json"
     features = np.random.default_rng(0).normal(size=(8000, 2))
@@ -373,7 +373,7 @@ def test_a_bug_of_the_check_refutes_nothing(tmp_path, capsys, monkeypatch):
 
     path = tmp_path / "answer.json"
     prudent.count(VALUES, epsilon=1.0, receipt=path)
-    monkeypatch.setattr("prudent.verification.checks._ledger", broken)
+    monkeypatch.setattr("prudent_verify.checks._ledger", broken)
     assert main(["verify", str(path)]) == 3
     told = capsys.readouterr()
     assert told.err.startswith("Could not check the receipt")

@@ -7,8 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.lab.feature_files import glyphs, letters  # noqa: E402
-from prudent.lab.feature_files.glyphs import FORMS, digits  # noqa: E402
+from tools.feature_files import glyphs, letters  # noqa: E402
+from tools.feature_files.glyphs import FORMS, digits  # noqa: E402
+
 from prudent.records.whole_network import read_network  # noqa: E402
 
 SMALL = letters.NetworkRecipe(
