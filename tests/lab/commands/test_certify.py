@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pytest
 
@@ -164,29 +163,3 @@ def test_public_records_are_landmarks(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "wrong.npy").write_bytes(b"none")
     wrong = prudent(*flags[:-1], "--landmarks", str(tmp_path / "wrong.npy"))
     assert (wrong.status, wrong.out) == (2, "")
-
-
-def test_landmarks_are_made_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tools.feature_files import landmarks
-
-    few = attrs.evolve(landmarks.RECIPES["glyphs"], count=6, digits=4)
-    monkeypatch.setitem(landmarks.RECIPES, "glyphs", few)
-    answer = prudent("certify", "make-features", "--out", str(tmp_path / "x.npz"), "--json")
-    assert json.loads(answer.out)["digits"] == 4
-    with np.load(tmp_path / "x.npz") as made:
-        assert made["rows"].shape == (10, 256)
-
-
-def test_the_map_of_glyphs_is_made_by_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tools.feature_files import glyphs, letters
-
-    training = letters.NetworkRecipe(batch=8, width=16, channels=(4, 4, 4, 4))
-    few = glyphs.GlyphRecipe(classes=3, others=6, copies=4, training=training)
-    monkeypatch.setattr(glyphs, "GlyphRecipe", lambda: few)
-    flags = ("certify", "make-features", "--features", "glyphs", "--steps", "1", "--json")
-    answer = prudent(*flags, "--out", str(tmp_path / "glyphs.npz"))
-    assert answer.status == 0
-    assert json.loads(answer.out)["training"]["steps"] == 1
-    assert (tmp_path / "glyphs.npz").stat().st_size > 0

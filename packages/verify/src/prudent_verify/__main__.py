@@ -4,12 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
 from prudent_verify import ReceiptError, verify
 
-_STATUS = """It ends with status 0 if the receipt is verified, 1 if a claim is refuted, 2 if the file
-is no receipt or a claim that matters could not be checked, 3 if the check itself failed."""
+_STATUS = """It ends with status 0 if the receipt is verified, 1 if a claim is refuted, 2 if the
+file is no receipt or a claim that matters could not be checked, 3 if the check itself failed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,8 +19,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--signer", metavar="KEY", help=whose)
     parser.add_argument("--head", metavar="HASH", help="the digest of the ledger, from its keeper")
     parser.add_argument("--json", action="store_true", help="answer as JSON")
-    version = f"prudent-verify {metadata.version('prudent-verify')}"
-    parser.add_argument("--version", action="version", version=version)
     given = parser.parse_args(arguments)
     try:
         found = verify(given.receipt, signer=given.signer, head=given.head)
