@@ -112,7 +112,11 @@ def events() -> Iterator[dp.DpEvent]:
     yield accounting.Run(sampling_rate=0.01, steps=300, noise_multiplier=1.1, **margin).event
 
 
-RELATIONS = (accounting.ADD_REMOVE, accounting.ZERO_OUT, accounting.REPLACE_ONE)
+RELATIONS = [
+    accounting.ADD_REMOVE,
+    pytest.param(accounting.ZERO_OUT, marks=LONG),
+    pytest.param(accounting.REPLACE_ONE, marks=LONG),
+]
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=lambda each: each.adjacency.value)
