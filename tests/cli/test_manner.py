@@ -101,6 +101,14 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         ],
         "release mode": [table, *ASKED, "--propose=500", "--delta=1e-6"],
         "release certify-quantile": [table, *ASKED, "--high=900"],
+        "release proportion": [table, "--column=x > 3", "--epsilon=1"],
+        **{
+            f"release {name}": [table, *ASKED, "--other=y"]
+            for name in ("ratio", "covariance", "correlation")
+        },
+        "release weighted-mean": [table, *ASKED, "--weights=y"],
+        "release top-k": [table, *ASKED, "--delta=1e-6"],
+        "release table": [table, "--columns=avg(x)", "--epsilon=1"],
         "budget create": [f"{folder}/new.db", "--epsilon=1", "--delta=1e-6"],
         "certify": [f"--dataset=npz:{archive}", "--features=vectors:6", "--seed=0"],
         "certify run": [str(folder / "run")],

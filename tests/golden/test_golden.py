@@ -249,6 +249,7 @@ def document(words: tuple[str, ...], folder: Path, archive: Path) -> Any:
     from tests.cli.conftest import prudent as run
     from tests.cli.test_manner import right
 
+    os.environ["PRUDENT_KEYS"] = str(folder / "keys")  # restored by the fixture
     with same_draws(f"golden {' '.join(words)}"):
         answer = run(*words, *right(words, folder, archive), "--json", "--quiet")
     assert answer.status in (0, 3), answer
