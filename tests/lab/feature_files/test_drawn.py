@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+torch = pytest.importorskip("torch", reason="training needs the extra `train`")
 
 from prudent.lab.feature_files import glyphs, letters  # noqa: E402
 from prudent.lab.feature_files.glyphs import FORMS, digits  # noqa: E402
