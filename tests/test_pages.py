@@ -63,3 +63,19 @@ def test_every_row_of_a_table_is_in_the_table() -> None:
         for path in PAGES
     }
     assert {name: rows for name, rows in found.items() if rows} == {}
+
+
+def test_a_version_that_a_page_tells_to_install_is_the_pinned_one() -> None:
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")
+    )
+    told = {
+        name: found
+        for name in ("README.md", "docs/index.md")
+        if (found := re.findall(r"`([\w-]+)==([\w.]+)`", (ROOT / name).read_text("utf-8")))
+    }
+    assert "README.md" in told  # how to take a build of PyTorch without CUDA
+    for name, version in (each for found in told.values() for each in found):
+        assert pins[name] == version
