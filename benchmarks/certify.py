@@ -17,9 +17,9 @@ import numpy as np
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import decided
 from prudent.certify.report import CertifyResult
-from prudent.lab import certifying as experiment
-from prudent.lab import demo
-from prudent.lab.certifying import coded_by, of_codes
+from prudent_lab import certifying as experiment
+from prudent_lab import demo
+from prudent_lab.certifying import coded_by, of_codes
 
 DRAWS = 5
 CURVE = range(0, 10_001, 50)  # numbers of bad records at which the picture has a point

@@ -85,9 +85,11 @@ def _linked(file: Any, owners: dict[str, set[str]]) -> Path | None:
     return Path(*file.parts[:depth])
 
 
-def installed(extras: Iterable[str]) -> list[metadata.Distribution]:
-    """All distributions that prudent installs with these extras, as pip would."""
-    todo = [("prudent", extra) for extra in ("", *extras)]
+def installed(
+    extras: Iterable[str], beside: Iterable[tuple[str, str]] = ()
+) -> list[metadata.Distribution]:
+    """All that prudent with these extras, and packages beside it, bring along, as pip would."""
+    todo = [*(("prudent", extra) for extra in ("", *extras)), *beside]
     seen, found = set(todo), {}
     while todo:
         name, extra = todo.pop()
