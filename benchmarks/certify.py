@@ -5,7 +5,7 @@
 
 The test records are read once for each row; nothing is chosen by them. What other rules certify:
 `prudent certify --compare`. The rows of MNIST are in `benchmarks/certify.json`: README,
-docs/certify.md and the picture have their numbers from it; tests/test_certified_numbers.py compares.
+docs/certify.md and the picture take their numbers from it, which a test compares.
 """
 
 import argparse
