@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-sklearn = pytest.importorskip("sklearn", reason="needs pip install 'prudent[estimators]'")
+sklearn = pytest.importorskip("sklearn", reason="needs the extra `estimators`")
 
 from sklearn.model_selection import cross_val_score  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
