@@ -16,7 +16,6 @@ from prudent.accounting import LaplaceTest as LaplaceTest
 from prudent.accounting import PldAccountant as PldAccountant
 from prudent.accounting import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting import RdpAccountant as RdpAccountant
-from prudent.estimators import aggregate as aggregate
 from prudent.receipts.making import ReceiptFile as ReceiptFile
 from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger
