@@ -336,6 +336,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _queries(self, X: Any) -> FloatArray:
         """The features that a fitted model is asked about, as doubles, NaN where there is none."""
         check_is_fitted(self)
+        if isinstance(X, list | tuple):  # its width is known by now
+            X = np.array(X, dtype=object)  # noqa: N806
         if self._formula is not None:
             return self._formula.queries(X)
         if not self._whole:
