@@ -9,6 +9,7 @@ from prudent import release as release
 from prudent import training as training
 from prudent import tune as tune
 from prudent._validate import ArgumentError as ArgumentError
+from prudent._warning import PrivacyWarning as PrivacyWarning
 from prudent.accounting import DiscreteGaussianTest as DiscreteGaussianTest
 from prudent.accounting import DiscreteLaplaceTest as DiscreteLaplaceTest
 from prudent.accounting import GaussianTest as GaussianTest

@@ -18,6 +18,9 @@ import prudent  # noqa: E402
 from prudent.estimators import LinearRegression, QuantileRegressor, Ridge  # noqa: E402
 from prudent.release.noise import Distribution, ReproducibleNoise  # noqa: E402
 
+# The records of these tests are public.
+pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
+
 
 class Same(ReproducibleNoise):
     """The same noise in every fit: some checks fit twice and compare."""

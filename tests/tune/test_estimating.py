@@ -15,6 +15,9 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.tune import Geometric, Poisson, price, search
 from tests.estimators.models.fitting import data
 
+# The records of these tests are public.
+pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
+
 FEW = Poisson(2)
 
 

@@ -20,6 +20,9 @@ from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
 from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
 
+# The records of these tests are public.
+pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
+
 
 def seeded(seed: int = 1) -> ReproducibleNoise:
     return ReproducibleNoise(seed)
