@@ -237,9 +237,9 @@ class ModelData:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
             return selection.select(self._groups().counts(), noise)
-        found = map(conversions.category, self._cells())
+        cells = map(conversions.category, self._cells())
         # One record without a label makes floats of whole numbers in some containers.
-        found = (int(each) if type(each) is float and each.is_integer() else each for each in found)
+        found = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
         # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
         # the record that comes first, so each type is chosen by itself.
         keyed: Counter[Hashable] = Counter(in_order(each) for each in found if each is not None)
@@ -268,7 +268,7 @@ class ModelData:
         """The targets that are not in the table, as objects; None for one that cannot be read."""
         given = self._target_container()
         if isinstance(given, np.ndarray):
-            return given.reshape(-1).tolist()  # type: ignore[no-any-return]  # None where masked
+            return given.reshape(-1).tolist()  # None where masked
         column = given.iloc[:, 0] if hasattr(given, "iloc") else given[_column_names(given)[0]]
         column = column.to_arrow() if hasattr(column, "to_arrow") else column  # of polars
         try:
