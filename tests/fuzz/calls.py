@@ -1453,6 +1453,7 @@ EXCLUDED: dict[str, str] = {
     ".tune": "a package; its command and its search of estimators are targets",
     "accounting.TestChoice": _RESULT,
     "estimators.PrivateEstimator": "abstract; its kinds are targets",
+    "_warning.PrivacyWarning": _ERROR,
     "estimators.TooFewRecordsError": _ERROR,
     "training.CheckReport": _RESULT,
     "training.Fitted": _RESULT,
