@@ -183,6 +183,20 @@ def test_one_absent_label_does_not_show_in_the_others(labels: list[Any]) -> None
     assert list(map(repr, found)) == ["0", "1"]
 
 
+def test_targets_beside_a_table_that_is_not_in_memory_are_refused(tmp_path: Path) -> None:
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    frame = pandas.DataFrame({"a": [1.0] * 400})
+    path = str(tmp_path / "a.parquet")
+    frame[: len(path)].to_parquet(path)
+    for x, y, given in (
+        (path, np.ones(len(path)), {}),
+        (polars.from_pandas(frame).lazy(), np.ones(400), {}),
+        (frame, np.ones(400), {"where": "a > 0"}),
+    ):
+        with pytest.raises(ArgumentError, match="the name of a column"):
+            opened(x, y, **given)
+
+
 CELLS = {
     "true": 1.0,
     "False": 0.0,

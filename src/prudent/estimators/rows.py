@@ -119,12 +119,19 @@ def is_table(data: Any) -> bool:
     """Whether data have named columns: a frame, a path, a table of an engine."""
     if isinstance(data, np.ndarray | list | tuple) or data is None:
         return False
-    return isinstance(data, str) or hasattr(data, "__fspath__") or hasattr(data, "columns")
+    if isinstance(data, str) or hasattr(data, "__fspath__"):
+        return True
+    # Of its type first: the names of a lazy frame cost a warning.
+    return hasattr(type(data), "columns") or hasattr(data, "columns")
 
 
 def is_frame(data: Any) -> bool:
     """Whether data are a frame in memory, of pandas, polars or pyarrow."""
     return type(data).__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
+
+
+def _in_memory(data: Any) -> bool:
+    return is_frame(data) and hasattr(data, "__len__")  # a lazy frame has no length
 
 
 def number_table(source: Any, **options: Any) -> Any:
@@ -193,7 +200,7 @@ class ModelData:
             read: Callable[[], FloatArray] = functools.partial(doubles, array)
             if self.target is None:
                 return ArrayRows.beside(names, read), names
-        elif own and (self.where is not None or not hasattr(self.data, "__len__")):
+        elif own and (self.where is not None or not _in_memory(self.data)):
             raise ArgumentError(
                 "y", "the name of a column of the table", shown=type(self.target).__name__
             )
