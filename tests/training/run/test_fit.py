@@ -15,7 +15,6 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from prudent.accounting import GaussianTest
 from prudent.budget.ledger import Ledger
-from prudent.lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from prudent.training import (
     AdaptiveTrim,
     EngineChoice,
@@ -36,6 +35,7 @@ from prudent.training.noise import HostNoise
 from prudent.training.run.checkpoint import charged
 from prudent.training.run.reading import _gather
 from prudent.training.run.training_run import TrainingRun
+from prudent_lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 from tests.training.run.files import read_metrics
