@@ -28,11 +28,11 @@ from prudent.certify.counts import Whole, decided
 from prudent.certify.landmarks import SCALE, Codes, products
 
 # Chosen as the ramps of the maps were, on the same public digits: `benchmarks.certify_choice`.
-PARTS, SPREAD = 3000, 8
-DUEL_PARTS = 1500
-NEIGHBOURS = 4000
-COSINE = 0.2
-RECORDS_RAMP = (0.1, 0.4)
+PARTS, SPREAD = 4500, 4
+DUEL_PARTS = 3000
+NEIGHBOURS = 5000
+COSINE = 0.25
+RECORDS_RAMP = (0.15, 0.35)
 _ROWS, _CLASSIFIERS = 500, 1000  # at a time
 _SEED = 5
 

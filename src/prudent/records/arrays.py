@@ -144,7 +144,7 @@ def numbers_of(record: Any) -> Real | None:
             return numbers_of(_container(record[None])[0])
         found = np.asarray(record)
         if found.dtype.kind in _NUMBERS:
-            return np.ascontiguousarray(found, dtype=np.float64)
+            return np.asarray(found, dtype=np.float64, order="C")
         if found.dtype != object:
             return None
         each = [_number(value) for value in found.ravel().tolist()]

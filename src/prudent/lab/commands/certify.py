@@ -130,8 +130,6 @@ def certify(
     if public and ledger is not None:
         why = "an experiment measures without noise, so no ε covers it"
         raise ArgumentError("ledger", "none with public records", got=ledger, why=why)
-    if not public and out is None:
-        raise ArgumentError("out", "a folder for the classifier", shown="none")
     if out is not None:
         check_writable(out)  # before anything is paid for
     given = {
@@ -141,6 +139,8 @@ def certify(
         "landmarks": 1024 if landmarks is None else _rows(landmarks),
         "noise": None if seed is None else ReproducibleNoise(seed),
     }
+    if not public and out is None:
+        raise ArgumentError("out", "a folder for the classifier", shown="none")
     if public:
         model, result = experiment.run(
             lambda: experiment.read(dataset), attack=attack, compare=compare, **given
