@@ -3,8 +3,8 @@
     python -m benchmarks.certify            # the classifiers
     python -m benchmarks.certify --others   # the rules that are not private
 
-Writes `src/prudent/lab/explore/certified.json`, from which README, `docs/certify.md` and the
-explorer take their numbers (`tests/certify/test_numbers.py` compares them), and the picture
+Writes `packages/lab/src/prudent_lab/explore/certified.json`, from which README, `docs/certify.md`
+and the explorer take their numbers (`tests/certify/test_numbers.py` compares them), and the picture
 `docs/images/certified.svg`. Each command keeps what the other wrote.
 
 Digits 50,000 to 60,000 of the training part, on which maps and rules were chosen
@@ -24,16 +24,16 @@ from prudent._data_files import cached_array
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import decided, moves_of, scores_of
 from prudent.certify.report import CertifyResult, median_radius, shares
-from prudent.lab import certifying
-from prudent.lab.demo import CLASSIFIERS, draw_certified, panels
-from prudent.lab.other_rules import certified_by_others
+from prudent_lab import certifying
+from prudent_lab.demo import CLASSIFIERS, draw_certified, panels
+from prudent_lab.other_rules import certified_by_others
 
 DRAWS = 10
 _AT_ONCE = 500
 ROWS = {"letters": (0.3, 0.1), "glyphs": (1.0, 0.3)}
 TITLES = {"letters": "public letters", "glyphs": "no data"}
 ROOT = Path(__file__).parents[1]
-FILE = ROOT / "src/prudent/lab/explore/certified.json"
+FILE = ROOT / "packages/lab/src/prudent_lab/explore/certified.json"
 PICTURE = ROOT / "docs/images/certified.svg"
 NOTE = (
     "MNIST, the first 50,000 training records, one private release each, δ = 0; share of 10,000 "

@@ -17,16 +17,16 @@ import itertools
 import attrs
 import numpy as np
 import torch
+from tools.feature_files import landmarks as made
+from tools.feature_files.glyphs import digits
 
 from prudent.certify.classifier import RECORDS
 from prudent.certify.features import Images, shipped_landmarks
 from prudent.certify.report import shares
-from prudent.lab import other_rules as rules
-from prudent.lab.certifying import CHOSEN_ON
-from prudent.lab.datasets import load
-from prudent.lab.feature_files import landmarks as made
-from prudent.lab.feature_files.glyphs import digits
 from prudent.records.whole_network import TOP, shipped_network
+from prudent_lab import other_rules as rules
+from prudent_lab.certifying import CHOSEN_ON
+from prudent_lab.datasets import load
 
 FOLDS, DRAWS = 5, 4
 PROPORTION = 8000 / CHOSEN_ON["mnist"]

@@ -1,7 +1,6 @@
 """Certified accuracies that are printed twice: pages and picture have those of one file."""
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from prudent.certify.report import percent
 
 ROOT = Path(__file__).parents[2]
 MEASURED: dict[str, Any] = json.loads(
-    (resources.files("prudent.lab.explore") / "certified.json").read_text("utf-8")
+    (ROOT / "packages/lab/src/prudent_lab/explore/certified.json").read_text("utf-8")
 )
 NAMES = {"letters": "`letters`", "glyphs": "`glyphs`, no data"}
 

@@ -9,7 +9,7 @@ from prudent.certify.landmarks import whole
 
 pytest.importorskip("torch", reason="the lab needs pip install 'prudent[train]'")
 
-from prudent.lab import other_rules as rules
+from prudent_lab import other_rules as rules
 
 
 def drawn(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
