@@ -425,7 +425,7 @@ def edited(path: Path, **changes: Any) -> None:
         {"cells": np.zeros((4, 60), np.int64)},
         {"landmarks": np.ones((60, 12), np.int16)},
     ],
-    ids=str,
+    ids=lambda change: next(iter(change)),
 )
 def test_a_file_that_was_edited_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     fitted().save(tmp_path / "x.npz")
@@ -443,7 +443,7 @@ def test_a_file_that_was_edited_is_refused(change: dict[str, Any], tmp_path: Pat
         {"cells": np.zeros((4, 59), np.int64)},
         {"cells": np.zeros((3, 60), np.int64)},
     ],
-    ids=str,
+    ids=lambda change: next(iter(change)),
 )
 def test_counts_have_the_shape_of_their_partition(change: dict[str, Any]) -> None:
     counts = fitted().counts_

@@ -19,7 +19,7 @@ in one part, and each of their classifiers is that of the nearest class mean.
 
 import zlib
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +106,7 @@ def elected(
     return votes, duels
 
 
-def _counted(votes: npt.NDArray[np.int8], classes: int) -> Whole:
+def _counted(votes: npt.NDArray[np.integer[Any]], classes: int) -> Whole:
     return np.stack([(votes == name).sum(axis=1) for name in range(classes)], axis=1)
 
 

@@ -143,7 +143,7 @@ class BinnedColumn:
     index: int  # its place in the record
     # Numbers that separate its intervals, in rising order; none for a category, which is a whole
     # number.
-    edges: tuple[float, ...] = attrs.field(default=(), converter=tuple)
+    edges: tuple[float, ...] = ()
     # How many cells it has: one more than edges. Categories are counted modulo this: two may share
     # a cell, whatever categories there are, and none is known from the records.
     cells: int = attrs.field(default=attrs.Factory(lambda own: len(own.edges) + 1, True))
@@ -151,7 +151,8 @@ class BinnedColumn:
     def __attrs_post_init__(self) -> None:
         _validate.count(index=self.index)
         _validate.count(1, cells=self.cells)
-        edges = [_validate.between(-_MOST, _MOST, edges=each) for each in self.edges]
+        given = _validate.values(edges=self.edges)
+        edges = [_validate.between(-_MOST, _MOST, edges=each) for each in given]
         if any(one >= two for one, two in itertools.pairwise(edges)):
             raise ArgumentError("edges", "in rising order, no two the same", got=self.edges)
         if edges and self.cells != len(edges) + 1:

@@ -124,7 +124,7 @@ def certify(
         raise ArgumentError("ledger", "none with public records", got=ledger, why=why)
     if out is not None:
         check_writable(out)  # before anything is paid for
-    given = {
+    given: dict[str, Any] = {
         "features": features,
         "classes": experiment.classes_of(dataset),
         "epsilon": epsilon,
@@ -157,7 +157,7 @@ def certify(
 
 
 def _released(
-    dataset: str, model: "CertifiedClassifier", ledger: Path | None
+    dataset: str, model: "CertifiedClassifier", ledger: str | None
 ) -> "CertifiedClassifier":
     """The classifier fitted on the training records of an archive, which are private."""
     from prudent.budget.ledger import Ledger
