@@ -142,9 +142,9 @@ class Medians:
         kept = self.asked.confidence
         if self.asked.single:
             (one,) = chosen
-            spread = one.interval and ReleasedInterval(*one.interval, kept or 0.95, one.useless)
+            spread = one.interval and ReleasedInterval(*one.interval, kept or 0.95, one.whole)
             return selected(numbers[0], certificate, spread=spread)
-        ends = tuple(None if each.useless else each.interval for each in chosen)
+        ends = tuple(None if each.whole else each.interval for each in chosen)
         found = selected(numbers, certificate, intervals=None if kept is None else ends)
         return attrs.evolve(found, confidence=kept or 0.95)
 

@@ -274,7 +274,7 @@ def _released(
             min(selected.interval[0] - half, number),
             max(selected.interval[1] + half, number),
         )
-        useless = selected.useless or first <= lattice.low or last >= lattice.high
+        useless = selected.whole or first <= lattice.low or last >= lattice.high
         ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
         spread = ScaledSpread(number, ends, scale)
     value = scale.value(number)
