@@ -20,7 +20,7 @@ from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.together.turns import together
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import Branch, Released
+from prudent.release.outcome import Branch, Released, UnknownSpread
 from prudent.release.request import (
     By,
     Condition,
@@ -246,6 +246,7 @@ class Ratio(Statistic):
             ]
         )
         spread = RatioSpread(*totals)
+        known = all(total.known for total in totals)
         about = f"{spread.above.about} divided by {spread.below.about}"
         return Released(
             spread.value,
@@ -254,7 +255,7 @@ class Ratio(Statistic):
             0.0,
             priced.preview.event,
             priced.preview.mechanism,
-            spread,
+            spread if known else UnknownSpread(spread),
             about=about,
         )
 

@@ -130,7 +130,7 @@ class Description:
         moments = {name: getattr(self, name) for name in ("count", "mean", "deviation")}
         return {
             "status": "released",
-            **{name: each.value for name, each in moments.items()},
+            **{name: each.plain()["value"] for name, each in moments.items()},
             "quantiles": {p: each.value for p, each in self.quantiles.items()},
             "intervals": {
                 name: list(each.usual_interval)
