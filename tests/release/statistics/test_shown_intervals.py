@@ -57,9 +57,9 @@ def test_where_few_are_shown_the_law_says_so(p: str) -> None:
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize("asked", ["p90", "mean", "maximum", "variance", "median"])
+@pytest.mark.parametrize("asked", ["p90, bounds", "p90", "maximum", "median", "variance"])
 def test_intervals_of_few_records_hold(asked: str) -> None:
-    for shown, wrong in misses(asked, (30, 200), (1.0,), 6):
+    for shown, wrong in misses(asked, (10,), (1.0,), 20):
         assert wrong <= most_wrong(shown, chance=1e-4)
 
 
