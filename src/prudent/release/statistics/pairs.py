@@ -302,20 +302,22 @@ class Pairs(Statistic):
         if self.which == "weighted":
             others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
-        region = sums.release(pairs, mechanism, noise)
+        both = ("First", first, pairs, ends), ("Second", second, pairs.second, others)
+        private = [(place, *each) for place, clip, *each in both if clip.given is None]
+        region, *outside = together(
+            [
+                lambda: sums.release(pairs, mechanism, noise),
+                *(
+                    functools.partial(_outside, column, within, share, noise)
+                    for (_, column, within), share in zip(private, shares, strict=True)
+                ),
+            ]
+        )
         spread: PairMoments | MomentSpread = PairMoments(sums, region)
         if self.which == "weighted":
             low, high = (sums.first.value(end) for end in (sums.first.low, sums.first.high))
             moments = Moments(region, (low, high), sums.first.spacing)
             spread = MomentSpread(moments, "mean", pairs.scale)
-        both = ("First", first, pairs, ends), ("Second", second, pairs.second, others)
-        private = [(place, *each) for place, clip, *each in both if clip.given is None]
-        outside = together(
-            [
-                functools.partial(ClippedShare.release, column, within, share, noise)
-                for (_, column, within), share in zip(private, shares, strict=True)
-            ]
-        )
         known = all(share.interval is not None for share in outside)
         name = priced.preview.statistic
         values = clipped_values(ends, pairs)
@@ -335,3 +337,11 @@ class Pairs(Statistic):
                 for (place, *_), share in zip(private, outside, strict=True)
             ),
         )
+
+
+def _outside(
+    column: Column, ends: tuple[float, float], mechanism: AdditiveMechanism, noise: Noise
+) -> ClippedShare:
+    """Release the share of values outside; a clipped sum counts them, read with the other sums."""
+    column.clipped_sum(*ends, lattice_between(ends))
+    return ClippedShare.release(column, ends, mechanism, noise)
