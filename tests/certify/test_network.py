@@ -20,7 +20,7 @@ from prudent.records.whole_network import (
     write_network,
 )
 
-torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+torch = pytest.importorskip("torch", reason="training needs the extra `train`")
 
 from tools.feature_files import glyphs, letters  # noqa: E402
 

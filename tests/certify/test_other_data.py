@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="networks need the extra `train`")
 import torch
 from tools.feature_files.sentences import fitted, make, write
 from torch import nn

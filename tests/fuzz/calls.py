@@ -483,13 +483,6 @@ _ESTIMATORS: dict[str, dict[str, Any]] = {
     "GradientBoostingRegressor": _OF_TREES,
     "KMeans": {"n_clusters": 2, "bounds": None},
     "PCA": {"n_components": 1, "bounds": None},
-    "StandardScaler": {"with_mean": True, "with_std": True, "bounds": None},
-    "RobustScaler": {
-        "with_centering": True,
-        "with_scaling": True,
-        "quantile_range": (25.0, 75.0),
-    },
-    "QuantileTransformer": {"levels": 4, "output_distribution": "uniform"},
 }
 """The arguments of each estimator, besides those of all of them."""
 
@@ -1271,29 +1264,6 @@ CALLS: tuple[Call, ...] = (
         ),
     ),
     # Models of a table, and searches.
-    Call(
-        "estimators.aggregate",
-        lambda: (
-            _before_the_charge(_found("estimators:aggregate")),
-            {
-                "fit_one": np.mean,
-                "data": DATA,
-                "epsilon": 1.0,
-                "delta": 1e-6,
-                "size": None,
-                "labels": None,
-                "parts": 10,
-                "certify": None,
-                "confidence": None,
-                "connect": None,
-                "table": None,
-                "ledger": Charges(),
-                "noise": _noise(),
-                "dry_run": False,
-            },
-        ),
-        0.3,
-    ),
     *(Call(f"estimators.{name}", _estimator(name), 0.05) for name in _ESTIMATORS),
     *(Call(f"estimators.{name}.fit", _fit_call(name), 0.05) for name in _ESTIMATORS),
     *(
@@ -1303,7 +1273,7 @@ CALLS: tuple[Call, ...] = (
             ("LogisticRegression", "predict_proba"),
             ("GradientBoostingRegressor", "predict"),
             ("KMeans", "predict"),
-            ("StandardScaler", "transform"),
+            ("PCA", "transform"),
             ("PCA", "inverse_transform"),
         )
     ),
@@ -1483,6 +1453,7 @@ EXCLUDED: dict[str, str] = {
     ".tune": "a package; its command and its search of estimators are targets",
     "accounting.TestChoice": _RESULT,
     "estimators.PrivateEstimator": "abstract; its kinds are targets",
+    "_warning.PrivacyWarning": _ERROR,
     "estimators.TooFewRecordsError": _ERROR,
     "training.CheckReport": _RESULT,
     "training.Fitted": _RESULT,

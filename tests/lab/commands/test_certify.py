@@ -11,7 +11,7 @@ from prudent.certify import CertifiedClassifier
 from prudent_lab.certifying import BrokenCertificateError
 from tests.cli.conftest import prudent
 
-pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="data sets need the extra `train`")
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 
@@ -129,7 +129,7 @@ def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
+    pytest.importorskip("transformers", reason="needs the extra `huggingface`")
     monkeypatch.setenv("PRUDENT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answer = prudent("certify", "--dataset", "imdb")

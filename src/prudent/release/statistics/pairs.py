@@ -7,6 +7,7 @@ mean.
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -304,15 +305,14 @@ class Pairs(Statistic):
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
         both = ("First", first, pairs, ends), ("Second", second, pairs.second, others)
         private = [(place, *each) for place, clip, *each in both if clip.given is None]
-        region, *outside = together(
-            [
-                lambda: sums.release(pairs, mechanism, noise),
-                *(
-                    functools.partial(_outside, column, within, share, noise)
-                    for (_, column, within), share in zip(private, shares, strict=True)
-                ),
-            ]
-        )
+        readings: list[Callable[[], Any]] = [
+            lambda: sums.release(pairs, mechanism, noise),
+            *(
+                functools.partial(_outside, column, within, share, noise)
+                for (_, column, within), share in zip(private, shares, strict=True)
+            ),
+        ]
+        region, *outside = together(readings)
         spread: PairMoments | MomentSpread = PairMoments(sums, region)
         if self.which == "weighted":
             low, high = (sums.first.value(end) for end in (sums.first.low, sums.first.high))

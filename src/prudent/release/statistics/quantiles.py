@@ -485,6 +485,7 @@ class Choosing:
         sizes = records.half_octaves()
         known = self.scaled.released_count(sizes[1], noise)
         among = self.scaled.release(records, noise, sizes, known)
+        assert not isinstance(self.chosen, ExponentialRange)  # its quartiles are in no tail
         chosen: Any = attrs.evolve(
             self.chosen,
             measure=_measure(among, records.scale),

@@ -39,8 +39,9 @@ _BAD_RECORDS = (
 )
 _PROVED = (
     "Certified is proved: a prediction stays the same whatever that many records are, inserted or "
-    "removed. Attacks show what happened, not what can."
+    "removed."
 )
+_ATTACKED = "Attacks show what happened, not what can."
 _MORE = (
     "Longer: prudent demo --full trains a network by four methods, adds a recipe, and attacks two "
     "classifiers (about 8 minutes on two cores)."
@@ -186,7 +187,8 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
     if not manner().quiet:
-        console.print(_PROVED)
+        attacked = any(_attacked(result) for _, result in found)
+        console.print(f"{_PROVED} {_ATTACKED}" if attacked else _PROVED)
     console.print()
 
 
