@@ -27,7 +27,7 @@ import ibis.expr.types as ir
 from ibis.common.graph import Node
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.dialects import backend_name, total, tried
+from prudent.release.columns.dialects import as_double, backend_name, check_bound, total, tried
 
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
@@ -95,6 +95,7 @@ _TRIED = (
     ops.TimestampTruncate,
     ops.TryCast,
 )
+_ARITHMETIC = (ops.Add, ops.Divide, ops.Modulus, ops.Multiply, ops.Subtract)
 _PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
 
 
@@ -140,21 +141,33 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
             "is an answer. Compare columns with constants of their own type, and combine that with "
             "&, | and ~; in an ibis table you can add a column for anything else."
         ) from None
-    value = value.op().replace(_total_fields(engine)).to_expr()
-    return tried(value) if engine == "duckdb" else value
+    value = value.op().replace(_total_nodes(engine)).to_expr()
+    if _fractional(value.type()):
+        value = as_double(value)
+    found = tried(value) if engine == "duckdb" else value
+    check_bound(table.select(value=found), argument)
+    return found
 
 
 class _UnlistedError(Exception):
     """An operation that is not listed."""
 
 
-def _total_fields(engine: str) -> Callable[..., Any]:
-    """Return a replacer that applies `total` to the columns of a condition and to nothing else."""
+def _total_nodes(engine: str) -> Callable[..., Any]:
+    """Return a replacer that applies `total` to columns, and computes in doubles.
+
+    Where ibis expects a fraction, DuckDB would compute in the types of the operands: in FLOAT, or in
+    DECIMAL, which overflows, and of whose digits ibis has rules of its own.
+    """
 
     def replaced(node: Any, changed: dict[str, Any] | None) -> Any:
         if isinstance(node, ops.Field):
             return total(node.to_expr(), engine).op()
-        return node if changed is None else node.__recreate__(changed)
+        made = node if changed is None else node.__recreate__(changed)
+        if isinstance(made, _ARITHMETIC) and _fractional(made.dtype):
+            names = zip(made.__argnames__, made.__args__, strict=True)
+            made = made.__recreate__({name: as_double(arg).op() for name, arg in names})
+        return made
 
     return replaced
 
@@ -207,6 +220,10 @@ def _check_kinds(node: Any) -> None:
             shown=" and ".join(sorted({str(value.dtype) for value in values})),
             hint='A text of a CSV file becomes a number by t.column.try_cast("float64").',
         )
+
+
+def _fractional(dtype: dt.DataType) -> bool:
+    return bool(dtype.is_floating() or dtype.is_decimal())
 
 
 def _kind(dtype: dt.DataType) -> str | None:
