@@ -10,7 +10,6 @@ import pytest
 
 import prudent
 from prudent import ArgumentError
-from prudent.release.columns.dialects import doubles_of
 from prudent.release.lattice import exponents
 from tests.release.recording import Silence
 
@@ -34,7 +33,8 @@ def test_an_expression_of_any_type_is_read_as_doubles(
         found: Any = prudent.sql(query, connect=there, epsilon=20.0, noise=Silence())
         mean, *quantiles, total, variance = (each.value for each in found.answers.values())
         assert [mean, *quantiles] == pytest.approx([truth] * 3, rel=1e-3)
-        assert total == pytest.approx(records * truth, rel=1e-3) and abs(variance) < 1e-3
+        assert total == pytest.approx(records * truth, rel=1e-3)
+        assert abs(variance) < 1e-3
 
 
 @pytest.mark.thorough
@@ -52,6 +52,8 @@ def test_numbers_of_spark_are_doubles_and_rounding_is_total(spark_session: Any, 
 
 
 def test_bits_of_other_types_are_never_read() -> None:
+    from prudent.release.columns.dialects import doubles_of
+
     batch = pa.record_batch({"value": pa.array([1.0, 2.0], pa.float32())})
     with pytest.raises(TypeError, match="float"):
         doubles_of(batch, "value")
@@ -107,7 +109,8 @@ def test_one_infinite_value_of_a_person_stops_nothing_in_postgres(postgres_url: 
             connection.execute(f"DROP TABLE IF EXISTS infinite_{place}")
             connection.execute(f"CREATE TABLE infinite_{place} (p int, v {dtype})")
             connection.execute(
-                f"INSERT INTO infinite_{place} SELECT g / 2, '{value}' FROM generate_series(0, 999) g"
+                f"INSERT INTO infinite_{place} SELECT g / 2, '{value}' "
+                "FROM generate_series(0, 999) g"
             )
             end = "NaN" if dtype.startswith("numeric") else "infinity"
             connection.execute(f"INSERT INTO infinite_{place} VALUES (7, '{end}')")
@@ -123,4 +126,5 @@ def test_an_expression_that_the_engine_lacks_is_refused_before_the_charge(tmp_pa
     with prudent.Ledger(tmp_path / "l.db", epsilon=1.0, delta=1e-6) as ledger:
         with pytest.raises(ArgumentError) as caught:
             prudent.mean(table, "f", where=lambda t: t.f.round(t.i) > 0, epsilon=0.5, ledger=ledger)
-        assert caught.value.argument == "where" and not ledger.history()
+        assert caught.value.argument == "where"
+        assert not ledger.history()

@@ -156,8 +156,8 @@ class _UnlistedError(Exception):
 def _total_nodes(engine: str) -> Callable[..., Any]:
     """Return a replacer that applies `total` to columns, and computes in doubles.
 
-    Where ibis expects a fraction, DuckDB would compute in the types of the operands: in FLOAT, or in
-    DECIMAL, which overflows, and of whose digits ibis has rules of its own.
+    Where ibis expects a fraction, DuckDB would compute in the types of the operands: in FLOAT, or
+    in DECIMAL, which overflows, and of whose digits ibis has rules of its own.
     """
 
     def replaced(node: Any, changed: dict[str, Any] | None) -> Any:
