@@ -139,7 +139,7 @@ def aggregate(
     if dry_run:
         return way.preview
     source = source_of(noise)
-    paid = charge(ledger, way.preview, table if connect else data, receipt=receipt)
+    paid = charge(ledger, way.preview, table if connect else data, connect=connect, receipt=receipt)
     answer = withheld(_answer, way, fit_one, read, source)
     paid.note([answer], answer)
     return answer

@@ -19,6 +19,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
+from prudent.budget.allowance import is_duckdb
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
@@ -287,6 +288,11 @@ def _from_address(address: str, table: str | None, backend: Any = None) -> OpenT
         pass
     elif address.startswith(("postgres://", "postgresql://")):
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
+    elif is_duckdb(address) and not address.startswith("duckdb://md:"):
+        file = address.removeprefix("duckdb://").partition("?")[0]
+        backend = _quietly(
+            lambda: _duckdb(file, read_only=True), "open the database: check its path"
+        )
     elif (engine := _SCHEME.match(address)) is not None and engine[1] not in ENGINES:
         raise _other_engine("connect", engine[1])  # no more of the address: it may hold a password
     else:
