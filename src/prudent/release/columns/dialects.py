@@ -367,7 +367,8 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
     given: Any = value.item() if isinstance(value, np.generic) else value
     try:
         if dtype.is_string():
-            return str(given)
+            plain = isinstance(given, int | float) and not isinstance(given, bool)
+            return conversions.written(np.array([float(given)]))[0].as_py() if plain else str(given)
         if dtype.is_boolean():
             return {"true": True, "false": False}[str(given).lower()]
         if dtype.is_integer() and (number := int(given)) in INTEGERS:
@@ -443,8 +444,12 @@ def number_of_text(column: ir.Column, scale: Scale) -> ir.Value:
     if scale.truth:
         return number_of(column.try_cast("boolean"), scale)
     number = column.try_cast("float64")
+    if scale.kind in ("number", "integer"):
+        word = column.lower()
+        truth = ibis.cases((word == "true", double(1.0)), (word == "false", double(0.0)))
+        return ibis.coalesce(number, truth)
     factor = 1e6 if scale.kind == "duration" else 10.0**scale.digits
-    return number if not scale.whole or factor == 1 else rounded(number * double(factor))
+    return rounded(number * double(factor))
 
 
 def _with_ends(column: ir.Column, number: ir.Value) -> ir.Value:

@@ -39,7 +39,7 @@ from prudent.release.columns.row_values.expressions import (
     parse_value,
 )
 from prudent.release.columns.row_values.groups import GroupKey
-from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
+from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.together.asking import Memory, Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
@@ -417,9 +417,6 @@ def _value(
                 why=f"{name!r} has the type {dtype}",
             )
         found = number_of(column, scale)
-    if asked.kind == "truth" and name in opened.inferred and scale in (INTEGER, NUMBER):
-        known = (found == 0) | (found == 1)
-        return ibis.ifelse(known, found, ibis.null(found.type())), TRUTH
     if asked.kind == "truth" and not scale.truth:
         raise _validate.ArgumentError(
             argument,

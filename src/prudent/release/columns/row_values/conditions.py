@@ -121,6 +121,8 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
             "a function of the table that says which rows to keep, such as lambda t: "
             "t.year == 2024, or a text such as 'year = 2024'",
             shown=type(where).__name__,
+            hint="Columns of a CSV file, and of a pandas frame without nullable dtypes, are texts: "
+            "write 'year = 2024', or t.year.try_cast('int64').",
         )
     return total_value(predicate, table)
 
