@@ -457,6 +457,8 @@ def in_order(category: Any) -> tuple[str, Any, str]:
     Numbers of different types are ordered by value, but True, 1 and 1.0 are distinct categories.
     """
     name = type(category).__name__
+    if isinstance(category, tuple):  # of groups by several columns, each perhaps of mixed types
+        return name, tuple(map(in_order, category)), ""
     return ("", category, name) if isinstance(category, numbers.Real) else (name, category, "")
 
 

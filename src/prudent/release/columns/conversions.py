@@ -96,7 +96,7 @@ def category(value: Any) -> Any:
 
 
 def written(values: FloatArray) -> Any:
-    """Doubles as an Arrow array of texts, NaN as NULL: 5 for 5.0, so that the type does not show."""
+    """Doubles as an Arrow array of texts, NaN as NULL; 5.0 as "5", so that no type shows."""
     import pyarrow
     import pyarrow.compute
 

@@ -412,7 +412,7 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
     raise ArgumentError(
         "column",
         "a column of numbers, dates, times or durations",
-        shown=f"{name!r} of type {dtype}",
+        shown=f"{name!r}, which holds text" if dtype.is_string() else f"{name!r} of type {dtype}",
         hint=OF_TEXT if dtype.is_string() else "Make one of these of it, in an ibis table.",
     )
 

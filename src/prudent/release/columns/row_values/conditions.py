@@ -208,12 +208,15 @@ def _is_allowed(node: Any, engine: str) -> bool:
 def _check_kinds(node: Any) -> None:
     """Reject a comparison of two kinds of values, because an engine would convert one of them."""
     values = [child for child in _children(node) if not isinstance(child.dtype, dt.Null)]
-    # A constant date may be given as a string: its conversion does not depend on the records.
+    # A constant date may be given as a string, and one beside times as a date: its conversion does
+    # not depend on the records.
     moments = any(value.dtype.is_temporal() for value in values)
+    times = any(value.dtype.is_timestamp() for value in values)
     kinds = {
         _kind(value.dtype)
         for value in values
-        if not (moments and isinstance(value, ops.Literal) and value.dtype.is_string())
+        if not isinstance(value, ops.Literal)
+        or not ((moments and value.dtype.is_string()) or (times and value.dtype.is_date()))
     }
     if len(kinds) > 1 or None in kinds:
         raise ArgumentError(

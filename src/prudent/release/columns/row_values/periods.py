@@ -21,6 +21,9 @@ from prudent.release.columns.scales import DATE, Scale
 UNITS = ("minute", "hour", "day", "week", "month", "quarter", "year")
 """The periods that there are."""
 
+UNREAD = math.inf
+"""What stands for a text that is no date: no period begins there, and it is the last in order."""
+
 _WITHIN_A_DAY = {"minute": 60e6, "hour": 3600e6}  # in microseconds
 _DAY = 86_400e6
 _FARTHEST = 2.0**52  # whole numbers of doubles
