@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
 
 QUICK = ["--count", "3000", "--epsilon", "0.5", "--trials", "6"]
 Run = Callable[..., Any]

@@ -745,42 +745,6 @@ class Audit(Entry):
         plant_centring(patch)
 
 
-class Parts(Entry):
-    """The parts of an aggregation, each as one of 99 unit vectors that tells its records in order.
-
-    So a part that is not the same moves them by 1, and two parts by more.
-    """
-
-    name = "aggregate"
-    plain = tuple((index % 5, f"text {index % 3}") for index in range(COUNT))
-    telling = ("text",)
-
-    def drawn(self) -> st.SearchStrategy[Any]:
-        return drawing.items()
-
-    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        from prudent.estimators import aggregate
-
-        found = torch.zeros(9, 99, dtype=torch.float64)
-        numbers = iter(range(9))
-
-        def fit_one(part: list[Any]) -> float:
-            found[next(numbers), random.Random(repr(part)).randrange(99)] = 0.5**0.5
-            return 1.0
-
-        kept = [record for place, record in enumerate(records) if place != absent]
-        aggregate(fit_one, kept, 1.0, parts=9, noise=Silent())
-        return found
-
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.estimators.aggregation import Records
-
-        def by_position(self: Records, parts: int, key: bytes) -> list[Any]:
-            return [self.take(list(range(part, self.count, parts))) for part in range(parts)]
-
-        patch.setattr(Records, "divided", by_position)
-
-
 class Regression(Entry):
     """All sums of a linear regression, at released values that do not depend on the records."""
 
@@ -832,7 +796,6 @@ class Regression(Entry):
 
 
 ENTRIES += [
-    Parts(),
     Regression(),
     Statistic("sum", 10.0, bounds=(0.0, 10.0)),
     Statistic("count", 1.0),

@@ -263,7 +263,8 @@ def _found(path: str) -> Any:
     import importlib
 
     module, _, names = path.partition(":")
-    found: Any = importlib.import_module(f"prudent.{module}" if module else "prudent")
+    own = module if module.startswith("prudent_lab.") else f"prudent.{module}".rstrip(".")
+    found: Any = importlib.import_module(own)
     for name in names.split("."):
         found = getattr(found, name)
     return found
@@ -435,12 +436,12 @@ def _images() -> Any:
 
 
 def _corruption(kind: str, **more: Any) -> Call:
-    return Call(f"corruption.{kind}", _of(f"lab.corruption:{kind}", ratio=0.1, **more))
+    return Call(f"corruption.{kind}", _of(f"prudent_lab.corruption:{kind}", ratio=0.1, **more))
 
 
 def _data_corruption(kind: str) -> Call:
     features, labels = torch.rand(20, 1, 8, 8), torch.arange(20) % 3
-    maker = functools.partial(_of(f"lab.corruption:{kind}", ratio=0.2))
+    maker = functools.partial(_of(f"prudent_lab.corruption:{kind}", ratio=0.2))
 
     def made() -> Any:
         function, arguments = maker()
@@ -462,7 +463,7 @@ def _reviews_folder() -> str:
 
 
 def _experiment() -> tuple[Callable[..., Any], dict[str, Any]]:
-    from prudent.lab.settings import Experiment, setting_fields
+    from prudent_lab.settings import Experiment, setting_fields
 
     fields = [field for _, field, _ in setting_fields()]
     plain = {f.name: f.default for f in fields if not isinstance(f.default, attrs.Factory)}
@@ -482,13 +483,6 @@ _ESTIMATORS: dict[str, dict[str, Any]] = {
     "GradientBoostingRegressor": _OF_TREES,
     "KMeans": {"n_clusters": 2, "bounds": None},
     "PCA": {"n_components": 1, "bounds": None},
-    "StandardScaler": {"with_mean": True, "with_std": True, "bounds": None},
-    "RobustScaler": {
-        "with_centering": True,
-        "with_scaling": True,
-        "quantile_range": (25.0, 75.0),
-    },
-    "QuantileTransformer": {"levels": 4, "output_distribution": "uniform"},
 }
 """The arguments of each estimator, besides those of all of them."""
 
@@ -1270,29 +1264,6 @@ CALLS: tuple[Call, ...] = (
         ),
     ),
     # Models of a table, and searches.
-    Call(
-        "estimators.aggregate",
-        lambda: (
-            _before_the_charge(_found("estimators:aggregate")),
-            {
-                "fit_one": np.mean,
-                "data": DATA,
-                "epsilon": 1.0,
-                "delta": 1e-6,
-                "size": None,
-                "labels": None,
-                "parts": 10,
-                "certify": None,
-                "confidence": None,
-                "connect": None,
-                "table": None,
-                "ledger": Charges(),
-                "noise": _noise(),
-                "dry_run": False,
-            },
-        ),
-        0.3,
-    ),
     *(Call(f"estimators.{name}", _estimator(name), 0.05) for name in _ESTIMATORS),
     *(Call(f"estimators.{name}.fit", _fit_call(name), 0.05) for name in _ESTIMATORS),
     *(
@@ -1302,7 +1273,7 @@ CALLS: tuple[Call, ...] = (
             ("LogisticRegression", "predict_proba"),
             ("GradientBoostingRegressor", "predict"),
             ("KMeans", "predict"),
-            ("StandardScaler", "transform"),
+            ("PCA", "transform"),
             ("PCA", "inverse_transform"),
         )
     ),
@@ -1380,13 +1351,13 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "corruption.corrupted_mask",
-        _of("lab.corruption:corrupted_mask", records=20, ratio=0.1, seed=0, device=None),
+        _of("prudent_lab.corruption:corrupted_mask", records=20, ratio=0.1, seed=0, device=None),
     ),
     Call(
         "corruption.corrupted_records",
-        _of("lab.corruption:corrupted_records", records=20, ratio=0.1, seed=0),
+        _of("prudent_lab.corruption:corrupted_records", records=20, ratio=0.1, seed=0),
     ),
-    Call("corruption.parse", _of("lab.corruption:parse", text="label:0.1")),
+    Call("corruption.parse", _of("prudent_lab.corruption:parse", text="label:0.1")),
     Call(
         "experiments.Experiment",
         _experiment,
@@ -1394,32 +1365,32 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "experiments.load",
-        _of("lab.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None),
+        _of("prudent_lab.datasets:load", name=Made(lambda: "npz:" + _file("npz")), data_dir=None),
         0.3,
     ),
     Call(
         "experiments.read_arrays",
-        _of("lab.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)),
+        _of("prudent_lab.datasets:read_arrays", name="imdb", data_dir=Made(_reviews_folder)),
         0.3,
     ),
     Call(
         "experiments.read_weights",
-        _of("certify.features.resnet:read_weights", path=Made(lambda: _file("safetensors"))),
+        _of("prudent_lab.features.resnet:read_weights", path=Made(lambda: _file("safetensors"))),
         0.3,
     ),
     Call(
         "experiments.logistic_regression",
-        _of("lab.models:logistic_regression", shape=(3,), classes=2),
+        _of("prudent_lab.models:logistic_regression", shape=(3,), classes=2),
         0.3,
     ),
     Call(
         "experiments.multilayer_perceptron",
-        _of("lab.models:multilayer_perceptron", shape=(3,), classes=2, seed=0),
+        _of("prudent_lab.models:multilayer_perceptron", shape=(3,), classes=2, seed=0),
         0.3,
     ),
     Call(
         "experiments.tutorial_cnn",
-        _of("lab.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0),
+        _of("prudent_lab.models:tutorial_cnn", shape=(1, 28, 28), classes=2, seed=0),
         0.3,
     ),
     Call(
@@ -1459,7 +1430,6 @@ EXCLUDED: dict[str, str] = {
     "certify.Partition": "what a map of a table declares; its columns are checked when it is made",
     "release.Certificate": _RESULT,
     "release.Join": _RESULT,
-    "verification.checks.verify": "a target as a file and as a command",
     "release.Description": _RESULT,
     "release.Question": _RESULT,
     "release.RobustValue": _RESULT,
@@ -1483,6 +1453,7 @@ EXCLUDED: dict[str, str] = {
     ".tune": "a package; its command and its search of estimators are targets",
     "accounting.TestChoice": _RESULT,
     "estimators.PrivateEstimator": "abstract; its kinds are targets",
+    "_warning.PrivacyWarning": _ERROR,
     "estimators.TooFewRecordsError": _ERROR,
     "training.CheckReport": _RESULT,
     "training.Fitted": _RESULT,

@@ -10,15 +10,15 @@ import attrs
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="training needs the extra `train`")
 from rich.console import Console
 
 from prudent._validate import ArgumentError
 from prudent.accounting import RdpAccountant
 from prudent.certify.report import CertifyResult
-from prudent.lab import demo as pictures
-from prudent.lab.commands.demo import _median, show_certified, show_median, show_runs
-from prudent.lab.demo import (
+from prudent_lab import demo as pictures
+from prudent_lab.commands.demo import _median, show_certified, show_median, show_runs
+from prudent_lab.demo import (
     CLASSIFIERS,
     FULL,
     SHORT,
@@ -28,7 +28,7 @@ from prudent.lab.demo import (
     linear_entries,
     run_demo,
 )
-from prudent.lab.settings import Experiment
+from prudent_lab.settings import Experiment
 
 COMMON = Experiment.of(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 CERTIFIED = CertifyResult(
@@ -95,7 +95,7 @@ def test_a_classifier_that_was_not_attacked_has_no_column_for_it(tmp_path):
 
 
 def test_the_first_answer_is_a_table_with_a_certificate():
-    pytest.importorskip("opendp", reason="tables need pip install 'prudent[tables]'")
+    pytest.importorskip("opendp", reason="tables need the extra `tables`")
     console = Console(file=io.StringIO(), width=100)
     show_median(_median(), console)
     told = console.file.getvalue()

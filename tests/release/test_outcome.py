@@ -113,7 +113,7 @@ def test_a_refusal_is_plain() -> None:
 
 @pytest.mark.parametrize("name", ["median", "describe", "histogram", "table", "groups"])
 def test_every_answer_says_what_is_protected(name: str) -> None:
-    pandas = pytest.importorskip("pandas", reason="needs pip install 'prudent[tables]'")
+    pandas = pytest.importorskip("pandas", reason="needs the extra `tables`")
     frame = pandas.DataFrame({"x": SAMPLE, "who": np.arange(400) // 2, "g": ["a"] * 400})
     asks: dict[str, Any] = {
         "median": statistics.median,
@@ -129,7 +129,7 @@ def test_every_answer_says_what_is_protected(name: str) -> None:
 
 
 def test_a_description_and_a_histogram_are_frames() -> None:
-    pytest.importorskip("pandas", reason="needs pip install 'prudent[tables]'")
+    pytest.importorskip("pandas", reason="needs the extra `tables`")
     described = statistics.describe(SAMPLE, epsilon=5.0).to_frame()
     assert list(described) == ["statistic", "value", "low", "high", "status"]
     assert described.statistic[0] == "count"

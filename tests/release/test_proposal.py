@@ -92,8 +92,8 @@ def test_the_whole_search_is_charged_once_and_first() -> None:
 
 def test_a_search_goes_the_way_of_every_release() -> None:
     """A margin counts single records: three of one unit would cost three times what is charged."""
-    pa = pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
-    pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+    pa = pytest.importorskip("pyarrow", reason="needs the extra `tables`")
+    pytest.importorskip("ibis", reason="needs the extra `tables`")
     table = pa.table({"x": np.arange(900.0) % 50, "who": np.arange(900) // 3})
     asked: dict[str, Any] = {"unit": "who", "proposals": [5.0, 50.0], **BUDGET}
     with pytest.raises(ArgumentError, match="per_unit"):

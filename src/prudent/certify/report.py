@@ -23,6 +23,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent._rounding import rounded_down
 from prudent.certify.counts import Whole, decided
 from prudent.certify.landmarks import SCALE, Codes
 
@@ -111,7 +112,8 @@ def draw(found: Sequence[tuple[str, CertifyResult]], axes: "Axes") -> None:
     """Draw what classifiers certify against bad records, and what the worst attack tried did."""
     for (title, result), colour in zip(found, _COLOURS, strict=False):
         records, certified = zip(*((k, 100 * value) for k, value in result.curve), strict=True)
-        label = f"{title}, ε = {result.epsilon:g}: {certified[0]:.1f}% without bad records"
+        clean = rounded_down(certified[0], 3)
+        label = f"{title}, ε = {result.epsilon:g}: {clean}% without bad records"
         axes.plot(records, certified, color=colour, label=label)
         axes.fill_between(records, certified, color=colour, alpha=0.12)
         tried = sorted(result.attacked.items())

@@ -19,6 +19,7 @@ from prudent import _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.accounting.robustness import Certifier
+from prudent.estimators.callers import check_fit, check_query
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
@@ -187,7 +188,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         Raises:
             TooFewRecordsError: if the noisy count says that no useful model can be had.
             SourceError: if the records cannot be read; the message quotes none.
+
+        Warns:
+            PrivacyWarning: if scikit-learn does something around the fit that its price does not
+                cover, such as a search by scores; see `prudent.estimators.callers`.
         """
+        check_fit(self)
         if self._supervised and y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -342,6 +348,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _queries(self, X: Any) -> FloatArray:
         """The features that a fitted model is asked about, as doubles, NaN where there is none."""
         check_is_fitted(self)
+        check_query(self)
+        if isinstance(X, list | tuple):  # its width is known by now
+            X = np.array(X, dtype=object)  # noqa: N806
         if self._formula is not None:
             return self._formula.queries(X)
         if not self._whole:

@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 pytest.importorskip("pandas", reason="frames of pandas are among the sources")
 pytest.importorskip("polars", reason="frames of polars are among the sources")
 pytest.importorskip("psycopg", reason="PostgreSQL is among the engines")

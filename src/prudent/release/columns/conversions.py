@@ -134,6 +134,8 @@ def _cell(value: Any) -> float | str | None:
         return str(bool(value))
     if isinstance(value, np.datetime64 | np.timedelta64):
         value = None if np.isnat(value) else moment(value)
+        if type(value) is datetime.date:  # which pandas would store as a time, too
+            value = datetime.datetime.combine(value, datetime.time())
     if isinstance(value, datetime.timedelta):  # also of pandas
         return float(value.total_seconds())
     if isinstance(value, numbers.Real):
@@ -143,7 +145,7 @@ def _cell(value: Any) -> float | str | None:
     if isinstance(value, datetime.datetime):
         if value.tzinfo is not None:
             value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        return str(value).removesuffix(" 00:00:00")
+        return str(value)
     return text(value)
 
 

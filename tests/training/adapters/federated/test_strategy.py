@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
+pytest.importorskip("flwr", reason="needs the extra `federated`")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
@@ -331,7 +331,7 @@ class TestLedger:
 
 def test_a_federated_run_has_a_receipt_that_is_verified(tmp_path):
     pytest.importorskip("flint")
-    from prudent.verification.checks import verify
+    from prudent_verify.checks import verify
 
     path = tmp_path / "receipt.json"
     strategy = strategy_of(plan_of(rate=0.5, steps=2, noise=5.0), seed=None, receipt=path)
