@@ -308,13 +308,6 @@ def handed_over(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
             yield from (getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch)(size)
 
 
-def plan(expression: ir.Expr) -> str:
-    """Return the engine's query plan; only the engine's statistics are read for it."""
-    formatted = "FORMATTED " if backend_name(expression) == "pyspark" else ""
-    rows = _rows(expression, f"EXPLAIN {formatted}{ibis.to_sql(expression.as_table())}")
-    return "\n".join(str(row[-1]).rstrip() for row in rows)
-
-
 def _rows(expression: ir.Expr, sql: str) -> list[Any]:
     """Run SQL in the engine's own dialect and return the rows."""
     backend = expression.get_backend()

@@ -160,7 +160,6 @@ class NumberTable:
 
 def _number_of_any_text(text: ir.StringValue) -> ir.Value:
     number, truth, date, time = (
-        number_of_text(text, scale)
-        for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
+        number_of_text(text, scale) for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
     )
     return ibis.coalesce(number, truth, ibis.ifelse(text.contains(":"), time, date))
