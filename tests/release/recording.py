@@ -1,5 +1,7 @@
 """A ledger and a source of noise that remember what was asked of them."""
 
+from typing import Any
+
 from prudent.release.noise import Distribution
 
 
