@@ -177,6 +177,7 @@ class Table:
         epsilon: ε that all of it cost.
         delta: δ that it cost.
         protected: As for `Released`.
+        notes: What must be said of all of it, one sentence each.
     """
 
     answers: Mapping[str, Any]
@@ -185,6 +186,7 @@ class Table:
     epsilon: float
     delta: float
     protected: str = "record"
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         """The answer of this name: an alias, or the text of the question."""
@@ -253,7 +255,7 @@ class Table:
         return found
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines(), *price_lines(self)])
+        return "\n".join([*self.lines(), *self.notes, *price_lines(self)])
 
     def plain(self) -> dict[str, Any]:
         """The answers as JSON holds them."""
@@ -263,12 +265,13 @@ class Table:
             else answer.plain()
             for name, answer in self.answers.items()
         }
-        price = {"epsilon": self.epsilon, "delta": self.delta}
-        return {"status": "released", "answers": answers, **price}
+        known = {"epsilon": self.epsilon, "delta": self.delta, "notes": list(self.notes)}
+        return {"status": "released", "answers": answers, **known}
 
     def _repr_html_(self) -> str:
         """The answers for a notebook."""
-        return f"{html_table(list(self.rows()))}<small>{' '.join(price_lines(self))}</small>"
+        below = " ".join([*self.notes, *price_lines(self)])
+        return f"{html_table(list(self.rows()))}<small>{below}</small>"
 
 
 def table(
@@ -308,8 +311,7 @@ def table(
     The other arguments are those of `median`.
     """
     request = Request.of(locals())
-    asks = _described(request) if questions is None else asked(questions)
-    return answered(asks, request)
+    return described(request) if questions is None else answered(asked(questions), request)
 
 
 @answers
@@ -358,7 +360,7 @@ def describe(
     """
     request = Request.of(locals())
     if column is None and _is_table(data, connect):
-        return answered(_described(request), request)  # type: ignore[return-value]
+        return described(request)  # type: ignore[return-value]
     return release(Summary(ps), request)  # type: ignore[no-any-return]
 
 
@@ -377,7 +379,7 @@ def answered(asks: Sequence[Ask], request: Request) -> Table | Preview:
     parts = [ask.part(request) for ask in asks]
     preview, found = release_all(parts, request)
     if request.dry_run:
-        from prudent.release.explanation import with_queries  # it needs ibis
+        from prudent.release.rehearsal import with_queries  # it needs ibis
 
         return with_queries(preview, parts, request)
     return Table(
@@ -408,8 +410,14 @@ def asked(questions: Any) -> list[Ask]:
     return found
 
 
-def _described(request: Request) -> list[Ask]:
-    """A description of every column, as its public type allows."""
+UNDECLARED = (
+    "Columns of a CSV file, and of a pandas frame without nullable dtypes, have no declared type: "
+    "they are only counted. Describe one by its name, with read_as, or give a Parquet file."
+)
+
+
+def described(request: Request) -> Table | Preview:
+    """Describe every column, as its public type allows."""
     from prudent.release.columns.joining import open_source
 
     opened = open_source(
@@ -434,4 +442,5 @@ def _described(request: Request) -> list[Ask]:
                 found.append(Ask("count_distinct", name))
         elif name in opened.text:
             found.append(Ask("count", name))
-    return found
+    answer = answered(found, request)
+    return attrs.evolve(answer, notes=(*answer.notes, UNDECLARED)) if opened.text else answer
