@@ -17,6 +17,8 @@ from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     NO_GROUPS,
     Groups,
+    LabelledRow,
+    beside,
     group_title,
     html_table,
     price_lines,
@@ -198,35 +200,40 @@ class Table:
         """The groups, in order; None alone without groups."""
         return list(_by_group(next(iter(self.answers.values()))))
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One row for each number: its group, column, statistic, value, interval and status."""
+    def rows(self) -> Iterator[LabelledRow]:
+        """For each number its group, and its column, statistic, value, interval and status."""
         for name, answer in self.answers.items():
             column, statistic = self.columns[name]
             for group, outcome in _by_group(answer).items():
                 labels = {} if group is None else answer.labels(group)
                 for part, row in rows_of(outcome):
                     what = statistic if part is None else part
-                    yield labels | {"column": column, "statistic": what} | row
+                    yield labels, {"column": column, "statistic": what} | row
 
     def to_frame(self, *, wide: bool = False) -> Any:
         """Return a pandas frame with one row for each number.
 
         Args:
-            wide: Instead, one row for each group, and the value of each question in a column.
+            wide: Instead, one row for each group, and of each question columns with its value, the
+                ends of its interval, and its notes: `n`, `n low`, `n high`, `n notes`.
         """
         import pandas as pd
 
         if not wide:
-            return pd.DataFrame(list(self.rows()))
+            return pd.DataFrame([beside(*row) for row in self.rows()])
         first = next(iter(self.answers.values()))
         found = []
         for group in self.groups():
             labels = first.labels(group) if isinstance(first, Groups) else {}
-            values = {
-                name: getattr(_by_group(answer)[group], "value", None)
-                for name, answer in self.answers.items()
-            }
-            found.append(labels | values)
+            facts: dict[str, Any] = {}
+            for name, answer in self.answers.items():
+                outcome = _by_group(answer)[group]
+                for part, row in rows_of(outcome):
+                    title = name if part is None else f"{name} {part}"
+                    ends = {f"{title} {end}": row[end] for end in ("low", "high")}
+                    facts |= {title: row["value"]} | ends
+                facts[f"{name} notes"] = " ".join(outcome.plain()["notes"])
+            found.append(beside(labels, facts))
         return pd.DataFrame(found)
 
     def values(self) -> Iterator[Any]:
