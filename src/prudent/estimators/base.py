@@ -255,7 +255,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     ) -> Paid:
         """Charge the ledger, if there is one; return what notes the outcome."""
         column = target if isinstance(target, str) else None
-        return charge(self.ledger, self._preview(prices), source, column, receipt=receipt)
+        preview = self._preview(prices)
+        return charge(self.ledger, preview, source, column, receipt=receipt, kind="model")
 
     def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""
@@ -268,7 +269,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             for name, each in vars(self).items()
             if name.endswith("_") and name not in ("event_", *given)
         }
-        paid.note([outcome], outcome if refused else found, kind="model")
+        paid.note([outcome], outcome if refused else found)
         if refused is not None:
             self.__dict__.pop("n_records_", None)  # it is not fitted
             raise refused
