@@ -171,7 +171,8 @@ class RunCharge:
     ) -> None:
         """Write the receipt of a run that has ended: of the parameters of the model, and facts.
 
-        It names those of the files that there are, with their digests. What `state` raises takes no model with it; see `ReceiptFile.write`.
+        It names those of the files that there are, with their digests. What `state` raises takes no
+        model with it; see `ReceiptFile.write`.
         """
         predictable = facts.pop("predictable")
 
