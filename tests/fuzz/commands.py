@@ -348,7 +348,7 @@ COMMANDS: tuple[Command, ...] = (
         ("certify",),
         lambda: [
             *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--features=vectors:2", "--epsilon=1"),
-            *(f"--landmarks={_seed('landmarks', 'public.npy')}", "--seed=0", "--json"),
+            *(f"--landmarks={_seed('landmarks', 'public.npy')}", "--seed=0", "--public", "--json"),
         ],
         0.02,
     ),

@@ -170,6 +170,7 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
 
     from prudent.accounting import ADD_REMOVE
     from prudent.certify.classifier import RECORDS
+    from prudent.certify.report import percent
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")
@@ -181,8 +182,8 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
     for k in found[0][1].attacked if _attacked(found[0][1]) else RECORDS:
         cells = [f"{k:,}"]
         for _, result in found:
-            cells.append(f"{_certified_at(result, k):.2%}")
-            cells += [f"{result.attacked[k]:.2%}"] if _attacked(result) else []
+            cells.append(f"{percent(_certified_at(result, k))}%")
+            cells += [f"{percent(result.attacked[k])}%"] if _attacked(result) else []
         table.add_row(*cells)
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
