@@ -93,8 +93,12 @@ class Verdict:
             for each in self.findings
         ]
         names = ("verified", "refuted", "not verified")
-        shown = {"epsilon": self.epsilon, "delta": self.receipt.delta}
-        shown |= {"signer": self.signer, "head": self.head}
+        shown = {
+            "epsilon": self.epsilon,
+            "delta": self.receipt.delta,
+            "signer": self.signer,
+            "head": self.head,
+        }
         return {"status": names[self.status], "shown": shown, "findings": findings}
 
 
@@ -341,7 +345,8 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
     try:
         if set(noted) != {"dataset", "before", "rows", "head"}:
             return "it has other fields than the rows of a ledger.", None
-        last, found = noted["before"], []
+        last = noted["before"]
+        found: list[dict[str, Any]] = []
         for row in noted["rows"]:
             linked = hashlib.sha256(f"{last}\n{row['record']}".encode()).hexdigest()
             if linked != row["digest"] or set(row) != {"record", "digest"}:
