@@ -168,6 +168,7 @@ def charge(
         "epsilon": preview.epsilon,
         "data": " + ".join(names_of(source)) or None,
     }
+    whole = {**asked, **(more or {})}
     charged = None
     if ledger is not None:
         check_ledger(ledger, ADD_REMOVE, who="the release")
@@ -175,8 +176,8 @@ def charge(
         keeps_history = hasattr(ledger, "record_outcome")
         details: dict[str, Any] = {"details": asked} if keeps_history else {}
         if hasattr(ledger, "proof"):
-            request = request_digest(kind, asked | (more or {}), unit, ADD_REMOVE)
+            request = request_digest(kind, whole, unit, ADD_REMOVE)
             details = {"details": asked | {"request": request}}
         noted = ledger.charge(preview.event, label, delta=preview.delta, **details)
         charged = noted if keeps_history else None
-    return Paid(preview, asked | (more or {}), ledger, charged, place, unit, kind)
+    return Paid(preview, whole, ledger, charged, place, unit, kind)

@@ -290,8 +290,10 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     return whole.preview, found
 
 
-_FACTS = ("column", "other", "where", "per_unit", "bounds", "other_bounds", "propose", "fallback")
-_FACTS += ("distribution", "test", "failure", "certify", "confidence", "delta", "read_as")
+_FACTS = (
+    *("column", "other", "where", "per_unit", "bounds", "other_bounds", "propose", "fallback"),
+    *("distribution", "test", "failure", "certify", "confidence", "delta", "read_as"),
+)
 
 
 def _in_words(given: Any) -> Any:

@@ -77,8 +77,8 @@ class RunCharge:
         if due > 0:
             event = self.plan.event_after(due)
             request = request_digest(self.kind, self._asked, self.protected, self.plan.relation)
-            given = {"delta": self.delta, "request": request}
-            charges.append(charge_calibrated(self.ledger, event, label, **given))
+            noted = charge_calibrated(self.ledger, event, label, delta=self.delta, request=request)
+            charges.append(noted)
         self._made[self.name] = charges
 
     def note_release(self) -> None:

@@ -217,7 +217,8 @@ class PrivateStrategy(Uncopied, Strategy):
     def write_receipt(self) -> None:
         """Write the receipt of the rounds released so far, at the price of all of the plan."""
         if self._receipt is not None and self._layout is not None:
-            facts = {"rounds": self.taken, "predictable": self._key.predictable}
+            facts: dict[str, Any] = {"rounds": self.taken}
+            facts["predictable"] = self._key.predictable
             state = partial(self._parameters, self._layout)
             self._charge.write_receipt(self._receipt, state, **facts)
 
