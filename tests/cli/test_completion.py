@@ -15,7 +15,7 @@ TYPED = {
     "prudent release tri": {"trimmed-mean"},
     "prudent suggest i": {"iqr"},
     "prudent calibrate --solve s": {"steps", "sampling-rate"},
-    "prudent audit ptr --q": {"--quiet"},
+    "prudent audit train --q": {"--quiet"},
     "prudent train --recipe g": {"glyphs-linear"},
     "prudent release median private.parquet --column ''": set(),
 }

@@ -5,6 +5,9 @@ record lies at that end. Adding it brings the target nearer to every value above
 every value below, by as much as one record can. So the log-ratios are t above and t - ε below, the
 extremes of a range of length ε: the pair is the worst there is. The nearer t is to ε, the rarer an
 answer above y: the share of ε that an audit can see grows with the number of runs.
+
+Where part of ε pays for confidence intervals, or for other parts of the answer, no pair is known
+that uses up every part at once, so the price may be above the exact ε.
 """
 
 import functools
@@ -21,7 +24,6 @@ import numpy as np
 from typing_extensions import override
 
 from prudent.audit.lower_bounds import FloatArray
-from prudent.audit.releases.case import Case, Make, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
@@ -41,6 +43,7 @@ from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
 from prudent.release.sums.octaves import OfFew
 from prudent.release.sums.tree import CountedQuantiles
+from tests.audit.releases.case import Case, Make, Run, exact_epsilon
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
@@ -48,17 +51,13 @@ _TOP = 2**40  # the largest answer; so many values that the mass of a single one
 _TIMES = 30  # how many times the records beyond an extreme quantile there are
 _BYTE = (0, 255)
 _BYTES = LatticeMeasure(Lattice(0, *_BYTE))
-_INTERVALS = (
-    "Part of ε pays for confidence intervals, or for other parts of the answer; no pair is known "
-    "that uses up every part at once, so the price may be above the exact ε."
-)
 
 
 def median_selected(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
     case = _quantile(Fraction(1, 2), epsilon, delta)
     call = _called(statistics.median, bounds=(0, _TOP), epsilon=epsilon)
-    return attrs.evolve(case, call=call, exact=None, notes=(_INTERVALS,))
+    return attrs.evolve(case, call=call, exact=None)
 
 
 def quantiles(epsilon: float, delta: float) -> Case:
@@ -84,7 +83,6 @@ def quantiles(epsilon: float, delta: float) -> Case:
         prepare=_releasing(mechanism, lambda found: tuple(choice.index for choice in found)),
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(sum(losses[range(3), output])),
-        notes=(_INTERVALS,),
     )
 
 
@@ -132,7 +130,6 @@ def halved_quantiles(epsilon: float, delta: float) -> Case:
         prepare=prepare,
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: loss(output, more) - loss(output, fewer),
-        notes=(_INTERVALS,),
     )
 
 
@@ -161,7 +158,6 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
         call=_called(statistics.iqr, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(losses[output]),
         exact=exact_epsilon(laws, 0.0),
-        notes=(_INTERVALS,),
     )
 
 
@@ -249,10 +245,6 @@ def _quantile(p: Fraction, epsilon: float, delta: float, **options: Any) -> Case
         prepare=_releasing(mechanism, read),
         score=score,
         exact=exact_epsilon(laws, 0.0),
-        notes=(
-            "The range of the losses of this pair is exactly ε. Its largest loss comes the nearer "
-            "to ε the rarer it is: more runs see more.",
-        ),
     )
 
 
@@ -337,7 +329,6 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
         prepare=prepare,
         call=call,
         score=score,
-        notes=(_INTERVALS,),
     )
 
 
@@ -428,7 +419,6 @@ def _public(release: Callable[..., Any], epsilon: float, delta: float) -> Case:
         pair=([0, round(_seldom_inside())], [0]),
         prepare=lambda data, noise: partial(call, ArrayColumn(np.array(data, np.int64)), noise),
         call=lambda data, noise: call(np.array(data, np.int64), noise),
-        notes=(_INTERVALS,),
     )
 
 
