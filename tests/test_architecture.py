@@ -379,7 +379,7 @@ def test_no_room_grows() -> None:
         files[path.relative_to(home.parent)] = path.read_text(encoding="utf-8")
     actual = lines_of_rooms(files)
     assert not overgrown(files), (
-        f"{'; '.join(overgrown(files))}. Delete lines elsewhere in the room, or raise its number in "
+        f"{'; '.join(overgrown(files))}. Delete lines of the room, or raise its number in "
         f"MOST_LINES in a commit that says why. All rooms now: {dict(sorted(actual.items()))}"
     )
     assert set(actual) == set(MOST_LINES), "a room that is gone has no number"
