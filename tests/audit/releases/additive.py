@@ -17,6 +17,7 @@ import numpy as np
 
 from prudent.release import joins, statistics
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.columns.scales import TRUTH
 from prudent.release.exponential.interval import Points
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
@@ -44,7 +45,7 @@ def _of_column(
 
     def case(epsilon: float, delta: float) -> Case:
         def prepare(data: Sequence[float], noise: Noise) -> Run:
-            column = ArrayColumn(np.array(data))
+            column = ArrayColumn(np.array(data), TRUTH if data[0] is False else None)
             return lambda: read(statistic(column, epsilon=epsilon, noise=noise, **options))
 
         return laplace_case(prepare, (list(pair[0]), list(pair[1])), epsilon)

@@ -93,7 +93,7 @@ def halved_quantiles(epsilon: float, delta: float) -> Case:
     mechanism = HalvedQuantiles(CountedQuantiles(ps, known), values)
 
     def read(data: Sequence[int]) -> Points:
-        return Points.read(ArrayColumn(np.array(data)), _BYTE, mechanism.points)
+        return Points.read(_integers(data), _BYTE, mechanism.points)
 
     def loss(output: Sequence[int], points: Points) -> float:
         """The log-probability of the places, given in the order in which they were chosen."""
@@ -163,7 +163,12 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
 
 def _called(statistic: Callable[..., Any], **options: Any) -> Callable[[Any, Noise], Any]:
     """The public function on whole numbers, as a case calls it."""
-    return lambda data, noise: statistic(np.array(data, np.int64), noise=noise, **options)
+    return lambda data, noise: statistic(list(data), read_as="integer", noise=noise, **options)
+
+
+def _integers(data: Sequence[int]) -> ArrayColumn:
+    """A column of integers, which their type alone does not say."""
+    return ArrayColumn(np.array(data, np.int64), INTEGER)
 
 
 def _releasing(
@@ -172,7 +177,7 @@ def _releasing(
     """Every run releases anew from a column that is read once, by a mechanism of its own."""
 
     def prepare(data: Any, noise: Noise) -> Run:
-        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        column, chosen = _integers(data), mechanism()
         return lambda: read(chosen.release(column, noise))
 
     return prepare
@@ -271,7 +276,7 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
     statistic = Extreme(lowest=name == "minimum")
     bounds = (-_TOP, 0) if statistic.lowest else (0, _TOP)
     request = Request(bounds=bounds, epsilon=epsilon)
-    priced = statistic.price(request, ArrayColumn(np.zeros(0, np.int64)))
+    priced = statistic.price(request, _integers([]))
     (count, quantile), depth = priced.mechanism, int(priced.preview.rank_error or 1)
     chosen: ExponentialQuantile = quantile.mechanism.chosen
     records = _TIMES * depth
@@ -308,13 +313,13 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
             quantile, mechanism=attrs.evolve(quantile.mechanism, chosen=known)
         )
         release = attrs.evolve(priced, mechanism=(count, remembered))
-        column = ArrayColumn(np.array(data, np.int64))
+        column = _integers(data)
         return lambda: read(statistic.answer(release, column, noise))
 
     def call(data: Any, noise: Noise) -> Any:
         function: Callable[..., Any] = getattr(statistics, name)
-        column = np.array(data, np.int64)
-        return read(function(column, bounds=bounds, epsilon=epsilon, noise=noise))
+        options = {"bounds": bounds, "epsilon": epsilon, "noise": noise}
+        return read(function(list(data), read_as="integer", **options))
 
     def score(output: tuple[float, float]) -> float:
         value, p = output[0], Fraction(str(output[1]))
@@ -362,7 +367,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
 
     def law(data: Sequence[int]) -> FloatArray:
         """The probability of an interval that holds the value, and of one that does not."""
-        outside = candidates.outside(*ArrayColumn(np.array(data, np.int64)).half_octaves())
+        outside = candidates.outside(*_integers(data).half_octaves())
         levels, weights = choice.weights(outside, candidates)
         if len(levels) > 1:  # the record is inside or outside
             return np.array([weight / sum(weights) for weight in weights])
@@ -375,7 +380,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
     losses = np.log(laws[0] / laws[1])
 
     def prepare(data: Sequence[int], noise: Noise) -> Run:
-        places, counts = ArrayColumn(np.array(data, np.int64)).half_octaves()
+        places, counts = _integers(data).half_octaves()
         place = int(half_octaves(np.array([value]))[0])
 
         def run() -> int:
@@ -417,8 +422,8 @@ def _public(release: Callable[..., Any], epsilon: float, delta: float) -> Case:
     return Case(
         epsilon=epsilon,
         pair=([0, round(_seldom_inside())], [0]),
-        prepare=lambda data, noise: partial(call, ArrayColumn(np.array(data, np.int64)), noise),
-        call=lambda data, noise: call(np.array(data, np.int64), noise),
+        prepare=lambda data, noise: partial(call, _integers(data), noise),
+        call=lambda data, noise: call(_integers(data), noise),
     )
 
 
