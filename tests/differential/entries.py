@@ -26,13 +26,13 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 from prudent import release
-from prudent.audit.releases.case import Silent
 from prudent.records import reader
 from prudent.records.people import Unit
 from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_private
 from prudent.training.keystream import StepRandomness
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonSampler
+from tests.audit.releases.case import Silent
 from tests.differential import drawing, odd
 
 COUNT = 24

@@ -1400,7 +1400,7 @@ EXCLUDED: dict[str, str] = {
     "accounting.AccuracyCertificate": _RESULT,
     "accounting.InfiniteEpsilon": _RESULT,
     "accounting.PartPrice": _RESULT,
-    ".audit": "a package; its commands are targets",
+    ".audit": "a package; its command is a target",
     **{
         f".{name}": "a package; its names are targets"
         for name in ("accounting", "budget", "certify", "estimators", "release", "training")

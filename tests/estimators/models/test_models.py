@@ -14,10 +14,10 @@ from sklearn.utils.estimator_checks import check_estimator
 import prudent
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
-from prudent.audit.releases.case import Silent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
+from tests.audit.releases.case import Silent
 from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
 
 # The records of these tests are public.

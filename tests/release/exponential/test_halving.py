@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.audit import CASES
 from prudent.release.exponential import halving
 from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
@@ -20,6 +19,7 @@ from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import quantiles
 from prudent.release.sums.tree import CountedQuantiles
+from tests.audit.releases import CASES
 from tests.oracles.multisets import data_sets, neighbours
 
 QUARTERS = CountedQuantiles(("1/4", "1/2", "3/4"), 1.0)
