@@ -20,7 +20,6 @@ ASK = ("values.csv", "--column", "value", "--epsilon", "1")
 JOBS: dict[str, tuple[str, ...]] = {
     "epsilon": (*PRICE, "--test", "none"),
     "calibrate": (*PRICE[2:], "--epsilon", "2", "--test", "none", "--solve", "noise-multiplier"),
-    "suggest": ("median", "--count", "1000", "--epsilon", "1", "--spread", "10", "--trials", "2"),
     "doctor": ("--json",),
     "sample": ("salaries",),
     **{f"release {name}": ASK for name in ("median", "iqr", "count", "sum", "mean", "variance")},

@@ -680,21 +680,6 @@ CALLS: tuple[Call, ...] = (
         ),
         0.2,
     ),
-    Call(
-        "release.explain",
-        lambda: (
-            _found("release:explain"),
-            {
-                "statistic": _found("release:median"),
-                "data": _table(),
-                "column": "x",
-                "records": 100,
-                "epsilon": 1.0,
-                "where": None,
-            },
-        ),
-        0.05,
-    ),
     Call("release.ArrayColumn", _of("release:ArrayColumn", values=DATA, scale=None)),
     Call(
         "release.ArrayColumn.of",
@@ -771,36 +756,6 @@ CALLS: tuple[Call, ...] = (
         "release.ProposalSearch.calibrate",
         _of("release:ProposalSearch.calibrate", proposals=(1.0, 4.0), **COST, bounds=None),
         0.1,
-    ),
-    Call(
-        "release.suggest_proposal",
-        _of(
-            "release:suggest_proposal",
-            statistic=Made(lambda: _found("release:median")),
-            count=200,
-            shape=Made(_shape),
-            rehearsals=1,
-            seed=0,
-            **COST,
-        ),
-        0.02,
-    ),
-    Call(
-        "release.suggest",
-        _of(
-            "release:suggest",
-            statistic="median",
-            count=200,
-            **COST,
-            spread=10.0,
-            centre=None,
-            quantiles=None,
-            shape=None,
-            p=0.5,
-            trials=1,
-            seed=0,
-        ),
-        0.02,
     ),
     Call("release.Released.interval", _method(_released, "interval", confidence=0.95)),
     # The ledger.

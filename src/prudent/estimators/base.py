@@ -216,7 +216,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self._remember(asked, names)
         known, prices = self._priced(rows.names, len(names))
         noise = source_of(self.noise)
-        paid = self._charge(prices, table if connect else X, y, receipt)
+        paid = self._charge(prices, table if connect else X, connect, y, receipt)
         if selection := self._selection(labels == []):
             labels = withheld(asked.labels, selection, noise)
             if len(labels) < 2:
@@ -237,7 +237,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         private = len(formula.private)
         prices, noise = self._prices(formula.numbers, private), source_of(self.noise)
         named = options["table"] if options["connect"] else source
-        paid = self._charge(prices, named, formula.target, receipt)
+        paid = self._charge(prices, named, options["connect"], formula.target, receipt)
 
         def learn() -> TooFewRecordsError | None:
             rows.choose(self._selection(private), noise)
@@ -251,11 +251,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return self._fitted(paid, refused, prices)
 
     def _charge(
-        self, prices: Prices, source: Any, target: Any, receipt: ReceiptTarget | None
+        self,
+        prices: Prices,
+        source: Any,
+        connect: str | None,
+        target: Any,
+        receipt: ReceiptTarget | None,
     ) -> Paid:
         """Charge the ledger, if there is one; return what notes the outcome."""
         column = target if isinstance(target, str) else None
-        return charge(self.ledger, self._preview(prices), source, column, receipt=receipt)
+        preview = self._preview(prices)
+        return charge(self.ledger, preview, source, column, connect=connect, receipt=receipt)
 
     def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""

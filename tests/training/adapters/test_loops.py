@@ -7,7 +7,13 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import prudent
-from prudent.training.gradients.output_guard import Traced, node_of, reduction_of
+from prudent.training.gradients.output_guard import (
+    Traced,
+    as_outputs,
+    node_of,
+    reduction_of,
+    traced_batch,
+)
 from prudent.training.keystream import Key
 
 RECORDS, CLASSES = 64, 3
@@ -98,6 +104,12 @@ MEANS = {
     "argument": functional.cross_entropy,
     "by hand": lambda o, y: functional.cross_entropy(o, y, reduction="none").mean(),
     "by length": lambda o, y: functional.cross_entropy(o, y, reduction="sum") / len(o),
+    "by an inverse": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="sum") * (1 / max(1, len(o)))
+    ),
+    "by a tensor": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="sum") / torch.tensor(len(o))
+    ),
     "by shape": lambda o, y: functional.cross_entropy(o, y, reduction="sum") / y.shape[0],
     "by numel": lambda o, y: ((o - 1) ** 2).sum() / o.numel(),
     "squares": lambda o, y: functional.mse_loss(o[:, 0], y.float()),
@@ -118,6 +130,14 @@ def test_a_sum_under_the_default_is_refused_with_the_line_to_change(name):
         with pytest.raises(prudent.ArgumentError, match=r"loss_reduction='sum'"):
             run(SUMS[name])
     assert run(SUMS[name], "sum") > 0
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 7, 8, 20])
+@pytest.mark.parametrize("name", MEANS)
+def test_no_mean_is_taken_for_something_else(name, records):
+    outputs = as_outputs(torch.randn(records, CLASSES, requires_grad=True))
+    batch = traced_batch(torch.arange(records) % CLASSES)
+    assert reduction_of(node_of(MEANS[name](outputs, batch))) in ("mean", None)
 
 
 @pytest.mark.parametrize("name", MEANS)

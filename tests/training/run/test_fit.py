@@ -552,7 +552,8 @@ def test_an_interruption_says_whether_anything_was_charged(tmp_path, at, folder,
             raise KeyboardInterrupt
         return {}
 
-    plan = Plan(sampling_rate=0.5, steps=4, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
+    rule = Sum(clip=1.0, noise_multiplier=1.0)
+    plan = Plan(sampling_rate=0.5, steps=4, aggregation=rule, expected_batch=10)
     out = {"out": tmp_path / "run"} if folder else {}
     reporting = Reporting(evaluate=evaluate, evaluate_every=2, **out)
     with Ledger(tmp_path / "budget.db", epsilon=100.0, delta=1e-3) as ledger:

@@ -15,8 +15,10 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release.columns.dialects import (
+    as_double,
     backend_name,
     double,
+    doubles_of,
     exact,
     handed_over,
     number_of,
@@ -71,8 +73,7 @@ class NumberRows:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
         for batch in handed_over(rows):
-            columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
-            yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
+            yield np.stack([doubles_of(batch, name) for name in self.names], axis=1)
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
@@ -115,7 +116,7 @@ class NumberTable:
 
     def rows(self, terms: Mapping[str, Term], gaps: Sequence[str] = ()) -> NumberRows:
         """The rows of these terms, by name; those in `gaps` need no number."""
-        chosen = {name: term(self.table) for name, term in terms.items()}
+        chosen = {name: as_double(term(self.table)) for name, term in terms.items()}
         return NumberRows(self.table.select(**chosen), self.owner, gaps)
 
     def place(self, name: str, levels: Sequence[Hashable]) -> Term:
@@ -152,14 +153,13 @@ class NumberTable:
             return lambda table: _number_of_any_text(table[name])
         dtype = self.table[name].type()
         if dtype.is_boolean():
-            return lambda table: table[name].cast("int32").cast("float64")
+            return lambda table: table[name].cast("int32")
         scale = scale_of_type(dtype, backend_name(self.table), name)
-        return lambda table: number_of(table[name], scale).cast("float64")
+        return lambda table: number_of(table[name], scale)
 
 
 def _number_of_any_text(text: ir.StringValue) -> ir.Value:
     number, truth, date, time = (
-        number_of_text(text, scale).cast("float64")
-        for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
+        number_of_text(text, scale) for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
     )
     return ibis.coalesce(number, truth, ibis.ifelse(text.contains(":"), time, date))

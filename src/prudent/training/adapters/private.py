@@ -279,8 +279,9 @@ class PrivacyTarget:
         steps = _validate.count(1, epochs=self.epochs) * batches
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
+        plan = self.plan(min(1.0, batch / count), steps, clip, **public)
         self._warn_of_weak(count)
-        return self.plan(min(1.0, batch / count), steps, clip, **public)
+        return plan
 
     def _warn_of_weak(self, count: int) -> None:
         """Warn of an ε or a δ that protects nobody; the number of records is public here."""

@@ -38,31 +38,12 @@ _PLAIN = frozenset(
 )
 _NOT_CODE = frozenset(("__dict__", "__weakref__", "__doc__", "__annotations__"))
 _ARGUMENTS = frozenset(("_parameters", "_buffers"))  # of a module; every step is given them
-_OPAQUE = tuple(  # packages of objects that compute nothing of a record, and hold much else
-    f"{name}."
-    for name in (
-        *(
-            "logging",
-            "threading",
-            "_thread",
-            "io",
-            "_io",
-            "weakref",
-            "_weakref",
-            "queue",
-            "contextlib",
-        ),
-        *("multiprocessing", "concurrent", "asyncio", "socket", "lightning", "pytorch_lightning"),
-        *("lightning_fabric", "accelerate", "torch.distributed", "torch.utils.data", "torch.optim"),
-        *(
-            "torch._dynamo",
-            "torch._C",
-            "torch.fx",
-            "torch.cuda",
-            "_contextvars",
-            "prudent.training",
-        ),
-    )
+_OPAQUE = (  # packages of objects that compute nothing of a record, and hold much else
+    *("logging.", "threading.", "_thread.", "io.", "_io.", "weakref.", "_weakref.", "queue."),
+    *("contextlib.", "_contextvars.", "multiprocessing.", "concurrent.", "asyncio.", "socket."),
+    *("lightning.", "pytorch_lightning.", "lightning_fabric.", "accelerate.", "torch.optim."),
+    *("torch.distributed.", "torch.utils.data.", "torch._dynamo.", "torch._C.", "torch.fx."),
+    *("torch.cuda.", "prudent.training."),
 )
 _MISSING = object()
 
@@ -146,7 +127,7 @@ class HostState:
         # Most containers, such as those of hooks, are empty; these are looked at all at once.
         self._empty: list[Any] = []
         self._full: list[_Part] = []
-        self._seen: dict[int, Any] = {}  # kept, or an address could be used again
+        self._seen: dict[Any, Any] = {}  # kept, or an address could be used again
         self._iterators: list[str] = []
         self._coming: deque[tuple[Any, str]] = deque()
         for root in self._roots.values():
@@ -262,7 +243,7 @@ class HostState:
         if slots:
             self._put_part(
                 lambda: {slot: getattr(value, slot, _MISSING) for slot in slots},
-                lambda before: [object.__setattr__(value, *item) for item in before.items()],
+                functools.partial(_set_slots, value),
                 lambda slot: f"{name}.{slot}",
             )
             self._all((getattr(value, slot), f"{name}.{slot}") for slot in slots)
@@ -304,7 +285,7 @@ class HostState:
                 if not path or _package(path) is None:
                     self._add(value, f"{path}.{name}".strip("."))
             elif (value.__name__, tuple(names)) not in self._seen:
-                self._seen[value.__name__, tuple(names)] = value  # type: ignore[index]
+                self._seen[value.__name__, tuple(names)] = value
                 rest = [other for other in names if other != name]
                 self._globals(vars(value), rest, value.__name__)
 
@@ -388,6 +369,12 @@ def _readable(state: Any) -> _Readable:
     return text
 
 
+def _set_slots(owner: Any, before: dict[str, Any]) -> None:
+    for name, old in before.items():
+        if old is not _MISSING:
+            object.__setattr__(owner, name, old)
+
+
 def _refill(owner: dict[Any, Any], before: dict[Any, Any]) -> None:
     owner.clear()
     owner.update(before)
@@ -441,6 +428,8 @@ def settings() -> tuple[Any, ...]:
     """The settings of torch on which the results of a forward pass depend."""
     kinds = ("cpu", "cuda")
     cudnn: Any = torch.backends.cudnn
+    attention: Any = torch.backends.cuda
+    modes: Any = function_modes
     return (
         *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds),
         torch.is_autocast_cache_enabled(),
@@ -450,8 +439,8 @@ def settings() -> tuple[Any, ...]:
         torch.get_default_device(),
         torch.are_deterministic_algorithms_enabled(),
         (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
-        (torch.backends.mkldnn.enabled, torch.backends.cuda.flash_sdp_enabled()),
-        (torch.backends.cuda.math_sdp_enabled(), torch.backends.cuda.mem_efficient_sdp_enabled()),
+        (torch.backends.mkldnn.enabled, attention.flash_sdp_enabled()),
+        (attention.math_sdp_enabled(), attention.mem_efficient_sdp_enabled()),
         precisions(),
-        tuple(map(id, function_modes())),
+        tuple(map(id, modes())),
     )

@@ -300,10 +300,26 @@ class Replay:
             return leaf
         if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == self.rows:
             return leaf[:rows]
-        is_number = self.counts and type(leaf) in (int, float) and self.rows >= _FEW
-        if is_number and leaf and not leaf % self.rows:
-            return leaf // self.rows * rows  # a number of rows, or of what is in them
+        power = self._counts_rows(leaf)
+        if power:  # a number of rows, or of what is in them, or one divided by it
+            return leaf // self.rows * rows if power > 0 else leaf * self.rows / rows
         return leaf
+
+    def _counts_rows(self, leaf: Any) -> int:
+        """1 for a multiple of the number of rows, −1 for one divided by one, else 0."""
+        is_number = type(leaf) in (int, float) or (isinstance(leaf, Tensor) and not leaf.ndim)
+        if not (self.counts and is_number and float(leaf)):
+            return 0
+        if float(leaf) % self.rows == 0:
+            return 1
+        inverse = 1 / float(leaf) / self.rows
+        return -1 if inverse >= 1 and abs(inverse - round(inverse)) < _SAME else 0
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether a number may be that of so few rows, or may mean anything else."""
+        leaves = (leaf for each in self._nodes for leaf in pytree.tree_leaves(each.args))
+        return self.rows < _FEW and any(map(self._counts_rows, leaves))
 
     def gradients(self, rows: int, changed: int | None = None) -> list[Tensor]:
         """The gradients of a loss with respect to the outputs that it uses."""
@@ -350,6 +366,8 @@ def reduction_of(node: Node) -> str | None:
     except Exception:
         return None
     try:
+        if replay.is_ambiguous:
+            return None
         few, many = (replay.gradients(rows) for rows in (2, 4))
         for name, factor in (("mean", 0.5), ("sum", 1.0)):
             pairs = list(zip(few, many, strict=True))
