@@ -108,13 +108,12 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/tables.md": salaries,
     "docs/training-runs.md": learning,
     "docs/training.md": learning,
-    "docs/certify-training.md": learning,
+    "docs/certify.md": learning,
     "docs/estimators.md": modelling,
     "docs/extending.md": lambda: learning() | salaries(),
     "docs/corruption.md": learning,
-    "docs/lightning.md": lightning,
     "docs/opacus.md": learning,
-    "docs/huggingface.md": huggingface,
+    "docs/huggingface.md": lambda: huggingface() | lightning(),
     "docs/federated.md": flower,
 }
 
