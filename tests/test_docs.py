@@ -198,6 +198,22 @@ def test_files_that_are_named_exist() -> None:
             assert any((place / file).exists() for place in places), (name, file)
 
 
+def absent_tests(text: str) -> set[str]:
+    """The tests that a text names and no file of tests defines."""
+    files = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("packages/*/tests/**/*.py")]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    found = set(re.findall(r"^\s*(?:def|class) (\w+)", code, re.MULTILINE))
+    return set(re.findall(r"`(test_\w+|Test[A-Z]\w+)`", text)) - found
+
+
+def test_tests_that_are_named_exist() -> None:
+    """As in the table of faults, where a test stands behind each statement."""
+    page = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+    assert page.count("`test_") >= 8
+    assert absent_tests(page) == set()
+    assert absent_tests("`test_that_nobody_wrote`") == {"test_that_nobody_wrote"}
+
+
 def test_commands_are_those_of_the_command_line() -> None:
     """With flags that they have; `prudent audit CASE …` stands for several."""
     lines = (
