@@ -27,7 +27,7 @@ from unittest import mock
 import attrs
 import numpy as np
 
-from tests.fuzz.judging import FindingError
+from prudent.release import Distribution
 from tests.fuzz.transcripts import Transcript, choices_noted
 
 DELTA = 1e-4
@@ -61,6 +61,10 @@ class Type:
     @property
     def numeric(self) -> bool:
         return self.name in ("int", "float32", "float64", "decimal")
+
+    @property
+    def textual(self) -> bool:
+        return self.name in ("text", "category")
 
 
 def _day(days: Any) -> Any:
@@ -126,7 +130,6 @@ TYPES = {
         ),
     )
 }
-NUMBERS = ("int", "float32", "float64", "decimal")
 WRONG = ("x", "", "infinity", "-infinity", "1e400", 2**70, math.nan, True, 1j, (1, 2), object)
 """Values of another type, where nothing declares one."""
 
@@ -145,7 +148,9 @@ def _arrow_type(kind: Type) -> Any:
     import pyarrow as pa
 
     name, *given = kind.arrow
-    return getattr(pa, name)(*(getattr(pa, g)() if isinstance(g, str) and g != "us" else g for g in given))
+    return getattr(pa, name)(
+        *(getattr(pa, g)() if isinstance(g, str) and g != "us" else g for g in given)
+    )
 
 
 def _arrow(rows: Rows, kind: Type) -> Any:
@@ -157,7 +162,9 @@ def _arrow(rows: Rows, kind: Type) -> Any:
     elif pa.types.is_timestamp(wide) or pa.types.is_duration(wide):
         stored = pa.int64()
     try:
-        found = pa.array([row["v"] for row in rows], stored or (pa.string() if kind.name == "category" else wide))
+        found = pa.array(
+            [row["v"] for row in rows], stored or (pa.string() if kind.name == "category" else wide)
+        )
         values = found.dictionary_encode() if kind.name == "category" else found.cast(wide)
         return pa.table(
             {
@@ -176,7 +183,9 @@ def _python(rows: Rows, kind: Type) -> Rows:
 
     def shown(value: Any) -> Any:
         stored = isinstance(value, int) and not isinstance(value, bool)
-        return kind.python(value) if stored else value
+        with contextlib.suppress(OverflowError):
+            return kind.python(value) if stored else value
+        return value
 
     return [{**row, "v": shown(row["v"])} for row in rows]
 
@@ -272,6 +281,7 @@ CONTAINERS: dict[str, Callable[[Rows, Type, Path], dict[str, Any]]] = {
     "csv": _csv,
     "duckdb": _duckdb,
 }
+ARRAYS = ("numpy", "masked")
 COLUMNS_ONLY = ("list", "numpy", "masked")
 UNTYPED = ("list", "pandas", "csv")
 
@@ -286,18 +296,19 @@ class Case:
     name: str
     function: Callable[..., Any]
     container: str
-    kind: Type
+    build: Callable[[Any, Path], dict[str, Any]]  # what a call is given of the records
     options: Mapping[str, Any]
-    rows: Rows
-    more: Rows
+    rows: list[Any]
+    more: list[Any]
     first: bool  # whether the one more comes before the others
     removed: bool  # whether what was released with it is told without it
+    seen: list[str | None] = attrs.field(factory=list, repr=False)  # the error, or None
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         place = "before" if self.first else "after"
         return (
-            f"{self.name}({self.container} of {self.kind.name}, {given}), "
+            f"{self.name}({self.container}, {given}), "
             f"{self.more!r:.300} {place} {len(self.rows)} records"
         )
 
@@ -308,10 +319,11 @@ class Case:
         with tempfile.TemporaryDirectory() as folder:
             one = self._run(versions[0], Path(folder), Transcript(seed))
             two = self._run(versions[1], Path(folder), Transcript(seed, one.noise))
+        self.seen.append(one.error)
         return compared(one, two)
 
-    def _run(self, rows: Rows, folder: Path, noise: Transcript) -> "Outcome":
-        data = CONTAINERS[self.container](rows, self.kind, folder)
+    def _run(self, rows: list[Any], folder: Path, noise: Transcript) -> "Outcome":
+        data = self.build(rows, folder)
         ledger = Charges()
         given = {**self.options, **data, "noise": noise, "ledger": ledger}
         return observed(lambda: self.function(**given), noise, ledger)
@@ -419,9 +431,13 @@ def compared(one: Outcome, two: Outcome) -> str | None:
     if not one.noise.seen:
         return None
     if one.answer != two.answer:
-        place = next(i for i, (a, b) in enumerate(itertools.zip_longest(one.answer, two.answer)) if a != b)
+        place = next(
+            i for i, (a, b) in enumerate(itertools.zip_longest(one.answer, two.answer)) if a != b
+        )
         start = max(0, place - 60)
-        return f"answers differ: …{one.answer[start:place + 60]}… …{two.answer[start:place + 60]}…"
+        return (
+            f"answers differ: …{one.answer[start : place + 60]}… …{two.answer[start : place + 60]}…"
+        )
     pure, gaussian = one.noise.loss(two.noise)
     spent = pure + gaussian_epsilon(math.sqrt(gaussian), one.ledger.delta)
     if spent > one.ledger.epsilon * (1 + SLACK):
@@ -441,3 +457,230 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return float(above - below - delta)
 
     return float(optimize.brentq(excess, 0.0, 500.0)) if excess(0.0) > 0 else 0.0
+
+
+EXPRESSIONS = ("v", "v", "v / 3", "v * 0.5", "v / v", "v + 1")
+CONDITIONS = ("v > 3", "v IS NOT NULL", "v / 3 < 2", "w > 1", "v > 3 OR w < 2")
+PER_UNIT = (None, "mean", "median", "min", "max", "sum", 1, 2)
+
+
+OF_TABLES = frozenset(("other", "weights", "query", "questions"))
+"""Parameters of functions that ask more than one column."""
+
+
+def values(name: str, kind: Type, taken: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Values of a parameter of a statistic, by its name; none for one that is left out."""
+    required = taken[name].default is inspect.Parameter.empty
+    several = "categories" in taken
+    found: dict[str, tuple[Any, ...]] = {
+        "p": (0.5, 0.9),
+        "ps": ((0.25, 0.75),),
+        "trim": (4,),
+        "k": (2,),
+        "propose": (kind.length,) if required else (None, None, kind.length),
+        "proposals": ((kind.length, 2 * kind.length),),
+        "high": (kind.python(kind.plain(8)),),
+        "other": ("w",),
+        "weights": ("w",),
+        "bounds": ((0, 10), None) if kind.numeric and not several else (),
+        "largest_weight": (10.0, None),
+        "certify": (None, None, kind.length),
+        "distribution": (Distribution.LAPLACE, Distribution.LAPLACE, Distribution.GAUSSIAN),
+        "categories": (None, ["a", "b"], "private") if kind.textual else (None,),
+        "questions": ({"v": ["median", "count"]}, {"v": ["mean"], "w": ["sum"]}),
+        "default": (kind.python(kind.plain(5)),),
+    }
+    return found.get(name, ())
+
+
+def draw(
+    functions: Mapping[str, Callable[..., Any]],
+    chance: random.Random,
+    containers: Sequence[str] = tuple(CONTAINERS),
+) -> Case:
+    """A case of one of the functions, which take `data` and `noise`."""
+    name = chance.choice(sorted(functions))
+    taken = inspect.signature(functions[name]).parameters
+    if OF_TABLES & taken.keys():
+        containers = [each for each in containers if each not in COLUMNS_ONLY] or ["arrow"]
+    container = chance.choice(containers)
+    kind = TYPES[chance.choice(list(TYPES if container not in ARRAYS else _DTYPES))]
+    table = container not in COLUMNS_ONLY
+    options: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
+    for each in taken:
+        if given := values(each, kind, taken):
+            options[each] = chance.choice(given)
+    expression = chance.choice(EXPRESSIONS) if kind.numeric and table else "v"
+    unit = table and chance.random() < 0.4
+    by = chance.choice((None, None, "public", "private")) if table else None
+    where = (
+        chance.choice((None, None, *CONDITIONS[: None if kind.numeric else 2])) if table else None
+    )
+    if where is not None and not kind.numeric:
+        where = "v IS NOT NULL"
+    if "query" in taken:
+        options["query"] = query(expression, by, where, "rows" if container == "duckdb" else "data")
+        if by is not None:
+            options["groups"] = ["a", "b"] if by == "public" else "private"
+    elif table:
+        if "column" in taken:
+            options["column"] = expression
+        if by is not None and "by" in taken:
+            options |= {"by": "g", "groups": ["a", "b", "zz"] if by == "public" else "private"}
+        options["where"] = where
+    if unit:
+        options |= {"unit": "u", "per_unit": chance.choice(PER_UNIT)}
+    rows: Rows = [
+        {"v": kind.plain(i), "w": i % 5, "u": i % 17 if unit else i, "g": "aaabbbaabc"[i % 10]}
+        for i in range(COUNT + chance.randrange(2))
+    ]
+    return Case(
+        name=name,
+        function=functions[name],
+        container=f"{container} of {kind.name}",
+        build=lambda rows, folder: CONTAINERS[container](rows, kind, folder),
+        options={k: v for k, v in options.items() if k in taken and v is not None},
+        rows=rows,
+        more=_more(kind, container, bool(unit), chance),
+        first=chance.random() < 0.5,
+        removed=chance.random() < 0.5,
+    )
+
+
+def _more(kind: Type, container: str, unit: bool, chance: random.Random) -> Rows:
+    """The records of one more unit, of which one is odd."""
+    own = [*([None] if container != "numpy" else []), *kind.odd]
+    wrong = WRONG if container in UNTYPED else ()
+    odd = chance.choice([*own, *wrong, kind.plain(3)])
+    record = {"v": odd, "w": 2, "u": 99, "g": "a"}
+    if container not in COLUMNS_ONLY:
+        record |= chance.choice(({}, {}, {}, {"w": None}, {"g": None}, {"g": "new"}, {"w": 2**62}))
+        if not unit:
+            record |= chance.choice(({}, {}, {"u": None}))
+    plain = {"v": kind.plain(4), "w": 3, "u": 99, "g": "b"}
+    return [record, *([plain] * chance.choice((0, 0, 1, 3)) if unit else [])]
+
+
+def query(expression: str, by: str | None, where: str | None, table: str) -> str:
+    """A query of SQL with these parts."""
+    asked = f"MEDIAN({expression}), COUNT(*)"
+    text = f"SELECT {'g, ' * (by is not None)}{asked} FROM {table}"
+    text += f" WHERE {where}" * (where is not None)
+    return text + " GROUP BY g" * (by is not None)
+
+
+# ---- models ----------------------------------------------------------------------------------
+
+MODEL_ROWS = 240
+ODD_ROWS = (
+    *((math.nan, 0.5), (math.inf, -math.inf), (1.7e308, 0.5), (5e-324, 0.5), (1e9, -1e9)),
+    *((None, 0.5), ("x", 0.5), (0.5, 0.5, 0.5), (0.5,), (), None, "x", (2**70, True), (1j, 0.5)),
+)
+ODD_LABELS = (0, 1, 7, -1, math.nan, None, "x", 2**70, 0.5, True, (0, 1))
+
+
+def _array(rows: Sequence[Any]) -> Any:
+    """An array of double precision, if each row has two numbers that fit into one."""
+    try:
+        found = np.array([tuple(row) for row in rows], float)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnrepresentableError from error
+    if found.shape != (len(rows), 2):
+        raise UnrepresentableError
+    return found
+
+
+def _labels(labels: Sequence[Any]) -> Any:
+    try:
+        return np.array(labels, np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnrepresentableError from error
+
+
+def _frame(rows: Sequence[Any]) -> Any:
+    import pandas as pd
+
+    if any(not isinstance(row, tuple) or len(row) != 2 for row in rows):
+        raise UnrepresentableError
+    return pd.DataFrame([tuple(row) for row in rows], columns=["a", "b"])
+
+
+def _series(labels: Sequence[Any]) -> Any:
+    import pandas as pd
+
+    return pd.Series(list(labels))
+
+
+def _arrow_frame(rows: Sequence[Any]) -> Any:
+    import pyarrow as pa
+
+    found = _array(rows)
+    absent = np.isnan(found)
+    return pa.table({name: pa.array(found[:, j], mask=absent[:, j]) for j, name in enumerate("ab")})
+
+
+OF_MODELS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "list": (list, list),
+    "numpy": (_array, _labels),
+    "masked": (lambda rows: np.ma.masked_invalid(_array(rows)), _labels),
+    "pandas": (_frame, _series),
+    "arrow": (_arrow_frame, _labels),
+}
+
+
+def told_apart(part: Any) -> float:
+    """A number that depends on all that a function can see of its records."""
+    seen = [type(part).__name__, getattr(part, "dtypes", getattr(part, "dtype", None)), part]
+    return random.Random("".join(map(str, seen))).uniform(0, 100)
+
+
+def draw_model(models: Mapping[str, Callable[..., Any]], chance: random.Random) -> Case:
+    """A case of one of the models, which take X and y, or of a function of records."""
+    from tests.fuzz import surface
+
+    name = chance.choice(sorted(models))
+    container = chance.choice(list(OF_MODELS))
+    features, labels = OF_MODELS[container]
+    found, taken = models[name], surface.parameters(models[name])
+    if "fit_one" in taken:
+        options: dict[str, Any] = {"fit_one": told_apart, "parts": 12, "epsilon": EPSILON}
+    else:
+        options = {
+            each: surface.BY_NAME[f"{name}.{each}"]
+            for each in taken
+            if f"{name}.{each}" in surface.BY_NAME and each not in ("noise", "ledger")
+        }
+        options |= {"epsilon": 20.0}
+        if "delta" in taken:
+            options["delta"] = DELTA
+        if "landmarks" in taken:
+            options |= {"landmarks": np.eye(2), "classes": 2}
+
+    def build(rows: Any, folder: Path) -> dict[str, Any]:
+        xs, ys = zip(*rows, strict=True)
+        if "fit_one" in taken:
+            return {"data": features(xs)}
+        return (
+            {"vectors": features(xs)}
+            if "vectors" in taken
+            else {"X": features(xs), "y": labels(ys)}
+        )
+
+    def call(X: Any = None, y: Any = None, **given: Any) -> Any:
+        return found(**given).fit(X, y) if hasattr(found, "fit") else found(**given)
+
+    count = MODEL_ROWS + chance.randrange(2)
+    draws = np.random.default_rng(chance.randrange(9)).random((count, 2)).tolist()
+    odd = chance.choice(ODD_ROWS) if chance.random() < 0.8 else (0.25, 0.75)
+    label = chance.choice(ODD_LABELS) if chance.random() < 0.5 else 1
+    return Case(
+        name=name,
+        function=call,
+        container=container,
+        build=build,
+        options=options,
+        rows=[(tuple(row), int(row[0] > 0.5)) for row in draws],
+        more=[(odd, label)],
+        first=chance.random() < 0.5,
+        removed=chance.random() < 0.5,
+    )

@@ -19,6 +19,7 @@ import numpy as np
 
 from prudent.release import ReproducibleNoise
 from prudent.release.exponential import measure as measures
+from prudent.release.exponential.interval import IntervalChoice
 from prudent.release.partitions import ONE, PartitionSelection, in_order
 
 
@@ -169,6 +170,7 @@ def _loss_of_groups(one: Query, two: Query) -> float:
 def choices_noted() -> Iterator[None]:
     """Let a transcript note draws by weight too, and tell them again."""
     draw, choose, select = measures.draw, measures.choose, PartitionSelection.select
+    choose_range = IntervalChoice.release
 
     def noted_draw(measure: Any, starts: Any, weights: Any, noise: Any) -> int:
         if not isinstance(noise, Transcript):
@@ -198,6 +200,27 @@ def choices_noted() -> Iterator[None]:
             return select(self, counts, noise)
         return list(noise.kept(self, counts))
 
+    def noted_range(self: IntervalChoice, among: Any, places: Any, counts: Any, noise: Any) -> Any:
+        if not isinstance(noise, Transcript):
+            return choose_range(self, among, places, counts, noise)
+        outside = among.outside(places, counts)
+        levels, weights = self.weights(outside, among)
+
+        def weight(told: tuple[int, int]) -> int:
+            (place,) = np.flatnonzero((among.first == told[0]) & (among.last == told[1]))
+            level = min(np.searchsorted(levels, outside[place]), len(levels) - 1)
+            same = np.minimum(outside, levels[-1]) == levels[level]
+            return int(among.masses[place]) * weights[level] // int(among.masses[same].sum())
+
+        return noise.choice(
+            len(among.masses),
+            total=sum(weights),
+            draw=lambda number: choose_range(
+                self, among, places, counts, ReproducibleNoise(number % 2**32)
+            ),
+            weight=weight,
+        )
+
     instead = {draw: noted_draw, choose: noted_choose}
     with contextlib.ExitStack() as patched:
         for name, module in list(sys.modules.items()):
@@ -205,6 +228,7 @@ def choices_noted() -> Iterator[None]:
                 if (found := vars(module).get(word)) in (draw, choose):
                     patched.enter_context(mock.patch.object(module, word, instead[found]))
         patched.enter_context(mock.patch.object(PartitionSelection, "select", noted_select))
+        patched.enter_context(mock.patch.object(IntervalChoice, "release", noted_range))
         yield
 
 
