@@ -16,7 +16,10 @@ comma := ,
 # One stamp per set of extras, e.g. .venv/.has-dev+train; a second run only compares its time.
 has = $(VENV)/.has-$(1)
 
-SOURCES := $(shell find src -type f -not -path '*/__pycache__/*')
+# Distributions of their own, beside prudent itself. In a set of extras `lab` stands for the first.
+PACKAGES := packages/lab packages/verify
+SOURCES := $(shell find src $(PACKAGES) -type f -not -path '*/__pycache__/*')
+FOLDERS := src:packages/lab/src:packages/verify/src
 # By this name Hypothesis takes the package for one of others, and leaves its sources unread: that
 # takes seconds, and makes what it tries depend on what was imported before.
 WHEEL_SITE := build/wheel-site/site-packages
@@ -40,12 +43,12 @@ demo: $(call has,$(DEMO_EXTRAS))
 
 # For the loop of a person at work: no torch, no server, no other process, and src/ as it is.
 quick: $(call has,dev+tables)
-	PYTHONPATH=src PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
+	PYTHONPATH=$(FOLDERS) PRUDENT_TEST_QUICK=1 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:cacheprovider $(TESTS)
 
 # Theorems, checked by Coq, and the definitions of their statements run beside src/: docs/proofs.md.
 proofs: has-coq $(call has,$(TEST_EXTRAS))
 	$(MAKE) -C proofs BUILD=$(ROOT)/build/proofs
-	PYTHONPATH=src PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -p no:cacheprovider tests/proofs
+	PYTHONPATH=$(FOLDERS) PRUDENT_TEST_PROOFS=1 $(BIN)/python -m pytest -p no:cacheprovider tests/proofs
 
 .PHONY: has-coq
 has-coq:
@@ -90,7 +93,7 @@ FUZZ_SECONDS ?= 600
 FUZZ_ONLY ?=
 FUZZ_JOBS ?= $(shell nproc)
 fuzz: $(call has,$(TEST_EXTRAS))
-	PYTHONPATH=src $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
+	PYTHONPATH=$(FOLDERS) $(BIN)/python -m tests.fuzz --inputs $(FUZZ_INPUTS) --seconds $(FUZZ_SECONDS) \
 		--only '$(FUZZ_ONLY)' --jobs $(FUZZ_JOBS)
 
 # Flower asks for older versions of what everything else uses: an environment of its own, in which
@@ -138,10 +141,12 @@ publish-docs: $(call has,docs+lab)
 bench: $(call has,lab+peers+tables)
 	$(BIN)/python -m benchmarks
 
-# A wheel and a source archive, each installed into an empty environment and tried there.
+# Wheels, and a source archive of prudent, each installed into an empty environment and tried there.
 dist: $(VENV)/.ready
 	rm -rf dist
 	$(BIN)/python -m hatchling build --directory dist
+	for package in $(PACKAGES); do (cd $$package && \
+		$(ROOT)/$(BIN)/python -m hatchling build --target wheel --directory $(ROOT)/dist) || exit 1; done
 	$(BIN)/python .ci/try_dist.py dist
 
 clean:
@@ -159,16 +164,22 @@ endef
 
 $(WHEEL_SITE)/.installed: $(call has,$(TEST_EXTRAS)) $(SOURCES) pyproject.toml README.md LICENSE
 	rm -rf build/wheel $(WHEEL_SITE) && mkdir -p build
-	$(BIN)/python -m hatchling build --target wheel --directory build/wheel >build/wheel.log 2>&1 \
-		|| { cat build/wheel.log; exit 1; }
+	for package in . $(PACKAGES); do \
+		(cd $$package && $(ROOT)/$(BIN)/python -m hatchling build --target wheel --directory $(ROOT)/build/wheel) \
+		>build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }; done
 	$(BIN)/python -m pip install --quiet --no-deps --no-index --target $(WHEEL_SITE) build/wheel/*.whl
 	touch $@
 
 # Python compiles a module when it is first imported; pip would compile all 16,000, a minute's work.
 pip = pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
 
-$(VENV)/.has-%: pyproject.toml $(CONSTRAINTS) | $(VENV)/.ready
-	$(BIN)/python -m $(pip) --no-build-isolation -e '.[$(subst +,$(comma),$*)]'
+# Without what it needs, prudent-lab still lists its commands, which tests compare with the pages.
+space := $(subst ,, )
+extras = $(subst $(space),$(comma),$(strip $(filter-out lab,$(subst +, ,$*))))
+$(VENV)/.has-%: pyproject.toml $(PACKAGES:=/pyproject.toml) $(CONSTRAINTS) | $(VENV)/.ready
+	$(BIN)/python -m $(pip) --no-build-isolation -e '.[$(extras)]' -e 'packages/verify[signatures]' \
+		$(if $(filter lab,$(subst +, ,$*)),-e packages/lab)
+	$(if $(filter lab,$(subst +, ,$*)),,$(BIN)/python -m $(pip) --no-build-isolation --no-deps -e packages/lab)
 	touch $@
 
 # The pip that came with Python may be years old, and takes three times as long to read an index.

@@ -3,9 +3,9 @@
 
     .ci/try_dist.py dist
 
-What is tried is `prudent --version`, and then what README.md tells a reader to do first with the
-command, from an empty folder. Fails if anything does, or if a version is another than that of the
-file.
+What is tried of prudent is `prudent --version`, and then what README.md tells a reader to do first
+with the command, from an empty folder; of the other packages their first command. Fails if anything
+does, if a version is another than that of the file, or if prudent alone brings what it need not.
 """
 
 import os
@@ -18,6 +18,21 @@ from pathlib import Path
 import first_touch
 
 EXTRAS = "tables"  # what the first commands need
+UNASKED = (
+    "torch",
+    "matplotlib",
+    "prudent-lab",
+    "prudent-verify",
+)  # what prudent alone must not bring
+
+
+LISTED = """
+import sys
+from importlib import metadata
+print(metadata.version(sys.argv[1]))
+there = {each.name.lower().replace("_", "-") for each in metadata.distributions()}
+print(*there.intersection(sys.argv[2:]))
+"""
 
 
 def first_commands(page: str) -> list[str]:
@@ -29,21 +44,30 @@ def first_commands(page: str) -> list[str]:
     raise ValueError("The page runs prudent nowhere.")
 
 
-def try_out(file: Path, commands: list[str]) -> None:
-    """Install a wheel or a source archive, and run the commands."""
-    version = file.name.removesuffix(".tar.gz").split("-")[1]
+def try_out(
+    file: Path, commands: list[str], *, extras: str = "", beside: Path | None = None
+) -> None:
+    """Install a wheel or a source archive, and what it needs beside it, and run the commands."""
+    name, version = file.name.removesuffix(".tar.gz").split("-")[:2]
     with tempfile.TemporaryDirectory() as around:
         place = Path(around) / "environment"
         venv.create(place, with_pip=True)
         constraints = first_touch.ROOT / "constraints.txt"
         pip = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile"]
         pip += ["--disable-pip-version-check", "-c", constraints]
-        subprocess.run([*pip, f"{file}[{EXTRAS}]"], check=True, cwd=around)
+        subprocess.run(
+            [*pip, f"{file}{extras}", *([beside] if beside else [])], check=True, cwd=around
+        )
+        listed = [place / "bin" / "python", "-c", LISTED, name, *UNASKED]
+        told = subprocess.run(listed, check=True, cwd=around, stdout=subprocess.PIPE, text=True)
+        found, *unasked = told.stdout.split()
+        if found != version or (name == "prudent" and unasked):
+            raise SystemExit(f"{file.name} installs version {found}, and {unasked}.")
         path = os.pathsep.join((str(place / "bin"), os.environ["PATH"]))
         environment = first_touch.newcomer(Path(around)) | {"PATH": path}
         empty = Path(around) / "empty"
         empty.mkdir()
-        for command in ["prudent --version", *commands]:
+        for command in commands:
             print(f"== {file.name}: {command}")
             ran = subprocess.run(
                 ["bash", "-c", command],
@@ -54,18 +78,21 @@ def try_out(file: Path, commands: list[str]) -> None:
                 check=True,
             )
             print(ran.stdout, end="")
-            if command == "prudent --version" and ran.stdout != f"prudent {version}\n":
-                raise SystemExit(f"{file.name} installs another version.")
 
 
 def main(folder: str) -> None:
     """Try every file of the folder."""
     page = (first_touch.ROOT / "README.md").read_text(encoding="utf-8")
-    files = sorted(Path(folder).resolve().glob("prudent-*"))
-    if [file.suffix for file in files] != [".whl", ".gz"]:
-        raise SystemExit(f"Expected a wheel and a source archive in {folder}, got {files}.")
-    for file in files:
-        try_out(file, first_commands(page))
+    place = Path(folder).resolve()
+    files = [*sorted(place.glob("prudent-*")), *sorted(place.glob("prudent_*"))]
+    if [file.suffix for file in files] != [".whl", ".gz", ".whl", ".whl"]:
+        raise SystemExit(f"Expected wheels and a source archive in {folder}, got {files}.")
+    wheel, archive, lab, verify = files
+    for file in (wheel, archive):
+        try_out(file, ["prudent --version", *first_commands(page)], extras=f"[{EXTRAS}]")
+    try_out(wheel, ["prudent epsilon --noise-multiplier 5 --test none --delta 1e-6"])
+    try_out(verify, ["prudent-verify --help"])
+    try_out(lab, ["prudent train --recipe list", "prudent paper compare"], beside=wheel)
 
 
 if __name__ == "__main__":

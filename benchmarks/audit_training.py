@@ -98,8 +98,8 @@ def white_part(task):
 def black_part(task, device="cpu", part=40):
     """Scores and coins of some black-box runs."""
     from prudent.audit.training.black_box import final_scores
-    from prudent.lab.audited_digits import crafted
     from prudent.training import Execution
+    from prudent_lab.audited_digits import crafted
 
     name = task[1]
     records, network, epochs, steps, rate = (BLACK_CPU | BLACK_DEVICE)[name]

@@ -13,9 +13,9 @@ import sys
 
 from torch import Tensor, nn
 
-from prudent.lab.datasets import load
-from prudent.lab.models import multilayer_perceptron
 from prudent.training import Execution, Plan, Sum, accuracy, fit
+from prudent_lab.datasets import load
+from prudent_lab.models import multilayer_perceptron
 
 BANDS, RATES, SEEDS = (1, 4, 16), (2.0, 4.0, 8.0, 16.0), 5
 DELTA, BATCH, EPOCHS, CLIP = 1e-5, 256, 1, 0.1

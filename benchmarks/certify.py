@@ -14,8 +14,8 @@ import numpy as np
 
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import decided
-from prudent.lab import certifying as experiment
-from prudent.lab.certifying import coded_by, of_codes
+from prudent_lab import certifying as experiment
+from prudent_lab.certifying import coded_by, of_codes
 
 DRAWS = 5
 

@@ -18,8 +18,8 @@ import torch
 from scipy import optimize, stats
 from torch.nn import functional
 
-from prudent.lab.datasets import load
-from prudent.lab.recipes import colour
+from prudent_lab.datasets import load
+from prudent_lab.recipes import colour
 
 HELD_OUT = 5_000
 DELTA = 1e-5

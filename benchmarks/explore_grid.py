@@ -1,6 +1,6 @@
 """Compute the numbers that the page of `prudent explore` shows.
 
-python -m benchmarks.explore_grid --out src/prudent/lab/explore/grid.json --workers 12
+python -m benchmarks.explore_grid --out packages/lab/src/prudent_lab/explore/grid.json --workers 12
 
 Nothing here computes a privacy cost of its own: all numbers are from what prices and certifies
 releases. A value that does not exist, because a theorem's conditions fail or no noise meets the
@@ -26,9 +26,9 @@ from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
-from prudent.lab.explore import COUNTS, quantiles, sliders
-from prudent.lab.paper import bounds
 from prudent.release.suggestion import SHAPES, suggest
+from prudent_lab.explore import COUNTS, quantiles, sliders
+from prudent_lab.paper import bounds
 
 TESTS: Mapping[str, type[MarginTest]] = {"gaussian": GaussianTest, "laplace": LaplaceTest}
 

@@ -43,17 +43,17 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 from prudent.accounting import GaussianTest
-from prudent.lab.corruption import (
+from prudent.training import Fallback, FixedTrim, Key, Plan, ProposeTestRelease, Sum, TrimmedSum
+from prudent.training.adapters.federated import PrivateStrategy, RoundRelease
+from prudent.training.adapters.federated.release import RoundOutcome
+from prudent.training.aggregation import Aggregation
+from prudent_lab.corruption import (
     ALittleIsEnough,
     GradientCorruption,
     InnerProductManipulation,
     corrupted_mask,
 )
-from prudent.lab.datasets import load
-from prudent.training import Fallback, FixedTrim, Key, Plan, ProposeTestRelease, Sum, TrimmedSum
-from prudent.training.adapters.federated import PrivateStrategy, RoundRelease
-from prudent.training.adapters.federated.release import RoundOutcome
-from prudent.training.aggregation import Aggregation
+from prudent_lab.datasets import load
 
 CLIENTS, RATE, ROUNDS = 1000, 0.1, 30
 DRAWN = round(CLIENTS * RATE)

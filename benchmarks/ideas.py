@@ -34,14 +34,14 @@ import torch
 from torch import Tensor, nn
 
 from prudent.accounting import GaussianTest
-from prudent.lab.corruption import DataCorruption, GradientCorruption
-from prudent.lab.datasets import Dataset, load
-from prudent.lab.experiment import build_model
-from prudent.lab.settings import Experiment
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, Trim, clip_weights, keep_smallest
 from prudent.training.noise import margin_noise
 from prudent.training.run.training_run import TrainingRun
+from prudent_lab.corruption import DataCorruption, GradientCorruption
+from prudent_lab.datasets import Dataset, load
+from prudent_lab.experiment import build_model
+from prudent_lab.settings import Experiment
 
 HELD_OUT = 10_000
 ATTACKS = (

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from prudent.accounting import LaplaceTest
-from prudent.lab.datasets import load
-from prudent.lab.experiment import run
-from prudent.lab.settings import Experiment
+from prudent_lab.datasets import load
+from prudent_lab.experiment import run
+from prudent_lab.settings import Experiment
 
 PAPER = Experiment.of(noise_multiplier=1.1, test=LaplaceTest(1.0), reveals="margin", lr=0.15)
 OURS = Experiment.of(steps=2344, batch=512, lr=1.0)

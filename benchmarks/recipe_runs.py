@@ -20,9 +20,10 @@ import torch
 
 from benchmarks.recipe_search import MU, NUMBER, search, sized
 from prudent.accounting import GaussianTest
-from prudent.lab.datasets import load
-from prudent.lab.experiment import Setup, run
-from prudent.lab.recipes.digits import (
+from prudent.training.keystream import Key
+from prudent_lab.datasets import load
+from prudent_lab.experiment import Setup, run
+from prudent_lab.recipes.digits import (
     ReleasedWhitening,
     glyph_rows,
     joined_rows,
@@ -31,8 +32,7 @@ from prudent.lab.recipes.digits import (
     scattering_rows,
     views,
 )
-from prudent.lab.settings import Experiment
-from prudent.training.keystream import Key
+from prudent_lab.settings import Experiment
 
 HELD_OUT = 10_000
 SEEDS = range(5)

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from scipy import optimize, stats
 
-from prudent.lab.datasets import load
-from prudent.lab.scattering import scattering
+from prudent_lab.datasets import load
+from prudent_lab.scattering import scattering
 
 NUMBER = torch.float16 if torch.cuda.is_available() else torch.float32
 HELD_OUT = 10_000
@@ -272,7 +272,7 @@ class Data:
 
 
 def glyph_rows(power, groups, device, count):
-    from prudent.lab.feature_files.glyphs import Hand, glyphs
+    from tools.feature_files.glyphs import Hand, glyphs
 
     hand = Hand.seeded(3, device)
     images = torch.cat([glyphs(50, 10, hand, variation=0.3) for _ in range(count // 500)])

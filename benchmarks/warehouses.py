@@ -412,7 +412,7 @@ def plot() -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from prudent.lab.paper import plots
+    from prudent_lab.paper import plots
 
     lines = recorded()
     seconds, memory = typical(lines, "processor_seconds"), peaks(lines)

@@ -21,7 +21,7 @@ SLOW_TO_START = frozenset(
 )
 SLOW_ROOMS = frozenset(
     (
-        *("prudent.certify", "prudent.lab", "prudent.training", "prudent.tune"),
+        *("prudent.certify", "prudent_lab", "prudent.training", "prudent.tune"),
         *("prudent.audit.training", "prudent.estimators"),
     )
 )

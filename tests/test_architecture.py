@@ -11,7 +11,10 @@ import pytest
 
 from tests.sources import dotted
 
-PACKAGE = Path(__file__).resolve().parents[1] / "src" / "prudent"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "prudent"
+LAB = ROOT / "packages/lab/src/prudent_lab"
+VERIFY = ROOT / "packages/verify/src/prudent_verify"
 
 GROUND = {
     "_data_files",
@@ -47,7 +50,6 @@ MAY_IMPORT = {
     "samples": GROUND,
     "budget": GROUND | {"accounting", "receipts"},
     "receipts": GROUND | {"accounting"},
-    "verification": GROUND | {"receipts"},
     "release": GROUND | {"accounting", "budget", "receipts", "records"},
     "estimators": GROUND | {"accounting", "budget", "receipts", "records", "release"},
     "training": GROUND | {"accounting", "budget", "receipts", "records"},
@@ -56,20 +58,18 @@ MAY_IMPORT = {
     "certify": GROUND | {"accounting", "budget", "receipts", "records", "release"},
     "audit": GROUND
     | {"accounting", "certify", "estimators", "records", "release", "training", "tune"},
-    "lab": GROUND
-    | {"accounting", "audit", "budget", "certify", "prudent", "receipts", "records", "release"}
-    | {"training", "tune"},
-    "lab/commands": GROUND
-    | {"accounting", "audit", "budget", "certify", "cli", "lab", "prudent", "receipts"}
-    | {"records", "release", "samples", "training", "tune"},
     "cli": GROUND
     | {"accounting", "audit", "budget", "certify", "estimators", "prudent", "records"}
-    | {"receipts", "release", "samples", "training", "tune", "verification"},
+    | {"receipts", "release", "samples", "training", "tune"},
     "__init__": GROUND
     | {"accounting", "audit", "budget", "certify", "estimators", "receipts", "release"}
-    | {"training", "tune", "verification"},
+    | {"training", "tune"},
     "__main__": {"cli"},
 }
+
+# Distributions of their own, which the core may not need; `prudent verify` runs one if it is there.
+OTHER_PACKAGES = {"prudent_lab", "prudent_verify", "tools"}
+DELEGATED = {("prudent_verify", "cli/commands/receipts.py")}
 
 # Known before any room is entered.
 FREE = {"prudent.__version__"}
@@ -81,6 +81,7 @@ HEAVY = {"torch", "opacus", "ibis", "duckdb", "polars", "pandas", "matplotlib"}
 PRIVATE_DOOR = "_torch_private.py"
 
 SOURCES = sorted({*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")})
+EVERY = [path for package in (PACKAGE, LAB, VERIFY) for path in package.rglob("*.py")]
 ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in SOURCES})
 
 
@@ -123,6 +124,8 @@ def violations(source: str, path: Path) -> list[str]:
     found = []
     for name in imported_names(ast.parse(source), ["prudent", *path.parts[:-1]]):
         top = name.split(".")[0]
+        if top in OTHER_PACKAGES and (top, path.as_posix()) not in DELEGATED:
+            found.append(f"{path}: prudent may not import {name}")
         if top == "prudent" and name not in FREE and room_of(name) not in MAY_IMPORT[room] | {room}:
             found.append(f"{path}: {room} may not import {name}")
         if room == "accounting" and top in HEAVY:
@@ -148,9 +151,42 @@ def test_an_analyst_never_imports_the_lab() -> None:
         "import sys, prudent; from prudent.cli import main;"
         "[main([*words.split(), '--help']) for words in ('release median', 'epsilon', 'budget')];"
         "import prudent.certify; prudent.median, prudent.fit;"
-        "sys.exit(any(name.startswith('prudent.lab') for name in sys.modules))"
+        "sys.exit(any(name.startswith(('prudent_lab', 'prudent_verify')) for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def outside(source: str, path: Path) -> list[str]:
+    """What a module of another distribution imports against its rule."""
+    names = list(imported_names(ast.parse(source), list(path.parts[:-1])))
+    if path.parts[0] == VERIFY.name:
+        return [name for name in names if name.split(".")[0] in ("prudent", "prudent_lab")]
+    if path.parts[1] == "commands":
+        return []
+    return [name for name in names if name.startswith(("prudent.cli", "prudent_lab.commands"))]
+
+
+@pytest.mark.parametrize("package", [LAB, VERIFY], ids=lambda path: path.name)
+def test_the_other_packages_import_what_they_may(package: Path) -> None:
+    """The checker nothing of what it checks, and experiments nothing of the command line."""
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package.parent)
+        assert outside(path.read_text(encoding="utf-8"), name) == [], name
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("prudent_verify/checks.py", "from prudent._files import sha256"),
+        ("prudent_verify/checks.py", "def late():\n    import prudent"),
+        ("prudent_lab/corruption/__init__.py", "from prudent import cli"),
+        ("prudent_lab/paper/figures.py", "from prudent.cli import main"),
+    ],
+)
+def test_the_rule_catches_what_another_package_may_not_import(path: str, source: str) -> None:
+    assert outside(source, Path(path))
+    assert not outside("from prudent_verify import laws", Path("prudent_verify/checks.py"))
+    assert not outside("from prudent.cli import options", Path("prudent_lab/commands/train.py"))
 
 
 def private_names(source: str) -> list[str]:
@@ -202,14 +238,14 @@ def test_the_rule_catches_private_names_of_torch(source: str) -> None:
     "module",
     [
         *("classifier", "counts", "known", "landmarks", "tables"),
-        *("attacks", "features/__init__"),
+        "features/__init__",
     ],
 )
 def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
     tree = ast.parse((PACKAGE / "certify" / f"{module}.py").read_text(encoding="utf-8"))
     at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = imported_names(ast.Module(at_once, []), ["prudent", "certify"])
-    assert not [name for name in names if name.startswith(("prudent.lab", "torch"))]
+    assert not [name for name in names if name.startswith(("prudent_lab", "torch"))]
 
 
 @pytest.mark.parametrize(
@@ -220,20 +256,19 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("accounting/events.py", "import prudent.release.ptr.margins"),
         ("accounting/events.py", "from prudent import PldAccountant"),
         ("accounting/events.py", "def late():\n    import torch"),
-        ("training/plan.py", "from prudent.lab.corruption import RandomLabelFlip"),
+        ("training/plan.py", "from prudent_lab.corruption import RandomLabelFlip"),
         ("training/step.py", "from prudent.certify import CertifiedClassifier"),
-        ("training/adapters/federated/strategy.py", "from prudent.lab.corruption import Mimic"),
+        ("training/adapters/federated/strategy.py", "from prudent_lab.corruption import Mimic"),
         ("training/gradients/layers.py", "from ...release import median"),
-        ("release/outcome.py", "import importlib\nimportlib.import_module('prudent.lab.paper')"),
+        ("release/outcome.py", "import importlib\nimportlib.import_module('prudent_lab.paper')"),
         ("release/noise.py", "from prudent.audit import audit"),
         ("training/step.py", "from prudent.audit.training import white_box"),
         ("certify/classifier.py", "from prudent.audit import audit"),
-        ("certify/features/__init__.py", "from prudent.lab.feature_files import landmarks"),
+        ("certify/features/__init__.py", "from tools.feature_files import landmarks"),
         ("records/form.py", "from prudent.training.keystream import Key"),
-        ("lab/corruption/__init__.py", "from prudent import cli"),
-        ("lab/paper/figures.py", "from prudent.cli import main"),
-        ("cli/commands/doctor.py", "from prudent.lab.named_datasets import NAMED_DATASETS"),
-        ("cli/commands/release.py", "def late():\n    from prudent.lab import datasets"),
+        ("cli/commands/release.py", "import prudent_verify"),
+        ("cli/commands/doctor.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
+        ("cli/commands/release.py", "def late():\n    from prudent_lab import datasets"),
         ("_validate.py", "from prudent.accounting import events"),
         ("__init__.py", "from .cli import main"),
         ("__init__.pyi", "from prudent.cli import main as main"),
@@ -255,9 +290,8 @@ def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> No
         ),
         ("training/gradients/layers.py", "import torch\nfrom ...accounting import events"),
         ("training/adapters/federated/release.py", "from prudent.training.plan import Plan"),
-        ("lab/paper/figures.py", "import prudent\nfrom prudent.training import fit"),
+        ("cli/commands/receipts.py", "import importlib\nimportlib.import_module('prudent_verify')"),
         ("cli/__init__.py", "from prudent.release import median\nfrom prudent import Plan"),
-        ("lab/commands/paper.py", "from prudent.cli import options\nfrom prudent.lab import paper"),
     ],
 )
 def test_the_rule_allows_an_import_that_goes_forward(path: str, source: str) -> None:
@@ -289,8 +323,9 @@ def graph(sources: dict[str, str]) -> dict[str, set[str]]:
 
 def test_no_module_is_imported_in_a_circle() -> None:
     sources = {}
-    for path in PACKAGE.rglob("*.py"):
-        name = ".".join(("prudent", *path.relative_to(PACKAGE).with_suffix("").parts))
+    for path in EVERY:
+        home = next(each for each in (PACKAGE, LAB, VERIFY) if each in path.parents)
+        name = ".".join(path.relative_to(home.parent).with_suffix("").parts)
         sources[name.removesuffix(".__init__")] = path.read_text(encoding="utf-8")
     TopologicalSorter(graph(sources)).prepare()
     planted = {"prudent.a": "from prudent.b import c", "prudent.b": "import prudent.a"}
@@ -299,14 +334,13 @@ def test_no_module_is_imported_in_a_circle() -> None:
 
 
 MOST_MODULES = 12
-EXCEPTIONS = {".": 14}  # small helpers at the ground
+EXCEPTIONS = {"src/prudent": 14}  # small helpers at the ground
 
 
 def test_a_folder_holds_what_a_person_can_keep_in_mind() -> None:
-    folders = {path.parent for path in PACKAGE.rglob("*.py")}
-    for folder in folders:
+    for folder in {path.parent for path in EVERY}:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        name = folder.relative_to(PACKAGE).as_posix()
+        name = folder.relative_to(ROOT).as_posix()
         assert len(modules) <= EXCEPTIONS.get(name, MOST_MODULES), name
 
 
@@ -330,8 +364,8 @@ def defined_twice(source: str) -> list[str]:
 def test_no_name_of_a_module_is_bound_twice() -> None:
     """Where two modules became one, a constant of the second once replaced that of the first."""
     found = {
-        path.relative_to(PACKAGE).as_posix(): names
-        for path in PACKAGE.rglob("*.py")
+        path.relative_to(ROOT).as_posix(): names
+        for path in EVERY
         if (names := defined_twice(path.read_text(encoding="utf-8")))
     }
     assert not found

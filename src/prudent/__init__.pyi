@@ -61,6 +61,5 @@ from prudent.training import Watch as Watch
 from prudent.training import check as check
 from prudent.training import fit as fit
 from prudent.training import make_private as make_private
-from prudent.verification.checks import verify as verify
 
 __version__: str

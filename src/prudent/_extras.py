@@ -14,6 +14,8 @@ CORE = ""  # what is installed without any extra
 
 # For people who change prudent, not for those who use it.
 _OF_A_CLONE = frozenset({"dev", "docs", "lint", "peers"})
+# Distributions of this repository: a clone installs them from their folders.
+_FOLDERS = {"prudent-lab": "./packages/lab", "prudent-verify": "./packages/verify"}
 _NAME = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
 
@@ -36,7 +38,8 @@ class MissingPackageError(ModuleNotFoundError):
         names = " and ".join(filter(None, [", ".join(packages[:-1]), packages[-1]]))
         verb = "is" if len(packages) == 1 else "are"
         named = ",".join(filter(None, extras))
-        wanted = f"'prudent[{named}]'" if named else "prudent" if extras else " ".join(packages)
+        alone = " ".join(_FOLDERS.get(name, name) for name in packages)
+        wanted = f"'prudent[{named}]'" if named else "prudent" if extras else alone
         super().__init__(
             f"{what} needs {names}, which {verb} not installed: pip install {wanted}.",
             name=packages[0],

@@ -18,8 +18,8 @@ from prudent.accounting.losses.pairs import gaussian_profile
 from prudent.accounting.serialisation import to_plain
 
 flint = pytest.importorskip("flint")
-from prudent.verification import pairs  # noqa: E402
-from prudent.verification.prices import Parts  # noqa: E402
+from prudent_verify import pairs  # noqa: E402
+from prudent_verify.prices import Parts  # noqa: E402
 
 MNIST = 256 / 60_000
 SMALL = dp.PoissonSampledDpEvent(0.1, ProposeTestReleaseDpEvent(2.0, 0.5, LaplaceTest(1.0), 1e-8))

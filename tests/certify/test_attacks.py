@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from prudent.certify.attacks import Target, changed_at
-from prudent.lab.certifying import BrokenCertificateError, _changed_beyond
+from prudent_lab.attacks import Target, changed_at
+from prudent_lab.certifying import BrokenCertificateError, _changed_beyond
 from tests.certify.test_classifier import blobs, fitted
 
 

@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
 
 from prudent.certify.report import CertifyResult
-from prudent.lab.certifying import run
-from prudent.lab.datasets import Dataset, load
 from prudent.release.noise import ReproducibleNoise
+from prudent_lab.certifying import run
+from prudent_lab.datasets import Dataset, load
 
 
 @functools.cache

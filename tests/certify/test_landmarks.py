@@ -5,12 +5,12 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
+from tools.feature_files.glyphs import digits
 
 from prudent.certify import CertifiedClassifier, known
 from prudent.certify.counts import STEPS
 from prudent.certify.features import Vectors, shipped_landmarks
 from prudent.certify.landmarks import NEAREST, SCALE, Crowding, Landmarks, whole
-from prudent.lab.feature_files.glyphs import digits
 
 WIDTH = 6
 

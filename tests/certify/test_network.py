@@ -22,7 +22,7 @@ from prudent.records.whole_network import (
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.lab.feature_files import glyphs, letters  # noqa: E402
+from tools.feature_files import glyphs, letters  # noqa: E402
 
 SMALL = letters.NetworkRecipe(
     steps=3, batch=16, width=32, channels=(4, 8, 8, 8), drop=0.0, sample=40, seed=3

@@ -8,23 +8,23 @@ import pytest
 
 pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'")
 import torch
+from tools.feature_files.sentences import fitted, make, write
 from torch import nn
 
 from prudent.certify import CertifiedClassifier
 from prudent.certify.counts import STEPS
 from prudent.certify.features import CENSUS, BinnedColumn, Partitions
-from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
-from prudent.certify.features.sentences import (
+from prudent.release.noise import ReproducibleNoise
+from prudent_lab import certifying as experiment
+from prudent_lab.features.resnet import ResNet18Embedding, ResNet18Features
+from prudent_lab.features.sentences import (
     Intervals,
     MiniLMEmbedding,
     SentenceEncoder,
     minilm_map,
     read,
 )
-from prudent.lab import certifying as experiment
-from prudent.lab.feature_files.sentences import fitted, make, write
-from prudent.lab.named_datasets import packed_texts
-from prudent.release.noise import ReproducibleNoise
+from prudent_lab.named_datasets import packed_texts
 
 FIRST, SECOND = BinnedColumn(0, (1.0, 2.0)), BinnedColumn(1, cells=5)
 BOTH = BinnedColumn(0, (1.5,)), BinnedColumn(1, cells=3)

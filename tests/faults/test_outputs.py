@@ -12,7 +12,7 @@ from prudent import _data_files as files
 from prudent._files import check_writable, replacing
 from prudent.budget.ledger import Ledger
 from prudent.cli import main
-from prudent.lab.paper import results
+from prudent_lab.paper import results
 
 READING = results.Reading(
     dataset="mnist",

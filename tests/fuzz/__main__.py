@@ -277,7 +277,9 @@ def _by_atheris(share: Share, seconds: float, out: Path) -> None:
     tally = Tally(share.target.name, "atheris", seconds)
     corpus = Path("corpus")
     corpus.mkdir()
-    with atheris.instrument_imports(include=["prudent", "sqlglot"]):
+    with atheris.instrument_imports(
+        include=["prudent", "prudent_lab", "prudent_verify", "sqlglot"]
+    ):
         for number, seed in enumerate(share.target.seeds()):
             (corpus / str(number)).write_bytes(seed)
             with contextlib.suppress(BaseException):

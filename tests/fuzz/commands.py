@@ -353,11 +353,6 @@ COMMANDS: tuple[Command, ...] = (
         0.02,
     ),
     Command(
-        ("certify", "make-features"),
-        lambda: ["--features=none", "--out=f.npz", "--device=cpu", "--steps=1", "--json"],
-        0.05,
-    ),
-    Command(
         ("certify", "run"),
         lambda: [
             *(_run(), "--records=1,2", "--relation=add-remove", "--metric=accuracy"),

@@ -95,13 +95,13 @@ def _idx() -> list[bytes]:
 
 
 def _read_idx(path: Path) -> object:
-    from prudent.lab.named_datasets import read_idx
+    from prudent_lab.named_datasets import read_idx
 
     return read_idx(path)
 
 
 def _read_cifar(path: Path) -> object:
-    from prudent.lab import named_datasets as formats
+    from prudent_lab import named_datasets as formats
 
     binary = path.suffix == ".bin"
     return formats.read_cifar_binary([path]) if binary else formats.read_cifar_packed(path)
@@ -112,7 +112,7 @@ def _reviews() -> list[bytes]:
 
 
 def _read_reviews(path: Path) -> object:
-    from prudent.lab.named_datasets import read_reviews
+    from prudent_lab.named_datasets import read_reviews
 
     return read_reviews(path)
 
@@ -123,7 +123,7 @@ def _census() -> list[bytes]:
 
 
 def _read_census(path: Path) -> object:
-    from prudent.lab.named_datasets import read_census
+    from prudent_lab.named_datasets import read_census
 
     return read_census(path)
 
@@ -142,7 +142,7 @@ def _npz() -> list[bytes]:
 
 
 def _read_npz(path: Path) -> object:
-    from prudent.lab.datasets import archive_classes, load
+    from prudent_lab.datasets import archive_classes, load
 
     found = load(f"npz:{path}")
     if archive_classes(f"npz:{path}") != found.classes:
@@ -179,8 +179,8 @@ def _array(values: Any) -> bytes:
 
 def _read_landmarks(path: Path) -> object:
     from prudent.certify import CertifiedClassifier
-    from prudent.lab.commands.certify import _rows
     from prudent.release import ReproducibleNoise
+    from prudent_lab.commands.certify import _rows
 
     found = CertifiedClassifier(1.0, 2, _rows(path), noise=ReproducibleNoise(0))
     return found.fit(np.eye(2), np.arange(2)).predict_radius(np.eye(2))
@@ -202,8 +202,8 @@ def _feature_file(name: str) -> Callable[[], list[bytes]]:
 
 def _read_features(name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
-        from prudent.certify.features import sentences
         from prudent.records.whole_network import read_network
+        from prudent_lab.features import sentences
 
         return sentences.read(path) if name == "sentences" else read_network(path)
 
@@ -223,7 +223,7 @@ def _torch_weights() -> list[bytes]:
 
 
 def _read_weights(path: Path) -> object:
-    from prudent.certify.features.resnet import read_weights
+    from prudent_lab.features.resnet import read_weights
 
     return read_weights(path)
 
@@ -241,7 +241,7 @@ def _settings() -> list[bytes]:
 
 
 def _read_settings(path: Path) -> object:
-    from prudent.lab.commands.train import _from_file, experiment_of
+    from prudent_lab.commands.train import _from_file, experiment_of
 
     return experiment_of(_from_file(path))
 
@@ -545,7 +545,7 @@ def _unpack(path: Path) -> object:
 
 
 def _results() -> list[bytes]:
-    from prudent.lab.paper.results import COLUMNS
+    from prudent_lab.paper.results import COLUMNS
 
     row = "mnist,label:0.1,ptr,,0,1.0,pld,100,1.1,90.5,0.5,3,"
     return [f"{','.join(COLUMNS)}\n{row}\n".encode()]
@@ -570,13 +570,13 @@ def _grids() -> list[bytes]:
 
 
 def _read_grid(path: Path) -> object:
-    from prudent.lab.paper.jobs import own_jobs, read_settings
+    from prudent_lab.paper.jobs import own_jobs, read_settings
 
     return list(own_jobs(read_settings(path), 1))
 
 
 def _read_results(path: Path) -> object:
-    from prudent.lab.paper.results import read
+    from prudent_lab.paper.results import read
 
     return read(path)
 
@@ -591,7 +591,7 @@ def _corruptions() -> list[bytes]:
 
 
 def _corruption(text: str) -> object:
-    from prudent.lab.corruption import parse
+    from prudent_lab.corruption import parse
 
     return parse(text)
 
@@ -699,7 +699,7 @@ def _receipts() -> list[bytes]:
 
 
 def _read_receipt(path: Path) -> object:
-    from prudent.verification.checks import verify
+    from prudent_verify.checks import verify
 
     return verify(path)
 

@@ -17,8 +17,9 @@ from types import FrameType, TracebackType
 
 import attrs
 
-_FOUND = importlib.util.find_spec("prudent")  # not imported here: a fuzzer instruments imports
-HOME = str(Path(str(_FOUND and _FOUND.origin)).parent)
+# Not imported here: a fuzzer instruments imports.
+_FOUND = map(importlib.util.find_spec, ("prudent", "prudent_lab", "prudent_verify"))
+HOMES = tuple(str(Path(str(each.origin)).parent) for each in _FOUND if each is not None)
 SECONDS = 60
 """Longest time that one input may take; the longest honest one takes a fraction of it."""
 
@@ -78,7 +79,7 @@ def _raised_here(place: TracebackType | None) -> bool:
     if place is None:
         return False
     code = place.tb_frame.f_code
-    return code.co_filename.startswith(HOME) and code.co_code[place.tb_lasti] == _RAISE
+    return code.co_filename.startswith(HOMES) and code.co_code[place.tb_lasti] == _RAISE
 
 
 def judge(target: str, shown: object, act: Callable[[], object]) -> BaseException | None:

@@ -19,8 +19,8 @@ import torch
 
 from prudent._formats import DamagedFileError
 from prudent._validate import ArgumentError
-from prudent.lab import named_datasets as formats
 from prudent.release import SecureNoise
+from prudent_lab import named_datasets as formats
 from tests.fuzz import calls, files
 
 XY = ("x_train", "y_train", "x_test", "y_test")

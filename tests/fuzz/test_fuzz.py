@@ -24,7 +24,7 @@ from tests.fuzz.mutation import mutated
 
 PACKAGES = (
     *("release", "accounting", "estimators", "training", "certify"),
-    *("lab.corruption", "training.adapters.federated"),
+    "training.adapters.federated",
 )
 QUICK = 0.3
 """Least weight of the targets that are tried here: the others take long."""
@@ -35,6 +35,8 @@ def public_names() -> Iterator[str]:
     for package in PACKAGES:
         module = importlib.import_module(f"prudent.{package}")
         yield from (f"{package.split('.')[-1]}.{name}" for name in module.__all__)
+    module = importlib.import_module("prudent_lab.corruption")
+    yield from (f"corruption.{name}" for name in module.__all__)
 
 
 def names_of_prudent() -> Iterator[str]:
@@ -70,12 +72,14 @@ def test_every_command_is_a_target() -> None:
 
 def test_every_file_format_of_the_sources_is_a_target() -> None:
     """Whoever adds a reader of files finds this test, and adds a target."""
-    source = Path(str(importlib.import_module("prudent").__file__)).parent
+    packages = ("prudent", "prudent_lab", "prudent_verify")
+    sources = [Path(str(importlib.import_module(each).__file__)).parent for each in packages]
     readers = re.compile(
         r"json\.loads?\(|tomllib\.|np\.load\(|read_array\(|torch\.load\(|load_file\(|csv\.\w*ead"
     )
     found = {
-        str(path.relative_to(source))
+        path.relative_to(source.parent).as_posix().removeprefix("prudent/")
+        for source in sources
         for path in source.rglob("*.py")
         if readers.search(path.read_text("utf-8"))
     }
@@ -83,23 +87,22 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "_formats.py",  # npz, by datasets, classifier and features
         "accounting/serialisation.py",  # event
         "certify/features/__init__.py",  # comes with the package
-        "certify/features/sentences.py",
+        "prudent_lab/features/sentences.py",
         "certify/known.py",  # classifier
         "cli/answering.py",  # options
         "estimators/saving.py",  # fit of a search
-        "lab/commands/certify.py",  # landmarks
-        "lab/commands/train.py",  # settings
-        "certify/features/resnet.py",  # safetensors, torch weights; comes with the package
+        "prudent_lab/commands/certify.py",  # landmarks
+        "prudent_lab/commands/train.py",  # settings
+        "prudent_lab/features/resnet.py",  # safetensors, torch weights; comes with the package
         "_data_files.py",  # arrays that prudent wrote to the user's cache
-        "lab/named_datasets.py",  # idx, cifar, reviews, census
+        "prudent_lab/named_datasets.py",  # idx, cifar, reviews, census
         "records/whole_network.py",  # features network
         "cli/event_report.py",  # event
-        "lab/explore/__init__.py",  # comes with the package
-        "lab/feature_files/sentences.py",  # comes with the package
-        "lab/paper/report/page.py",  # comes with the package
-        "lab/paper/results.py",  # results
-        "lab/paper/jobs.py",  # comes with the package; grid
-        "lab/paper/grid.py",  # written beside the results by the same run
+        "prudent_lab/explore/__init__.py",  # comes with the package
+        "prudent_lab/paper/report/page.py",  # comes with the package
+        "prudent_lab/paper/results.py",  # results
+        "prudent_lab/paper/jobs.py",  # comes with the package; grid
+        "prudent_lab/paper/grid.py",  # written beside the results by the same run
         "budget/allowance.py",  # known ledgers
         "budget/charges.py",  # ledger rows
         "receipts/receipt.py",  # receipt
@@ -111,7 +114,8 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "tune/fitting.py",  # the model of the best candidate, as torch weights
         "tune/search_folder.py",  # search state, search result
         "tune/tuning.py",  # search state, search result
-        "verification/checks.py",  # receipt
+        "prudent_verify/checks.py",  # receipt
+        "prudent_verify/receipt.py",  # receipt
     }
 
 

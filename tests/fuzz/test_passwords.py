@@ -23,8 +23,8 @@ from prudent import cli
 from prudent._redaction import redacted, without_password
 from prudent.budget import allowance
 from prudent.budget.ledger import Ledger, datasets
-from prudent.lab.datasets import load
 from prudent.release import open_column, open_groups
+from prudent_lab.datasets import load
 
 SECRET = "hunter2 tiger"
 QUOTED = urllib.parse.quote(SECRET, safe="")

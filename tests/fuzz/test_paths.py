@@ -15,9 +15,9 @@ from prudent import _data_files as files
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.features import named
-from prudent.certify.features.resnet import find_weights
-from prudent.lab.datasets import load, read_arrays
 from prudent.training.run import checkpoint
+from prudent_lab.datasets import load, read_arrays
+from prudent_lab.features.resnet import find_weights
 
 EVIL = [
     *("..", "../x", "a/../../x", "/etc/passwd", "//x", "", ".", "a//b", "a/", "x\x00y", "x\ny"),

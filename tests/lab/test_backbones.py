@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from prudent.certify.features import resnet
-from prudent.lab import datasets, models
+from prudent_lab import datasets, models
+from prudent_lab.features import resnet
 
 DATA = os.environ.get("PRUDENT_DATA")
 WEIGHTS = "resnet18-to-layer3-bnfolded.safetensors"

@@ -10,9 +10,9 @@ import torch
 from prudent import ArgumentError
 from prudent import _data_files as files
 from prudent._files import sha256
-from prudent.certify.features.sentences import unpacked_texts
-from prudent.lab import datasets, named_datasets
-from prudent.lab.corruption import FeatureNoise, RandomLabelFlip, corrupted_mask
+from prudent_lab import datasets, named_datasets
+from prudent_lab.corruption import FeatureNoise, RandomLabelFlip, corrupted_mask
+from prudent_lab.features.sentences import unpacked_texts
 from tests.lab import writers
 
 SHIPPED = Path(__file__).parents[2] / "data" / "mnist"

@@ -16,9 +16,9 @@ from rich.console import Console
 from prudent._validate import ArgumentError
 from prudent.accounting import RdpAccountant
 from prudent.certify.report import CertifyResult
-from prudent.lab import demo as pictures
-from prudent.lab.commands.demo import _median, show_certified, show_median, show_runs
-from prudent.lab.demo import (
+from prudent_lab import demo as pictures
+from prudent_lab.commands.demo import _median, show_certified, show_median, show_runs
+from prudent_lab.demo import (
     CLASSIFIERS,
     FULL,
     SHORT,
@@ -28,7 +28,7 @@ from prudent.lab.demo import (
     linear_entries,
     run_demo,
 )
-from prudent.lab.settings import Experiment
+from prudent_lab.settings import Experiment
 
 COMMON = Experiment.of(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 CERTIFIED = CertifyResult(

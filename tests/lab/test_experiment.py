@@ -7,10 +7,6 @@ import pytest
 import torch
 
 from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, PldAccountant
-from prudent.lab.corruption import GradientNoise, Mimic, RandomLabelFlip
-from prudent.lab.datasets import Dataset, load
-from prudent.lab.experiment import build_model, run
-from prudent.lab.settings import Experiment, Method
 from prudent.training import (
     AdaptiveTrim,
     FixedTrim,
@@ -19,6 +15,10 @@ from prudent.training import (
     Sum,
     TrimmedSum,
 )
+from prudent_lab.corruption import GradientNoise, Mimic, RandomLabelFlip
+from prudent_lab.datasets import Dataset, load
+from prudent_lab.experiment import build_model, run
+from prudent_lab.settings import Experiment, Method
 
 FIXED = Experiment.of(epsilon=None, steps=15, noise_multiplier=1.0, batch=50, delta=1e-4)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.certify.features.sentences import unpacked_texts
-from prudent.lab import named_datasets as formats
+from prudent_lab import named_datasets as formats
+from prudent_lab.features.sentences import unpacked_texts
 from tests.lab import writers
 from tests.tiers import examples
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from prudent.lab import models
+from prudent_lab import models
 
 
 def size(model):

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="pictures need pip install 'prudent[train]'")
 
-from prudent.lab import demo as picture
+from prudent_lab import demo as picture
 
 
 def drawn(path):

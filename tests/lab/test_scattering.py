@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import fft
 
-from prudent.lab.scattering import CHANNELS, low_pass, morlet, scattering
+from prudent_lab.scattering import CHANNELS, low_pass, morlet, scattering
 
 
 def formula(

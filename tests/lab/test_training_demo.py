@@ -1,8 +1,8 @@
 """The training part of the demo: its runs differ in the method alone."""
 
 from prudent.accounting import LaplaceTest, Reveals
-from prudent.lab.demo import entries
-from prudent.lab.settings import Experiment, Method
+from prudent_lab.demo import entries
+from prudent_lab.settings import Experiment, Method
 
 COMMON = Experiment.of(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 

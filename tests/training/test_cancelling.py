@@ -33,7 +33,7 @@ from prudent.training.noise import HostNoise, NoiseHistory, StepState, add_cance
 from prudent.training.plan import HeldOut, Watch
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint
-from prudent.verification.prices import prove
+from prudent_verify.prices import prove
 from tests.training.run.test_resuming import CPU, STEPS, killed, train, updates
 
 SUM = Sum(clip=1.0, noise_multiplier=1.0)

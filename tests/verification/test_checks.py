@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 import prudent
-from prudent._formats import DamagedFileError
 from prudent.receipts import keys
+from prudent.receipts import receipt as receipts
 from prudent.receipts.receipt import Receipt
 
 pytest.importorskip("flint")
 pytest.importorskip("cryptography")
-from prudent.verification.checks import Standing, verify
+from prudent_verify import ReceiptError, Standing, verify
+from prudent_verify import receipt as own_reader
 from tests.verification.conftest import places_of
 
 VALUES = np.arange(2000.0)
@@ -148,7 +149,7 @@ def fails(path):
     """Whether a receipt is refuted, or is none any more."""
     try:
         return verify(path).status == 1
-    except DamagedFileError:
+    except ReceiptError:
         return True
 
 
@@ -233,7 +234,7 @@ def test_a_false_certificate_of_a_vote_is_refuted(receipt, place, editing):
 def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
     """It is computed again from the noisy gradient and curvature beside it."""
     from prudent.estimators import LinearRegression
-    from prudent.verification.certificates import problem_of
+    from prudent_verify.certificates import problem_of
 
     path = tmp_path / "answer.json"
     features = np.random.default_rng(0).normal(size=(8000, 2))
@@ -259,10 +260,15 @@ def test_a_false_certificate_of_slopes_is_refuted(tmp_path):
 
 
 def test_a_signature_binds_every_field(tmp_path, key, editing):
+    from prudent.cli import main
+
     path = tmp_path / "answer.json"
     prudent.count(VALUES, epsilon=1.0, receipt=prudent.ReceiptFile(path, sign="me"))
     assert verify(path, signer=key).status == 0
-    assert verify(path, signer="me").status == 0
+    assert verify(path, signer=keys.folder() / "me.pub").status == 0
+    assert main(["verify", str(path), "--signer", "me"]) == 0
+    with pytest.raises(ValueError, match="signer"):
+        verify(path, signer="me")
     assert verify(path, signer="0" * 64).status == 1
     edit = (("released", "value"), lambda value: value + 1)
     assert verify(editing(path).edited(*edit, sealed=True)).status == 1
@@ -325,23 +331,21 @@ ALONE = """
 
     class Blocked:
         def find_spec(self, name, path=None, target=None):
-            if name.startswith(("prudent.accounting", "prudent.budget", "dp_accounting.")):
+            if name.partition(".")[0] in ("prudent", "dp_accounting"):
                 raise ImportError(f"{name} is blocked")
 
     def refuse(*arguments, **options):
         raise OSError("no network")
 
-    import prudent
-
     sys.meta_path.insert(0, Blocked())
     socket.socket.connect = socket.getaddrinfo = socket.create_connection = refuse
-    from prudent.cli import main
-    sys.exit(main(["verify", *sys.argv[1:]]))
+    from prudent_verify.__main__ import main
+    sys.exit(main(sys.argv[1:]))
 """
 
 
 @every([pure, *(pytest.param(kind, marks=pytest.mark.thorough) for kind in KINDS[1:])])
-def test_the_accountant_and_a_network_are_not_needed(receipt):
+def test_neither_prudent_nor_a_network_is_needed(receipt):
     command = [sys.executable, "-c", textwrap.dedent(ALONE), str(receipt)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -365,6 +369,58 @@ def test_the_command_line_says_what_it_found(tmp_path, capsys):
     assert capsys.readouterr().err.endswith("answer.json: No such file or directory.\n")
 
 
+def test_the_checker_has_a_command_of_its_own(tmp_path, capsys, monkeypatch):
+    from prudent_verify.__main__ import main
+
+    path = tmp_path / "answer.json"
+    prudent.count(VALUES, epsilon=1.0, receipt=path)
+    assert main([str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "verified"
+    assert main([str(path), "--signer", "nobody"]) == 2
+    path.write_text(path.read_text().replace('"unit": "record"', '"unit": "\\u001b[2J"'))
+    assert main([str(path)]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("Refuted")
+    assert "\x1b" not in told
+    for text in ("nothing", '{"format": 99}'):
+        path.write_text(text)
+        assert main([str(path)]) == 2
+    path.unlink()
+    assert main([str(path)]) == 2
+    monkeypatch.setattr("prudent_verify.__main__.verify", lambda *_, **__: {}["planted"])
+    assert main([str(path)]) == 3
+    assert "planted" not in capsys.readouterr().err
+
+
+def test_a_signature_that_cannot_be_checked_verifies_nothing(tmp_path, key, monkeypatch):
+    path = tmp_path / "answer.json"
+    prudent.count(VALUES, epsilon=1.0, receipt=prudent.ReceiptFile(path, sign="me"))
+    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
+    assert verify(path).status == 2
+
+
+def test_without_the_checker_the_command_says_how_to_install_it(tmp_path, capsys, monkeypatch):
+    from prudent.cli import main
+
+    monkeypatch.setitem(sys.modules, "prudent_verify", None)
+    assert main(["verify", str(tmp_path / "answer.json")]) == 2
+    assert capsys.readouterr().err.endswith("not installed: pip install ./packages/verify.\n")
+
+
+def test_both_readers_read_alike(tmp_path):
+    """The checker shares no code with the program: what they say of a file is compared instead."""
+    path = tmp_path / "answer.json"
+    prudent.median(VALUES, epsilon=0.5, certify=40.0, receipt=path)
+    theirs, noted = Receipt.read(path)
+    own, also = own_reader.read(path)
+    assert noted == also == theirs.digest == own.digest
+    assert own.part_digests() == theirs.expected_digests()
+    assert own_reader.KINDS == receipts.KINDS
+    for name in ("_EVENTS", "_PTR", "_CERTIFICATES"):
+        assert getattr(own_reader, name) == getattr(receipts, name)
+    assert own_reader.theorems_of(own.event, own) == receipts.theorems_of(own.event, theirs)
+
+
 def test_a_bug_of_the_check_refutes_nothing(tmp_path, capsys, monkeypatch):
     from prudent.cli import main
 
@@ -373,7 +429,7 @@ def test_a_bug_of_the_check_refutes_nothing(tmp_path, capsys, monkeypatch):
 
     path = tmp_path / "answer.json"
     prudent.count(VALUES, epsilon=1.0, receipt=path)
-    monkeypatch.setattr("prudent.verification.checks._ledger", broken)
+    monkeypatch.setattr("prudent_verify.checks._ledger", broken)
     assert main(["verify", str(path)]) == 3
     told = capsys.readouterr()
     assert told.err.startswith("Could not check the receipt")

@@ -26,8 +26,8 @@ from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.serialisation import to_plain
 
 pytest.importorskip("flint")
-from prudent.verification.pairs import UnknownEventError
-from prudent.verification.prices import TOLERANCE, Parts, prove
+from prudent_verify.pairs import UnknownEventError
+from prudent_verify.prices import TOLERANCE, Parts, prove
 
 RATE = 256 / 60_000
 GAUSSIAN = dp.GaussianDpEvent

@@ -13,6 +13,7 @@ from prudent.accounting.events import GaussianTest as GaussianTest
 from prudent.accounting.events import LaplaceTest as LaplaceTest
 from prudent.accounting.events import MarginTest as MarginTest
 from prudent.accounting.events import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
+from prudent.accounting.events import RandomAllocationDpEvent as RandomAllocationDpEvent
 from prudent.accounting.events import Reveals as Reveals
 from prudent.accounting.events import WorstOfDpEvent as WorstOfDpEvent
 from prudent.accounting.group_privacy import InfiniteEpsilon as InfiniteEpsilon

@@ -293,6 +293,32 @@ class ExponentialMechanismDpEvent(DpEvent):
         _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
 
 
+LARGEST_ALLOCATION = 1_000_000  # steps of one epoch for which the bound was computed and checked
+
+
+@attrs.frozen
+class RandomAllocationDpEvent(DpEvent):
+    """One epoch in which each record takes part in exactly one of several steps.
+
+    The step is chosen uniformly and independently for each record ("balls and bins"), and nobody
+    learns which. Batches of a shuffled data set are close to that, but their sizes are fixed, for
+    which no such bound is known: see docs/training-runs.md.
+
+    Attributes:
+        event: One step, Gaussian noise: only for a mechanism that one pair dominates is there a
+            bound.
+        steps: The number of steps of the epoch.
+    """
+
+    event: DpEvent
+    steps: int
+
+    def __attrs_post_init__(self) -> None:
+        _validate.instance(DpEvent, "a DpEvent", event=self.event)
+        _validate.fields(self, partial(_validate.count, 1), "steps")
+        _validate.between(1, LARGEST_ALLOCATION, steps=self.steps)
+
+
 @attrs.frozen
 class ApproximateDpEvent(DpEvent):
     """Any mechanism of which no more is known than that it is (ε, δ)-DP.

@@ -15,13 +15,14 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
-from prudent.accounting.events import WorstOfDpEvent
+from prudent.accounting.events import RandomAllocationDpEvent, WorstOfDpEvent
 from prudent.accounting.losses.composed import Composition, tabulated_pair
 from prudent.accounting.losses.domination import (
     check_rate,
     dominating,
     leaves,
     refused,
+    unsampled,
 )
 from prudent.accounting.losses.loss_tables import Array, LossTable
 from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
@@ -274,6 +275,8 @@ def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating 
     an upper or a lower bound, as `upper` says. The pairs are None where the lower bound omits all
     of the leaf, and where the leaf costs nothing.
     """
+    if not upper and isinstance(unsampled(leaf)[0], RandomAllocationDpEvent):
+        return None, times  # its table is an upper bound alone
     gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
     if gaussian is not None:
         return gaussian, 1

@@ -110,6 +110,9 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
             return _prefixed(f"{event.count:,} × ", event.event, indent)
         case dp_event.RepeatAndSelectDpEvent() | events.BinomialSelectionDpEvent():
             return _prefixed(f"the best of {_count_words(event)} of: ", event.event, indent)
+        case events.RandomAllocationDpEvent():
+            prefix = f"each record in one of {event.steps:,} steps, chosen at random: "
+            return _prefixed(prefix, event.event, indent)
         case events.WorstOfDpEvent(events=(only,)):
             return _prefixed("at most ", only, indent)
         case events.WorstOfDpEvent():

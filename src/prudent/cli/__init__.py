@@ -2,8 +2,8 @@
 
 To add a command, write a function with typed options in a module of `prudent.cli.commands`, and
 name the module and the extras that it needs in `prudent.cli.needs`, which also finds the commands
-of other packages and of the lab. Only the command that is asked for is put together, and only typer
-is imported for that: whatever it needs beyond, it imports when it runs.
+of other packages, such as prudent-lab. Only the command that is asked for is put together, and only
+typer is imported for that: whatever it needs beyond, it imports when it runs.
 """
 
 import atexit
@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 import prudent
+from prudent import _extras
 from prudent._warning import PredictableNoiseWarning
 from prudent.cli import display, errors, needs, options, progress
 
@@ -148,6 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
     with display.answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):
         try:
+            if first in needs.LAB and not known:
+                raise _extras.MissingPackageError(f"prudent {first}", ["prudent-lab"], [])
             status = command(args=given, prog_name="prudent", standalone_mode=False)
         except Exception as error:
             return errors.report(error, command)

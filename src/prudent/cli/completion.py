@@ -13,10 +13,6 @@ DATASETS = ("mnist", "fashion-mnist", "emnist-letters", "emnist-az", "cifar10")
 
 CERTIFIABLE = (*DATASETS, "imdb", "census")
 FEATURES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:")
-MADE_FEATURES = (
-    *("glyphs-landmarks", "letters-landmarks", "resnet18-landmarks"),
-    *("glyphs", "letters", "minilm"),
-)
 CORRUPTIONS = (
     *("none", "label:", "label-targeted:", "feature:", "class-mean:", "gradient-match:"),
     *("backdoor:", "gradient:", "sign-flip:", "colluding:", "inner-product:", "reversed:"),

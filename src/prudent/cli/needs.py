@@ -12,8 +12,11 @@ from typing import Any
 
 from prudent import _extras
 
-TABLES, TRAIN, PLOTS, TEXTS, LAB = "tables", "train", "plots", "huggingface", "lab"
-ESTIMATORS, VERIFY = "estimators", "verify"
+TABLES, TRAIN, PLOTS, TEXTS = "tables", "train", "plots", "huggingface"
+ESTIMATORS, RECEIPTS = "estimators", "receipts"
+
+LAB = ("train", "tune", "certify", "demo", "explore", "paper")
+"""The commands that prudent-lab adds, to name it where it is not installed."""
 
 MODULES = {
     "epsilon": "commands.pricing",
@@ -43,8 +46,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sql": (TABLES,),
     "budget": (),
     "report": (),
-    "verify": (VERIFY,),
-    "keys": (VERIFY,),
+    "verify": (),
+    "keys": (RECEIPTS,),
     "audit": (TABLES,),
     "audit federated-round": (TABLES, TRAIN),
     "audit train": (TRAIN,),
@@ -103,7 +106,7 @@ def check(command: str, values: Mapping[str, Any]) -> None:
 
 @cache
 def plugins(group: str) -> dict[str, metadata.EntryPoint]:
-    """The plug-ins of a group, by name: what installed packages add, our own lab among them.
+    """The plug-ins of a group, by name: what installed packages add, prudent-lab among them.
 
     They are found by entry points: nothing of a plug-in is imported before it is used, and a
     built-in command looks for none. Groups:

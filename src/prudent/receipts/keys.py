@@ -76,22 +76,6 @@ def secret_key(key: str | os.PathLike[str]) -> Any:
     return _private().from_private_bytes(bytes.fromhex(key_digits(key)))
 
 
-def is_signed(receipt: Receipt) -> bool:
-    """Whether the signature is one of this receipt by the key beside it."""
-    with _extras.needed("A signed receipt"):
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    assert receipt.signature is not None
-    try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(receipt.signature["key"]))
-        signature = bytes.fromhex(receipt.signature["signature"])
-        key.verify(signature, _PURPOSE + receipt.digest.encode())
-    except (InvalidSignature, KeyError, TypeError, ValueError):
-        return False
-    return True
-
-
 def key_digits(given: str | os.PathLike[str], suffix: str = ".key") -> str:
     """The digits in a file of a key, which is named or found by its name."""
     given = os.fspath(given)

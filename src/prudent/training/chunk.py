@@ -253,7 +253,7 @@ No guarantee depends on this generator.
 
 @runtime_checkable
 class Corruption(Protocol):
-    """Makes a fraction of the records bad, such as the corruptions in `prudent.lab.corruption`."""
+    """Makes a fraction of the records bad, such as the corruptions in `prudent_lab.corruption`."""
 
     @property
     def per_record(self) -> bool:

@@ -13,7 +13,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_up
 from prudent.accounting.calibration import Accountant, Search, solve
-from prudent.accounting.events import WorstOfDpEvent
+from prudent.accounting.events import RandomAllocationDpEvent, WorstOfDpEvent
 from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
@@ -73,6 +73,20 @@ class Watch:
                 1 / math.hypot(1 / release.noise_multiplier, 1 / self.noise_multiplier)
             )
         return dp.ComposedDpEvent([release, dp.GaussianDpEvent(self.noise_multiplier)])
+
+
+class Sampling(_validate.Choice):
+    """How records are drawn into batches."""
+
+    POISSON = "poisson"
+    """Each record is in each batch independently, with probability `sampling_rate`."""
+
+    RANDOM_ALLOCATION = "random-allocation"
+    """Each record is in exactly one of the 1/`sampling_rate` batches of an epoch.
+
+    It is chosen uniformly, for each record and epoch independently ("balls and bins"). Sizes of
+    batches vary: of shuffled batches of a fixed size no such price is known.
+    """
 
 
 class HeldOutMetric(_validate.Choice):
@@ -211,6 +225,9 @@ class Plan:
             each step draws from one of them, `bands` times as often. 1: DP-SGD.
         held_out: The accuracy or loss on held-out records as a release, with noise; likewise. Every
             ε then protects the held-out records as well. None: nothing is released of any.
+        sampling: How records are drawn: "poisson", or "random-allocation", in which every record is
+            in one batch of an epoch; for `fit`, with sums of one noise level. The price of the
+            second is slightly lower.
     """
 
     sampling_rate: float
@@ -222,6 +239,7 @@ class Plan:
     watch: Watch | None = None
     bands: int = 1
     held_out: HeldOut | None = None
+    sampling: Sampling = attrs.field(default=Sampling.POISSON, converter=Sampling)
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "sampling_rate")
@@ -250,6 +268,7 @@ class Plan:
                 "Propose-Test-Release depends on its test",
                 hint="Use Sum or TrimmedSum, or leave bands out.",
             )
+        self._check_allocation()
         watched = self.held_out is not None and self.held_out.expected_records is None
         if not self.relation.size_is_public and watched:
             raise _validate.ArgumentError(
@@ -269,6 +288,41 @@ class Plan:
                 hint="Give the public batch size, or another relation: ZERO_OUT has the "
                 "same price and makes the number of records public.",
             )
+
+    def _check_allocation(self) -> None:
+        if not self.allocates:
+            return
+        epoch = round(1 / self.sampling_rate)
+        why = None
+        if abs(epoch * self.sampling_rate - 1) > 1e-9:
+            why = f"an epoch has a whole number of batches: sampling_rate=1/{epoch}"
+        elif type(self.aggregation) not in (Sum, TrimmedSum) or self.watch or self.bands > 1:
+            why = "its price is known only for equal steps of Gaussian noise: use Sum or TrimmedSum"
+            why += ", without watch or bands"
+        if why is not None:
+            raise _validate.ArgumentError(
+                "sampling", "'poisson' with this plan", got=self.sampling.value, why=why
+            )
+
+    @property
+    def allocates(self) -> bool:
+        """Whether each record is in exactly one batch of an epoch."""
+        return self.sampling is Sampling.RANDOM_ALLOCATION
+
+    def refuse_allocation(self) -> None:
+        """Raise an error where batches are drawn in a way that random allocation does not have."""
+        if self.allocates:
+            raise _validate.ArgumentError(
+                "plan",
+                "with sampling='poisson'",
+                shown="sampling='random-allocation'",
+                why="an epoch must not be left or entered halfway, which only `fit` ensures",
+            )
+
+    @property
+    def parts(self) -> int:
+        """The number of parts of the records that take turns: bands, or the batches of an epoch."""
+        return round(1 / self.sampling_rate) if self.allocates else self.bands
 
     @property
     def relation(self) -> Relation:
@@ -302,16 +356,17 @@ class Plan:
     @property
     def turn_rate(self) -> float:
         """Probability with which a record is drawn in a step of its turn."""
-        return min(1.0, self.bands * self.sampling_rate)
+        return 1.0 if self.allocates else min(1.0, self.bands * self.sampling_rate)
 
     @property
     def cycle(self) -> int:
         """Number of steps after which turns and released losses repeat."""
-        return self.bands if self.watch is None else math.lcm(self.bands, self.watch.loss_every)
+        return self.parts if self.watch is None else math.lcm(self.bands, self.watch.loss_every)
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
         usual = {"before": None, "watch": None, "bands": 1, "held_out": None}
+        usual["sampling"] = Sampling.POISSON
         names = [n for n in names if n not in usual or getattr(self, n) != usual[n]]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -335,6 +390,7 @@ class Plan:
             f"{self.steps:,} batch{'es' * (self.steps != 1)} at rate {nearest(self.sampling_rate)}"
         )
         rate += f" of {self.bands} parts in turn" if self.bands > 1 else ""
+        rate += ", each record in one of an epoch" if self.allocates else ""
         return f"{rate}{done}: {price} for {self.relation.sentence(unit)}"
 
     @property
@@ -352,6 +408,8 @@ class Plan:
     def _steps_event(self, steps: int) -> dp.DpEvent:
         if _validate.count(steps=steps) == 0:
             return dp.NoOpDpEvent()
+        if self.allocates:
+            return self._epochs_event(int(steps))
         # A record takes part in one step of each turn, and at most one in a cycle shows its loss.
         turns = -(-int(steps) // self.bands)
         watched = 0 if self.watch is None else -(-int(steps) // self.cycle)
@@ -361,6 +419,20 @@ class Plan:
         if self.watch is not None:
             parts.append(self._released(self.watch.event(self.aggregation.event), watched))
         return in_turns(parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts), self.bands)
+
+    def _epochs_event(self, steps: int) -> dp.DpEvent:
+        """Whole epochs, and the first steps of another, of which a record may be in none."""
+        release = self.aggregation.event
+        epochs, rest = divmod(steps, self.parts)
+        parts: list[dp.DpEvent] = []
+        if epochs:
+            whole = RandomAllocationDpEvent(release, self.parts)
+            parts.append(dp.SelfComposedDpEvent(whole, epochs))
+        if rest:
+            some = RandomAllocationDpEvent(release, rest)
+            sampled = dp.PoissonSampledDpEvent(rest / self.parts, some)
+            parts.append(dp.SelfComposedDpEvent(sampled, 1))
+        return parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts)
 
     def _released(self, release: dp.DpEvent, times: int) -> dp.DpEvent:
         if not isinstance(self.aggregation, Mean):

@@ -59,6 +59,7 @@ class PoissonSampler:
     | q = 1 | every record, every time |
     | several processes | each draws the same batch and keeps the records that are its own |
     | several bands | step t draws from part t modulo `bands` alone, at `bands` times the rate |
+    | `allocates` | the same, and the parts are drawn anew after each turn of all of them |
 
     With several bands every record is in one part, drawn from the key for it alone: a record added
     or removed changes nothing about the parts of others. So it is in at most one of any `bands`
@@ -68,6 +69,7 @@ class PoissonSampler:
         records: Size of the data set.
         rate: Probability with which a record is in a batch; with several bands, of its turn.
         bands: Number of parts that take turns.
+        allocates: Whether each turn of all parts has parts of its own (random allocation).
         physical_batch: Rows per chunk, in each process.
         key: The key of the draws, the same in all processes; a new one from the operating system
             unless given. Sampling amplifies privacy only while the drawn records are secret: a key
@@ -86,7 +88,9 @@ class PoissonSampler:
         device: torch.device | str = "cpu",
         processes: Processes | None = None,
         bands: int = 1,
+        allocates: bool = False,
     ) -> None:
+        self.allocates = allocates
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
         self.bands = _validate.count(1, bands=bands)
@@ -104,7 +108,7 @@ class PoissonSampler:
             key = Key(self.processes.first(lambda: Key.random().secret))
         self.key = given_or_random(key)
         self._stream = self.key.stream(Purpose.SAMPLING)
-        self._parts = None if self.bands == 1 else self._drawn_parts()
+        self._parts: dict[int, Tensor] = {}
         self._device = device
         self._block = -1
         self._ids = self._valid = torch.empty(0)
@@ -120,6 +124,7 @@ class PoissonSampler:
             device=self._device,
             processes=self.processes,
             bands=self.bands,
+            allocates=self.allocates,
         )
 
     def batch(self, step: int) -> Batch:
@@ -166,9 +171,9 @@ class PoissonSampler:
         self._valid = valid.to(self._device)
         self._sizes, self._block = sizes, block
 
-    def _drawn_parts(self) -> Tensor:
+    def _drawn_parts(self, turn: int) -> Tensor:
         """The ids in each part, ascending, one part per row; the rest of a row is no id."""
-        words = self.key.stream(Purpose.PARTS).words(self.records, step=0)
+        words = self.key.stream(Purpose.PARTS).words(self.records, step=turn)
         parts = torch.remainder(words >> 1, self.bands)
         order = torch.argsort(parts, stable=True)
         sizes = torch.bincount(parts, minlength=self.bands).tolist()
@@ -179,12 +184,22 @@ class PoissonSampler:
 
     def _ids_at(self, places: Tensor, block: int) -> Tensor:
         """The ids at the drawn places of a part, or of all records."""
-        if self._parts is None:
+        if self.bands == 1:
             return places
-        steps = torch.arange(len(places)) + block * _STEPS_PER_BLOCK
-        part = torch.remainder(steps, self.bands)
-        last = self._parts.shape[1] - 1  # never an id
-        return self._parts[part[:, None], places.clamp_max(last)]
+        steps = range(block * _STEPS_PER_BLOCK, (block + 1) * _STEPS_PER_BLOCK)
+        if self.allocates:  # earlier turns are over
+            self._parts = {k: v for k, v in self._parts.items() if k == steps[0] // self.bands}
+        rows = []
+        for step, row in zip(steps, places, strict=True):
+            turn, part = divmod(step, self.bands)
+            table = self._part_table(turn if self.allocates else 0)
+            rows.append(table[part, row.clamp_max(table.shape[1] - 1)])  # the last is never an id
+        return torch.stack(rows)
+
+    def _part_table(self, turn: int) -> Tensor:
+        if (known := self._parts.get(turn)) is None:
+            known = self._parts[turn] = self._drawn_parts(turn)
+        return known
 
     def _gaps(self, width: int, reader: Reader) -> Tensor:
         shape = (_STEPS_PER_BLOCK, width)

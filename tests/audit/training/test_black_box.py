@@ -10,8 +10,8 @@ from torch import nn
 from prudent import ArgumentError
 from prudent.audit.training.black_box import AuditTarget, _mu, black_box, judge_scores
 from prudent.audit.training.curves import epsilon_of_mu
-from prudent.lab.audited_digits import crafted, cross_entropy
 from prudent.training import Plan, Sum, accuracy
+from prudent_lab.audited_digits import crafted, cross_entropy
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 

@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-import attrs
 import numpy as np
 import pytest
 
 from prudent.budget.ledger import Ledger
 from prudent.certify import CertifiedClassifier
-from prudent.lab.certifying import BrokenCertificateError
+from prudent_lab.certifying import BrokenCertificateError
 from tests.cli.conftest import prudent
 
 pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
@@ -85,7 +84,7 @@ def test_other_rules_are_compared(archive: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_certified_prediction_that_changes_ends_the_run(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from prudent.lab import certifying as experiment
+    from prudent_lab import certifying as experiment
 
     def boastful(*scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         winners, radii = experiment_decided(*scores)
@@ -164,29 +163,3 @@ def test_public_records_are_landmarks(archive: Path, tmp_path: Path) -> None:
     (tmp_path / "wrong.npy").write_bytes(b"none")
     wrong = prudent(*flags[:-1], "--landmarks", str(tmp_path / "wrong.npy"))
     assert (wrong.status, wrong.out) == (2, "")
-
-
-def test_landmarks_are_made_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from prudent.lab.feature_files import landmarks
-
-    few = attrs.evolve(landmarks.RECIPES["glyphs"], count=6, digits=4)
-    monkeypatch.setitem(landmarks.RECIPES, "glyphs", few)
-    answer = prudent("certify", "make-features", "--out", str(tmp_path / "x.npz"), "--json")
-    assert json.loads(answer.out)["digits"] == 4
-    with np.load(tmp_path / "x.npz") as made:
-        assert made["rows"].shape == (10, 256)
-
-
-def test_the_map_of_glyphs_is_made_by_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from prudent.lab.feature_files import glyphs, letters
-
-    training = letters.NetworkRecipe(batch=8, width=16, channels=(4, 4, 4, 4))
-    few = glyphs.GlyphRecipe(classes=3, others=6, copies=4, training=training)
-    monkeypatch.setattr(glyphs, "GlyphRecipe", lambda: few)
-    flags = ("certify", "make-features", "--features", "glyphs", "--steps", "1", "--json")
-    answer = prudent(*flags, "--out", str(tmp_path / "glyphs.npz"))
-    assert answer.status == 0
-    assert json.loads(answer.out)["training"]["steps"] == 1
-    assert (tmp_path / "glyphs.npz").stat().st_size > 0

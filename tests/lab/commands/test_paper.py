@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prudent.accounting import LaplaceTest, Run
-from prudent.lab.paper.jobs import published
-from prudent.lab.paper.results import COLUMNS
+from prudent_lab.paper.jobs import published
+from prudent_lab.paper.results import COLUMNS
 
 Command = Callable[..., Any]
 SETTING = ("--sampling-rate=0.01", "--noise-multiplier=8", "--steps=100")

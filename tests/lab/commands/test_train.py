@@ -9,9 +9,9 @@ import torch
 
 from prudent.accounting import ZERO_OUT
 from prudent.cli import command_line, main
-from prudent.lab.settings import WatchSettings, setting_fields
 from prudent.training import HeldOut, Plan, Sum, Watch
 from prudent.training.run.checkpoint import load_checkpoint
+from prudent_lab.settings import WatchSettings, setting_fields
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, Relation, WorstOfDpEvent
-from prudent.lab.datasets import held_apart, load, split_of, units
-from prudent.lab.search import SettingRange, SettingRanges, SettingSearch, space_of
-from prudent.lab.settings import Experiment
 from prudent.tune import Geometric, price
+from prudent_lab.datasets import held_apart, load, split_of, units
+from prudent_lab.search import SettingRange, SettingRanges, SettingSearch, space_of
+from prudent_lab.settings import Experiment
 from tests.cli.conftest import Answer, prudent
 
 pytestmark = pytest.mark.usefixtures("same_draws")

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prudent.lab.corruption import (
+from prudent_lab.corruption import (
     DataCorruption,
     FeatureNoise,
     RandomLabelFlip,

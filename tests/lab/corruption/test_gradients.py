@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prudent.lab.corruption import (
+from prudent_lab.corruption import (
     ALittleIsEnough,
     ColludingDirection,
     GradientCorruption,

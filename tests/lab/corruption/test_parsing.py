@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from prudent.lab import corruption
+from prudent_lab import corruption
 
 CHOICES = {
     "label": corruption.RandomLabelFlip,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prudent.lab.corruption import (
+from prudent_lab.corruption import (
     Backdoor,
     ClassMeanPoison,
     DataCorruption,
@@ -78,8 +78,8 @@ def test_an_exaggerated_class_claims_to_be_the_next():
 
 
 def test_matched_gradients_point_against_honest_training():
-    from prudent.lab.corruption import records as poison
-    from prudent.lab.corruption.records import VALUES, seeded_generator
+    from prudent_lab.corruption import records as poison
+    from prudent_lab.corruption.records import VALUES, seeded_generator
 
     features, labels = images(400)
     features[:, 0, 0, :4] = torch.nn.functional.one_hot(labels, 4).float()  # something to learn

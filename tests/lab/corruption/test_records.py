@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prudent.lab.corruption import corrupted_mask, corrupted_records
+from prudent_lab.corruption import corrupted_mask, corrupted_records
 
 ratios = st.integers(0, 500).map(lambda thousandths: thousandths / 1000)
 seeds = st.integers(0, 2**63)

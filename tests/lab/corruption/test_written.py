@@ -5,14 +5,14 @@ import sys
 import pytest
 import torch
 
-from prudent.lab.corruption import GradientSignFlip, RandomLabelFlip, corruption_of, written
-from prudent.lab.paper.results import read
+from prudent_lab.corruption import GradientSignFlip, RandomLabelFlip, corruption_of, written
+from prudent_lab.paper.results import read
 from tests.lab.paper.report.conftest import row
 
 FAULTS = """
 import attrs
 
-from prudent.lab.corruption import corrupted_records
+from prudent_lab.corruption import corrupted_records
 
 @attrs.frozen
 class Swap:
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_named(faults, text, error, message):
 
 def test_a_file_of_results_runs_no_code(tmp_path, monkeypatch):
     """Only who asks for a run names code to be run."""
-    from prudent.lab.paper.results import Reading, append
+    from prudent_lab.paper.results import Reading, append
 
     (tmp_path / "evil.py").write_text("raise RuntimeError('ran')")
     monkeypatch.chdir(tmp_path)

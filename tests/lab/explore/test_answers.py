@@ -10,7 +10,7 @@ from benchmarks.explore_grid import Training
 import prudent
 from prudent import ArgumentError
 from prudent.accounting import GaussianTest, LaplaceTest, Run
-from prudent.lab import explore as page
+from prudent_lab import explore as page
 
 SMALL = Training(records=2_000, batch=100, steps=12, delta=1e-5, epsilon=2.0)
 

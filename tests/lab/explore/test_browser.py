@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prudent.lab import explore as page
+from prudent_lab import explore as page
 from tests.browsing import needs_chromium
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")

@@ -1,14 +1,18 @@
 """Networks, glyphs and digits that are made without data, again by their recipes."""
 
+import json
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
-from prudent.lab.feature_files import glyphs, letters  # noqa: E402
-from prudent.lab.feature_files.glyphs import FORMS, digits  # noqa: E402
+from tools.feature_files import glyphs, landmarks, letters  # noqa: E402
+from tools.feature_files.__main__ import main  # noqa: E402
+from tools.feature_files.glyphs import FORMS, digits  # noqa: E402
+
 from prudent.records.whole_network import read_network  # noqa: E402
 
 SMALL = letters.NetworkRecipe(
@@ -98,3 +102,25 @@ def test_digits_by_strokes_are_drawn_again_and_fill_their_box() -> None:
     high = (drawn > 0.5).any(2).sum(1)
     assert high.float().median() > 16
     assert all(abs(x) <= 1 and abs(y) <= 1 for form in FORMS for line in form for x, y in line)
+
+
+def test_landmarks_are_made_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = attrs.evolve(landmarks.RECIPES["glyphs"], count=6, digits=4)
+    monkeypatch.setitem(landmarks.RECIPES, "glyphs", few)
+    main(["glyphs-landmarks", "--out", str(tmp_path / "x.npz")])
+    assert json.loads(capsys.readouterr().out)["digits"] == 4
+    with np.load(tmp_path / "x.npz") as made:
+        assert made["rows"].shape == (10, 256)
+
+
+def test_the_map_of_glyphs_is_made_by_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = letters.NetworkRecipe(batch=8, width=16, channels=(4, 4, 4, 4))
+    few = glyphs.GlyphRecipe(classes=3, others=6, copies=4, training=training)
+    monkeypatch.setattr(glyphs, "GlyphRecipe", lambda: few)
+    main(["glyphs", "--steps", "1", "--out", str(tmp_path / "glyphs.npz")])
+    assert json.loads(capsys.readouterr().out)["training"]["steps"] == 1
+    assert (tmp_path / "glyphs.npz").stat().st_size > 0

@@ -7,12 +7,12 @@ import pytest
 
 pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'")
 import torch
+from tools.feature_files import landmarks as photographs
+from tools.feature_files.landmarks import whitened
+from tools.feature_files.sentences import reviews
 
 from prudent.certify.features import shipped_landmarks
-from prudent.certify.features.resnet import ResNet18Embedding, ResNet18Features
-from prudent.lab.feature_files import landmarks as photographs
-from prudent.lab.feature_files.landmarks import whitened
-from prudent.lab.feature_files.sentences import reviews
+from prudent_lab.features.resnet import ResNet18Embedding, ResNet18Features
 
 
 def test_whitened_features_are_round_and_computed_row_by_row(tmp_path, monkeypatch):

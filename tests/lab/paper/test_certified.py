@@ -6,17 +6,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
 
 from prudent.certify import CertifiedClassifier  # noqa: E402
-from prudent.lab.corruption import (  # noqa: E402
+from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from prudent_lab.corruption import (  # noqa: E402
     AIMED,
     Backdoor,
     ClassMeanPoison,
     RandomLabelFlip,
     parse,
 )
-from prudent.lab.datasets import Dataset  # noqa: E402
-from prudent.lab.paper.certified import Measured, noise_of  # noqa: E402
-from prudent.lab.paper.jobs import frontier_jobs  # noqa: E402
-from prudent.release.noise import ReproducibleNoise  # noqa: E402
+from prudent_lab.datasets import Dataset  # noqa: E402
+from prudent_lab.paper.certified import Measured, noise_of  # noqa: E402
+from prudent_lab.paper.jobs import frontier_jobs  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.lab.paper.theorems import ConditionError, amplify_by_sampling, strong_composition
+from prudent_lab.paper.theorems import ConditionError, amplify_by_sampling, strong_composition
 
 
 def composed_delta(total, epsilon, delta, count):

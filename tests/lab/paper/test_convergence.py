@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from prudent.lab.paper.convergence import CorruptedDescent
-from prudent.lab.paper.theorems import ConditionError
+from prudent_lab.paper.convergence import CorruptedDescent
+from prudent_lab.paper.theorems import ConditionError
 
 PLAIN = {
     "oracles": 20,

@@ -6,10 +6,10 @@ import attrs
 import pytest
 import torch
 
-from prudent.lab.datasets import Dataset
-from prudent.lab.paper import grid
-from prudent.lab.paper.grid import Mark, Plans, run_jobs
-from prudent.lab.paper.jobs import (
+from prudent_lab.datasets import Dataset
+from prudent_lab.paper import grid
+from prudent_lab.paper.grid import Mark, Plans, run_jobs
+from prudent_lab.paper.jobs import (
     PAPER_COLUMNS,
     Job,
     frontier_jobs,
@@ -17,7 +17,7 @@ from prudent.lab.paper.jobs import (
     settings,
     table_jobs,
 )
-from prudent.lab.paper.results import read
+from prudent_lab.paper.results import read
 
 QUICK = (
     Job("mnist", "label:0.1", "dpsgd", (1.0,), 0),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from prudent._validate import ArgumentError
-from prudent.lab.paper import grid
-from prudent.lab.paper.grid import Plans, run_job
-from prudent.lab.paper.jobs import own_jobs, read_settings
-from prudent.lab.paper.report.grids import own_grid, plain_own
-from prudent.lab.paper.results import append, read
+from prudent_lab.paper import grid
+from prudent_lab.paper.grid import Plans, run_job
+from prudent_lab.paper.jobs import own_jobs, read_settings
+from prudent_lab.paper.report.grids import own_grid, plain_own
+from prudent_lab.paper.results import append, read
 from tests.cli.conftest import prudent
 from tests.lab.corruption.test_written import FAULTS
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prudent.lab.paper import bounds, panels, plots, theorems
-from prudent.lab.paper.bounds import Setting
-from prudent.lab.paper.panels import Curve, Figure, Panel
-from prudent.lab.paper.theorems import ConditionError
+from prudent_lab.paper import bounds, panels, plots, theorems
+from prudent_lab.paper.bounds import Setting
+from prudent_lab.paper.panels import Curve, Figure, Panel
+from prudent_lab.paper.theorems import ConditionError
 
 TRAINING = Setting(256 / 60_000, 1.1, 0.5)
 WITHIN = Setting(0.01, 8.0, 0.5)

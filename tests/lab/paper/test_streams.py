@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from prudent.accounting import GaussianTest
-from prudent.lab.datasets import Dataset
-from prudent.lab.paper import grid
-from prudent.lab.paper.grid import Mark, in_turns
-from prudent.lab.paper.jobs import Job
 from prudent.training import AdaptiveTrim, Plan, ProposeTestRelease, Sum
+from prudent_lab.datasets import Dataset
+from prudent_lab.paper import grid
+from prudent_lab.paper.grid import Mark, in_turns
+from prudent_lab.paper.jobs import Job
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 RULES = {

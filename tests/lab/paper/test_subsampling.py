@@ -6,8 +6,8 @@ import pytest
 
 from prudent.accounting.losses.conversion import gaussian_rdp
 from prudent.accounting.losses.moments import laplace_rdp
-from prudent.lab.paper import theorems as subsampling
-from prudent.lab.paper.theorems import ConditionError, ptr_rdp
+from prudent_lab.paper import theorems as subsampling
+from prudent_lab.paper.theorems import ConditionError, ptr_rdp
 
 RATE = 256 / 60_000
 PAPER = {"noise_multiplier": 1.1, "propose": 0.5, "test_scale": 1.0, "failure": 1e-8}

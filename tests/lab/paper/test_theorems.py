@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from prudent.accounting.losses.conversion import gaussian_delta, gaussian_rdp, rdp_to_epsilon_balle
 from prudent.accounting.losses.moments import laplace_rdp
-from prudent.lab.paper import theorems
-from prudent.lab.paper.theorems import ConditionError
+from prudent_lab.paper import theorems
+from prudent_lab.paper.theorems import ConditionError
 
 ORDERS = np.arange(2, 201)
 

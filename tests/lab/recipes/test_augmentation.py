@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from prudent.lab.recipes.digits import LinearOnRows, loss_over_views, shifted, shifts
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.gradients import BookKeeping
+from prudent_lab.recipes.digits import LinearOnRows, loss_over_views, shifted, shifts
 
 
 def test_shifts_move_images_and_bring_zeros():

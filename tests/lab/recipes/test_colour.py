@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from prudent.accounting import GaussianTest
-from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import run
-from prudent.lab.recipes import colour, recipe_named
-from prudent.lab.recipes.colour import (
+from prudent_lab.datasets import Dataset
+from prudent_lab.experiment import run
+from prudent_lab.recipes import colour, recipe_named
+from prudent_lab.recipes.colour import (
     CELLS,
     colour_features,
     linear_head,
     pretrained,
     whitening_of,
 )
-from prudent.lab.recipes.pretraining import Pretraining
+from prudent_lab.recipes.pretraining import Pretraining
 
 TINY = Pretraining(
     widths=(4, 4, 4, 8), images=8, side=32, mixture=(("noise", 1.0),), batch=8, steps=1

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from prudent._validate import ArgumentError
-from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import run
-from prudent.lab.recipes import RECIPES, recipe_named
-from prudent.lab.recipes.digits import (
+from prudent.records.whole_network import codes_of, shipped_network
+from prudent_lab.datasets import Dataset
+from prudent_lab.experiment import run
+from prudent_lab.recipes import RECIPES, recipe_named
+from prudent_lab.recipes.digits import (
     GLYPHS_LINEAR,
     glyph_rows,
     joined_rows,
@@ -17,9 +18,8 @@ from prudent.lab.recipes.digits import (
     shifted,
     views,
 )
-from prudent.lab.scattering import scattering
-from prudent.lab.settings import Method
-from prudent.records.whole_network import codes_of, shipped_network
+from prudent_lab.scattering import scattering
+from prudent_lab.settings import Method
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from prudent.lab.recipes.pretraining import (
+from prudent_lab.recipes.pretraining import (
     Pretraining,
     contrast,
     pretrain,

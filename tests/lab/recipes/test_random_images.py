@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prudent.lab.recipes.random_images import MIXTURE, PROCESSES, draw
+from prudent_lab.recipes.random_images import MIXTURE, PROCESSES, draw
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -35,7 +35,7 @@ def test_a_mixture_holds_the_stated_number_of_each_process(monkeypatch):
         return process
 
     stub = {name: counting(name) for name in PROCESSES}
-    monkeypatch.setattr("prudent.lab.recipes.random_images.PROCESSES", stub)
+    monkeypatch.setattr("prudent_lab.recipes.random_images.PROCESSES", stub)
     drawn = draw(10, 8, seeded(), (("noise", 0.24), ("leaves", 0.5), ("generator", 0.26)))
     assert drawn.shape == (10, 3, 8, 8)
     assert counts == {"noise": 2, "leaves": 5, "generator": 3}

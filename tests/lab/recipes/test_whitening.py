@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from prudent.accounting import ZERO_OUT, PldAccountant
-from prudent.lab.datasets import Dataset
-from prudent.lab.experiment import Setup, run
-from prudent.lab.recipes.digits import ReleasedWhitening, linear, mapped, of_unit_length
-from prudent.lab.settings import Experiment
 from prudent.training import Reporting
 from prudent.training.keystream import Key
 from prudent.training.run.charging import RunCharge
+from prudent_lab.datasets import Dataset
+from prudent_lab.experiment import Setup, run
+from prudent_lab.recipes.digits import ReleasedWhitening, linear, mapped, of_unit_length
+from prudent_lab.settings import Experiment
 
 KEY = Key.from_seed(3)
 EXACT = ReleasedWhitening(noise_multiplier=1e-4)

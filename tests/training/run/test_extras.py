@@ -16,11 +16,11 @@ from torch.optim.lr_scheduler import (
 
 from prudent.accounting import ADD_REMOVE, ZERO_OUT, GaussianTest
 from prudent.budget.ledger import OverBudgetError
-from prudent.lab.corruption import Mimic
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.checkpoint import charged
 from prudent.training.run.opened_run import PassWatch
+from prudent_lab.corruption import Mimic
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 

@@ -13,7 +13,6 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from prudent.accounting import GaussianTest
-from prudent.lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from prudent.training import (
     AdaptiveTrim,
     EngineChoice,
@@ -33,6 +32,7 @@ from prudent.training.noise import HostNoise
 from prudent.training.run.checkpoint import charged
 from prudent.training.run.reading import _gather
 from prudent.training.run.training_run import TrainingRun
+from prudent_lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 from tests.training.run.files import read_metrics

@@ -42,10 +42,12 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
     ProposeTestReleaseDpEvent,
+    RandomAllocationDpEvent,
     Reveals,
     WorstOfDpEvent,
     check_size,
 )
+from prudent.accounting.losses.allocation import allocated_gaussian
 from prudent.accounting.losses.pairs import (
     MOST_COMPONENTS,
     BoundedRangePair,
@@ -90,6 +92,13 @@ def dominating(event: dp.DpEvent) -> Dominating | None:
             return Dominating((BoundedRangePair(event.epsilon),))
         case ApproximateDpEvent():
             return Dominating((approximate_pair(event.epsilon, event.delta),))
+        case RandomAllocationDpEvent():
+            match additive_parts(event.event):
+                case Parts(sigma=sigma, others=()) if event.steps == 1 or not 0 < sigma < math.inf:
+                    return Dominating((MixturePair.of((1.0, 1.0, sigma)),))
+                case Parts(sigma=sigma, others=()):
+                    return Dominating((allocated_gaussian(sigma, event.steps),))
+            return None
         case _:
             pair = product_pair(event)
             return None if pair is None else Dominating((pair,))
@@ -323,6 +332,7 @@ def refused(leaf: dp.DpEvent, relation: NeighboringRelation) -> ErrorDetails | N
         | ExponentialMechanismDpEvent
         | ApproximateDpEvent
         | BinomialSelectionDpEvent
+        | RandomAllocationDpEvent
         | WorstOfDpEvent,
     )
     if not ours or relation is not NeighboringRelation.REPLACE_ONE:

@@ -87,6 +87,7 @@ class Family:
     plan: Plan  # as claimed
 
     def __attrs_post_init__(self) -> None:
+        self.plan.refuse_allocation()
         if self.plan.relation not in (ADD_REMOVE, ZERO_OUT):
             raise _validate.ArgumentError(
                 "plan", "with the relation ADD_REMOVE or ZERO_OUT", shown=str(self.plan.relation)

@@ -9,6 +9,8 @@
 | `census` | rows of Census-Income | cells of public partitions |
 | `vectors:D` | D numbers | the numbers themselves, if the records already are features |
 
+`resnet18` and `minilm` are in the package prudent-lab, found by its entry points.
+
 `letters`, `glyphs` and `resnet18` come with landmarks of their own. Those of the first two include
 digits that were put down by hand as strokes: no data, but they show what digits look like.
 """
@@ -20,13 +22,14 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
+from prudent import _extras
 from prudent._validate import ArgumentError
 from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
@@ -226,8 +229,13 @@ def named(name: str) -> "Features | Partition":
     kind, _, width = name.partition(":")
     if kind == "vectors" and width.isdecimal() and int(width) > 0:
         return Vectors(int(width))
-    if name in _MADE:
-        return _MADE[name]()
+    if name == CENSUS.name:
+        return CENSUS
+    if name in _NETWORKS:
+        return images(name)
+    if name in NAMES:
+        found: Features | Partition = _added(name).load()()
+        return found
     raise ArgumentError("features", f"one of {', '.join(NAMES)}", got=name)
 
 
@@ -246,7 +254,8 @@ def images(name: str) -> Images:
 @functools.cache
 def shipped_landmarks(name: str) -> Landmarks:
     """The landmarks of a map that come with the package, with the ramp chosen for them."""
-    place = resources.files("prudent.certify.features") / f"{name}-landmarks.npz"
+    home = __name__ if name in _NETWORKS else _added(name).module.rpartition(".")[0]
+    place = resources.files(home) / f"{name}-landmarks.npz"
     with resources.as_file(place) as path, np.load(path, allow_pickle=False) as archive:
         rows = archive["rows"].astype(np.float64)
         low, high = archive["ramp"].tolist()
@@ -257,23 +266,9 @@ def shipped_landmarks(name: str) -> Landmarks:
 
 
 @functools.cache
-def _resnet18() -> Features:
-    from prudent.certify.features.resnet import resnet18_map
-
-    return resnet18_map()
-
-
-@functools.cache
-def _minilm() -> Partition:
-    from prudent.certify.features.sentences import minilm_map
-
-    return minilm_map()
-
-
-_MADE: dict[str, Callable[[], Features | Partition]] = {
-    "census": lambda: CENSUS,
-    "glyphs": functools.partial(images, "glyphs"),
-    "letters": functools.partial(images, "letters"),
-    "minilm": _minilm,
-    "resnet18": _resnet18,
-}
+def _added(name: str) -> metadata.EntryPoint:
+    """A map or a partition that another package brings: a function of no arguments."""
+    found = metadata.entry_points(group="prudent.features", name=name)
+    if not found:
+        raise _extras.MissingPackageError(f"The map {name}", ["prudent-lab"], [])
+    return next(iter(found))

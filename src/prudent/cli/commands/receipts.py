@@ -1,6 +1,7 @@
 """`prudent keys`, `verify` and `report`: signing, checking and reporting what was released."""
 
 import functools
+import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import typer
 
+from prudent import _extras
 from prudent._validate import ArgumentError
 from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, note
@@ -83,16 +85,18 @@ def verify(
     $ prudent verify answer.json --signer 3f0a…
     """
     from prudent import _files
-    from prudent._formats import DamagedFileError, NewerFormatError
     from prudent.cli.errors import Fault, UncheckedError, tell
-    from prudent.verification.checks import verify as check
+    from prudent.receipts import keys as kept
+    from prudent.receipts.receipt import Receipt
 
+    check = _checker()
+    key = None if signer is None else kept.public_key(signer)
     try:
-        found = check(receipt, signer=signer, head=head)
-    except (DamagedFileError, NewerFormatError) as error:
+        found = check.verify(receipt, signer=key, head=head)
+    except check.ReceiptError as error:
         tell(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
-    except (ValueError, ImportError, OSError):  # of an option, of what is not installed, of a file
+    except OSError:
         raise
     except Exception as error:
         text = "Could not check the receipt, by a bug of this program: nothing is said about it."
@@ -106,9 +110,22 @@ def verify(
         from prudent.receipts.pages import checklist as filled
 
         with _files.replacing(checklist) as file:
-            file.write(filled(found.receipt, found.summary))
+            file.write(filled(Receipt.read(receipt)[0], found.summary))
     if found.status:
         raise typer.Exit(found.status)
+
+
+def _checker() -> Any:
+    """The package prudent-verify, which shares nothing with this one.
+
+    Raises:
+        MissingPackageError: If it is not installed.
+    """
+    try:
+        return importlib.import_module("prudent_verify")
+    except ModuleNotFoundError as error:
+        name = "prudent-verify" if error.name == "prudent_verify" else str(error.name)
+        raise _extras.MissingPackageError("prudent verify", [name], []) from error
 
 
 def report(
@@ -159,11 +176,13 @@ def report(
 def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
     """Report on receipts, each of which is checked."""
     from prudent.receipts import pages
-    from prudent.verification.checks import verify
+    from prudent.receipts.receipt import Receipt
 
-    verdicts = {place: verify(place) for place in places}
-    plain = {place: each.receipt.plain() | each.plain() for place, each in verdicts.items()}
-    found = {place: (each.receipt, each.summary) for place, each in verdicts.items()}
+    check = _checker()
+    receipts = {place: Receipt.read(place)[0] for place in places}
+    verdicts = {place: check.verify(place) for place in places}
+    plain = {place: receipts[place].plain() | each.plain() for place, each in verdicts.items()}
+    found = {place: (receipts[place], each.summary) for place, each in verdicts.items()}
     markdown = functools.partial(pages.officers_page, found)
     html = functools.partial(pages.officers_html, found)
     _hand_over(plain, markdown, html, out, as_json=as_json)

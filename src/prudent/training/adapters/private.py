@@ -311,6 +311,7 @@ def prepare(
         plan = wanted.in_epochs(loader.batch_size, len(units), batches)
     else:
         wanted.refuse_beside_plan()
+        plan.refuse_allocation()
         batches = max(1, round(1 / plan.sampling_rate))
     if max_physical_batch is not None:
         _validate.count(1, max_physical_batch=max_physical_batch)

@@ -195,6 +195,6 @@ def _steps(event: dp.DpEvent, plan: Plan) -> int:
     parts = (
         steps.events if isinstance(steps, dp.ComposedDpEvent) else [steps]
     )  # watched steps apart
-    most = plan.bands * sum(getattr(part, "count", 0) for part in parts)  # turns may be cut short
-    paid = (n for n in range(most, most - plan.bands, -1) if n > 0)
+    most = plan.parts * sum(getattr(part, "count", 0) for part in parts)  # turns may be cut short
+    paid = (n for n in range(most, most - plan.parts, -1) if n > 0)
     return next((n for n in paid if event == plan.event_after(n)), 0)

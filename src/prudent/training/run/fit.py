@@ -121,7 +121,7 @@ def fit(
         execution: Device, engine and other settings that do not change the plan's event. A seed
             makes the noise predictable.
         corrupt: Replaces per-example gradients, to simulate faults and attacks: a gradient
-            corruption of `prudent.lab.corruption`, or a function. `delta` must be None with a
+            corruption of `prudent_lab.corruption`, or a function. `delta` must be None with a
             corruption in which bad records read the gradients of others: no accounting covers it.
         average: Evaluate and return a running average of the weights, of which every step keeps
             this fraction: 0.97 averages about the last 30 steps. This is post-processing at no

@@ -142,7 +142,8 @@ class TrainingRun:
             key=key,
             device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
-            bands=plan.bands,
+            bands=plan.parts,
+            allocates=plan.allocates,
         )
 
         @functools.cache
@@ -345,7 +346,9 @@ class TrainingRun:
         the model; the filter of a ledger allows for that.
         """
         started, plan = state["steps"], self.plan
-        if plan.held_out is not None and started % plan.held_out.every:
+        if (plan.held_out is not None and started % plan.held_out.every) or (
+            plan.allocates and started % plan.parts
+        ):
             may_be_longer = False  # more would be released than both parts pay for
         if may_be_longer and plan.steps > started:
             plan = attrs.evolve(plan, steps=started)

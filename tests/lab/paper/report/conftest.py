@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prudent.lab.paper.results import COLUMNS, Results, read
+from prudent_lab.paper.results import COLUMNS, Results, read
 from tests.cli.conftest import Answer, prudent
 
 Row = dict[str, Any]

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from prudent.lab.paper.report.page import as_html
-from prudent.lab.paper.results import read, shipped
+from prudent_lab.paper.report.page import as_html
+from prudent_lab.paper.results import read, shipped
 from tests.browsing import needs_chromium
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")

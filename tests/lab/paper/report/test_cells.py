@@ -1,7 +1,7 @@
 """Cells: the paper's number, ours, and which of our settings stands beside them."""
 
-from prudent.lab.paper.jobs import published
-from prudent.lab.paper.report.cells import best_setting, every_group, groups, plain_table
+from prudent_lab.paper.jobs import published
+from prudent_lab.paper.report.cells import best_setting, every_group, groups, plain_table
 from tests.lab.paper.report.conftest import cells, row
 
 

@@ -1,7 +1,7 @@
 """Axes show the differences between methods, not the whole range of accuracy."""
 
-from prudent.lab.paper.report.drawings import DrawnLine, LegendKey, _limits
-from prudent.lab.paper.results import Estimate
+from prudent_lab.paper.report.drawings import DrawnLine, LegendKey, _limits
+from prudent_lab.paper.results import Estimate
 
 
 def line(*points):

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from prudent.lab.paper import grid
-from prudent.lab.paper.jobs import Job
-from prudent.lab.paper.report.cells import EVERY, CellChoice, chosen_jobs, datasets
-from prudent.lab.paper.report.page import as_html
-from prudent.lab.paper.results import read, results_path, shipped
+from prudent_lab.paper import grid
+from prudent_lab.paper.jobs import Job
+from prudent_lab.paper.report.cells import EVERY, CellChoice, chosen_jobs, datasets
+from prudent_lab.paper.report.page import as_html
+from prudent_lab.paper.results import read, results_path, shipped
 
 
 def test_where_results_are_read_from(tmp_path, monkeypatch):

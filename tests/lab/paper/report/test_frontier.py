@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from prudent.lab.corruption import AIMED
-from prudent.lab.paper.jobs import settings
-from prudent.lab.paper.report.frontier import Attacker, attacker_of, frontiers, is_covered
-from prudent.lab.paper.report.grids import UNCOVERED, frontier_grid, worst_cases_grid
-from prudent.lab.paper.report.tables import Tone
-from prudent.lab.paper.results import read, shipped
+from prudent_lab.corruption import AIMED
+from prudent_lab.paper.jobs import settings
+from prudent_lab.paper.report.frontier import Attacker, attacker_of, frontiers, is_covered
+from prudent_lab.paper.report.grids import UNCOVERED, frontier_grid, worst_cases_grid
+from prudent_lab.paper.report.tables import Tone
+from prudent_lab.paper.results import read, shipped
 from tests.lab.paper.report.conftest import cells
 
 

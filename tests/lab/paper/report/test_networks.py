@@ -2,11 +2,11 @@
 
 import pytest
 
-from prudent.lab.paper.jobs import published_for
-from prudent.lab.paper.report import display_names
-from prudent.lab.paper.report.cells import groups
-from prudent.lab.paper.report.grids import network_grids
-from prudent.lab.paper.results import read, shipped
+from prudent_lab.paper.jobs import published_for
+from prudent_lab.paper.report import display_names
+from prudent_lab.paper.report.cells import groups
+from prudent_lab.paper.report.grids import network_grids
+from prudent_lab.paper.results import read, shipped
 from tests.lab.paper.report.conftest import cells
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from prudent.lab.paper.jobs import published
-from prudent.lab.paper.report import page, tables
-from prudent.lab.paper.report.grids import passing_grid
-from prudent.lab.paper.report.page import as_html, as_markdown
-from prudent.lab.paper.report.tables import Grid, GridCell
-from prudent.lab.paper.results import read, shipped
+from prudent_lab.paper.jobs import published
+from prudent_lab.paper.report import page, tables
+from prudent_lab.paper.report.grids import passing_grid
+from prudent_lab.paper.report.page import as_html, as_markdown
+from prudent_lab.paper.report.tables import Grid, GridCell
+from prudent_lab.paper.results import read, shipped
 from tests.lab.paper.report.conftest import cells, row
 from tests.lab.paper.report.test_summary import everywhere
 
@@ -270,5 +270,5 @@ def test_tests_are_counted_over_whole_runs(results):
 
 def test_no_accuracy_is_typed_into_the_text():
     """Numbers come from results, held_out.csv or ideas.csv."""
-    text = resources.files("prudent.lab.paper.report").joinpath("page.md.j2").read_text("utf-8")
+    text = resources.files("prudent_lab.paper.report").joinpath("page.md.j2").read_text("utf-8")
     assert not re.search(r"\d\d\.\d", text)

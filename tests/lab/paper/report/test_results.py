@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from prudent.lab.paper.results import COLUMNS, Estimate, append, read, shipped
+from prudent_lab.paper.results import COLUMNS, Estimate, append, read, shipped
 from tests.lab.paper.report.conftest import cells, row
 
 

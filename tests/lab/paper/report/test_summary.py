@@ -2,8 +2,8 @@
 
 import pytest
 
-from prudent.lab.paper.jobs import published
-from prudent.lab.paper.report.cells import summarise
+from prudent_lab.paper.jobs import published
+from prudent_lab.paper.report.cells import summarise
 from tests.lab.paper.report.conftest import cells
 
 

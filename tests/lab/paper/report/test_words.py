@@ -2,8 +2,8 @@
 
 import pytest
 
-from prudent.lab.paper.report import display_names
-from prudent.lab.paper.results import Estimate
+from prudent_lab.paper.report import display_names
+from prudent_lab.paper.results import Estimate
 
 
 @pytest.mark.parametrize(

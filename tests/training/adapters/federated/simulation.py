@@ -15,9 +15,9 @@ from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 
 from prudent.accounting import GaussianTest
-from prudent.lab.corruption import ColludingDirection
 from prudent.training import FixedTrim, Plan, ProposeTestRelease
 from prudent.training.adapters.federated import PrivateStrategy
+from prudent_lab.corruption import ColludingDirection
 
 CLIENTS, HOSTILE, ROUNDS = 12, 3, 6
 TRUTH = [0.2, -0.1, 0.1, 0.3]

@@ -331,7 +331,7 @@ class TestLedger:
 
 def test_a_federated_run_has_a_receipt_that_is_verified(tmp_path):
     pytest.importorskip("flint")
-    from prudent.verification.checks import verify
+    from prudent_verify.checks import verify
 
     path = tmp_path / "receipt.json"
     strategy = strategy_of(plan_of(rate=0.5, steps=2, noise=5.0), seed=None, receipt=path)

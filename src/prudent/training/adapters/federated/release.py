@@ -96,6 +96,7 @@ class RoundRelease:
             raise _validate.ArgumentError(
                 "plan", "without a watch", shown="one", why="clients send updates and no losses"
             )
+        plan.refuse_allocation()
         if plan.bands > 1:
             raise _validate.ArgumentError(
                 "plan",

@@ -185,6 +185,7 @@ class PrivateTrainer(Uncopied, Trainer):
         wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
         wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
         self.plan = settings.planned(args, self._count, plan, wanted)
+        self.plan.refuse_allocation()
         check_held_out(self.plan, held_out_set)
         self._held_out: HeldOutRecords | None = None
         self._held_out_set, self._held_out_unit = held_out_set, held_out_unit

@@ -1,0 +1,348 @@
+"""Certified accuracy of a data set beside what attacks achieve, as one value and one picture."""
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from prudent import _progress
+from prudent._data_files import cached_array
+from prudent._progress import part, track
+from prudent._validate import ArgumentError
+from prudent.budget import LedgerLike
+from prudent.certify.classifier import RECORDS, CertifiedClassifier
+from prudent.certify.counts import UNTOUCHABLE, Whole, decided
+from prudent.certify.known import Known
+from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
+from prudent.certify.report import (
+    RECORDS_RAMP,
+    CertifyResult,
+    certified_by_others,
+    median_radius,
+    shares,
+)
+from prudent.records.arrays import parts
+from prudent.release.failures import SourceError, withheld
+from prudent.release.noise import Distribution, Noise, SecureNoise
+from prudent_lab.attacks import (
+    Target,
+    accuracy_after,
+    best_attacks,
+    changed_at,
+    empirical_radii,
+)
+
+MAPS = {"cifar10": "resnet18", "imdb": "minilm", "census": "census", "mnist": "letters"}
+"""The public features made for a data set; `glyphs` for others."""
+
+RAW = ("cifar10", "imdb", "census")
+"""Data sets whose records are read as they are stored: bytes, or numbers of a table."""
+
+_CENSUS_KEPT = 15  # one in so many of the people with small incomes; 6 % have large ones
+_PLANNED = 2000  # queries that attacks look at while they choose
+_ROWS = 1024
+_CODED = 4096  # records, by several threads
+_SINGLE = 100  # predictions that are attacked one by one
+
+
+class BrokenCertificateError(AssertionError):
+    """A certified prediction changed: the proof or the code is wrong. Please report it."""
+
+
+class RepeatedNoise:
+    """Draws noise once, and the same again for every later fit. NOT PRIVATE if fitted twice.
+
+    Certificates compare runs with the same noise; so do attacks.
+    """
+
+    def __init__(self, source: Noise | None = None) -> None:
+        self._source = source or SecureNoise()
+        self._drawn: dict[tuple[Distribution, float, int], list[int]] = {}
+
+    def of_test(self, test: Any) -> int:
+        """See `Noise`."""
+        return self._source.of_test(test)
+
+    def integer(self, bound: int) -> int:
+        """See `Noise`."""
+        return self._source.integer(bound)
+
+    def of_value(self, distribution: Distribution, scale: float, size: int) -> list[int]:
+        """See `Noise`."""
+        key = distribution, scale, size
+        if key not in self._drawn:
+            self._drawn[key] = self._source.of_value(distribution, scale, size)
+        return self._drawn[key]
+
+
+Part: TypeAlias = tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]
+"""Records, and their labels from 0 on."""
+
+
+def run(
+    read: Callable[[], tuple[Part, Part]],
+    *,
+    features: str | Partition,
+    classes: int,
+    epsilon: float,
+    landmarks: Any = 1024,
+    records: Sequence[int] = RECORDS,
+    attack: bool = True,
+    compare: bool = False,
+    ledger: LedgerLike | None = None,
+    noise: Noise | None = None,
+) -> tuple[CertifiedClassifier, CertifyResult]:
+    """Fit on the training records, certify the test records, attack, and compare.
+
+    Attacks, and accuracy on the test records, are computed without noise: this is an experiment on
+    public data. What the classifier released is private.
+
+    Args:
+        read: Reads the training and the test records; called after the charge.
+        features: As for `CertifiedClassifier`.
+        classes: The number of classes.
+        epsilon: ε.
+        landmarks: As for `CertifiedClassifier`.
+        records: Numbers of bad records; with 0 alone nothing is attacked.
+        attack: Whether to attack, which takes most of the time.
+        compare: Whether to certify by rules that are not private as well, on the same codes.
+        ledger: Charged before the records are read.
+        noise: Source of randomness; None uses the operating system's.
+
+    Returns:
+        The fitted classifier, and the result.
+
+    Raises:
+        BrokenCertificateError: If an attack changed a prediction that was certified against it.
+    """
+    model = CertifiedClassifier(epsilon, classes, landmarks, features)
+    public = model.known().partition
+    if compare and not isinstance(public, Landmarks):
+        raise ArgumentError("compare", "features with landmarks", got=public.name)
+    coded, parts_read = of_codes(public), _CodedParts(public, read)
+    same = RepeatedNoise(noise)
+    quick = CertifiedClassifier(epsilon, classes, None, coded, ledger=ledger, noise=same)
+    quick.fit_chunks(parts_read.training())
+    model.fit_counts(quick.counts_)
+    (given, labels), (asked, truth) = parts_read.coded
+    with part("certifying test records"):
+        scores, moves = quick.scores(asked)
+    winners, radii = decided(scores, moves)
+    right = winners == truth
+    attacks: dict[int, dict[str, float]] = {}
+    attacked, sharpness, beyond = {0: float(np.mean(right))}, None, None
+    if attack and any(records):
+        chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
+        seen = asked[chosen]
+        places, names = withheld(lambda: _places(coded, quick.known(), given, labels))
+        target = Target(
+            quick.counts_,
+            coded.sizes,
+            places,
+            names,
+            coded.weights(seen),
+            truth[chosen],
+            coded.cells(seen),
+        )
+        again = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
+        for k in track([k for k in records if k], "attacks"):
+            attacks[k], attacked[k] = _attacked(target, again, asked, truth, winners, radii, k)
+        sharpness = _sharpness(empirical_radii(target, scores[chosen]), radii[chosen])
+        beyond = _changed_beyond(target, radii[chosen])
+    reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
+    points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
+    sizes = np.bincount(truth, minlength=classes)
+    weights = 1 / (np.count_nonzero(sizes) * sizes[truth])
+    return model, CertifyResult(
+        accuracy=float(np.mean(right)),
+        certified=shares(right, radii, records),
+        attacked=attacked,
+        attacks=attacks,
+        median_radius=median_radius(right, radii),
+        sharpness=sharpness,
+        beyond=beyond,
+        curve=list(shares(right, radii, points).items()),
+        epsilon=epsilon,
+        balanced={k: float(weights[right & (radii >= k)].sum()) for k in records},
+        largest=float(sizes.max() / len(truth)),
+        others=_others(quick.known(), coded, (given, labels), (asked, truth), records)
+        if compare
+        else {},
+    )
+
+
+def _others(
+    known: Known,
+    coded: Partition,
+    train: tuple[Codes, Whole],
+    test: tuple[Codes, Whole],
+    records: Sequence[int],
+) -> dict[str, dict[str, float]]:
+    """What rules that are not private certify, in percent, on the same codes."""
+    assert isinstance(coded, Landmarks)  # checked before the charge
+    found, names = {}, known.classes.numbers(train[1])
+    kept = np.isfinite(train[0]).all(axis=1) & (names >= 0)
+    ramp = coded.ramp if coded.crowding is None else RECORDS_RAMP
+    rules = certified_by_others(train[0][kept], names[kept], test[0], len(known.classes), ramp)
+    for name, (winners, radii) in track(rules, "other rules"):
+        right = winners == test[1]
+        rows = {str(k): 100 * value for k, value in shares(right, radii, records).items()}
+        found[name] = rows | {"median_radius": median_radius(right, radii)}
+    return found
+
+
+@attrs.frozen(eq=False)
+class Coded:
+    """Features of records that were coded beforehand: a record is its code, or NaN."""
+
+    name: str  # that of the features that coded them
+    digest: str  # likewise
+
+    def codes(self, records: Codes) -> tuple[Codes, Flags]:
+        """The codes as they are."""
+        present: Flags = np.asarray(np.isfinite(records).all(axis=1))
+        return np.where(present[:, None], records, np.float32(0)), present
+
+
+def of_codes(partition: Partition) -> Partition:
+    """The same partition of records that were coded beforehand by `coded_by`."""
+    if isinstance(partition, Landmarks):
+        features = partition.features
+        return attrs.evolve(partition, features=Coded(features.name, features.digest))
+    if getattr(partition, "embedding", None) is None:
+        return partition
+    return attrs.evolve(partition, embedding=None)  # type: ignore[misc]
+
+
+def coded_by(partition: Partition, records: Any) -> Any:
+    """The codes or embeddings of records, as `of_codes` takes them: networks are slow."""
+    if isinstance(partition, Landmarks):
+        return _codes(partition.features, records)
+    embedding = getattr(partition, "embedding", None)
+    return records if embedding is None else _embedded(embedding, records)
+
+
+class _CodedParts:
+    """Both parts of a data set, read and coded once, after the charge.
+
+    Attributes:
+        coded: Codes and labels of the training and of the test records, once they are read.
+    """
+
+    def __init__(self, public: Partition, read: Callable[[], tuple[Part, Part]]) -> None:
+        self._public, self._read = public, read
+        self.coded: list[tuple[Any, Whole]] = []
+
+    def training(self) -> Iterator[tuple[Any, Whole]]:
+        """The training records, for `CertifiedClassifier.fit_chunks`."""
+        try:
+            both = self._read()
+        except FileNotFoundError as error:  # names files, quotes no record
+            raise SourceError(str(error)) from None
+        self.coded = [(coded_by(self._public, records), labels) for records, labels in both]
+        yield self.coded[0]
+
+
+def _codes(features: Features, records: Any) -> Codes:
+    embedding = getattr(features, "embedding", None)
+    if embedding is not None:  # of a slow network, cached
+        features = attrs.evolve(features, embedding=None)  # type: ignore[misc]
+        records = _embedded(embedding, records)
+    found = []
+    with part(f"features {features.name}", len(records)):
+        for each in parts(records, _CODED):
+            codes, present = features.codes(each)
+            found.append(np.where(present[:, None], codes, np.float32(np.nan)))
+            _progress.advance(len(codes))
+    return np.concatenate(found)
+
+
+def _embedded(embedding: Any, records: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def compute() -> npt.NDArray[np.float32]:
+        rows = []
+        with part(f"embedding by {embedding.name}", len(records)):
+            for each in parts(records, _ROWS):
+                rows.append(embedding(each).astype(np.float32))
+                _progress.advance(len(each))
+        return np.concatenate(rows)
+
+    content = hashlib.sha256(repr((records.shape, records.dtype)).encode())
+    content.update(np.ascontiguousarray(records).data)
+    key = f"{embedding.name}-{embedding.digest[:32]}-{content.hexdigest()[:32]}"
+    return cached_array(key, compute)
+
+
+def _places(coded: Partition, known: Known, given: Any, labels: Whole) -> tuple[Whole, Whole]:
+    """The cells and classes of the records that are present."""
+    places = np.concatenate([coded.cells(each) for each in parts(given, _ROWS)])
+    names = known.classes.numbers(labels)
+    kept = (places >= 0).all(axis=1) & (names >= 0)
+    return places[kept], names[kept]
+
+
+def _attacked(
+    target: Target,
+    again: CertifiedClassifier,
+    asked: Any,
+    truth: Whole,
+    winners: Whole,
+    radii: Whole,
+    k: int,
+) -> tuple[dict[str, float], float]:
+    """Accuracy after each attack with k records, and after the worst one, fitted anew."""
+    attacks = list(best_attacks(target, k))
+    found = {attack.name: accuracy_after(target, attack) for attack in attacks}
+    worst = min(attacks, key=lambda attack: found[attack.name])
+    poisoned = again.known().empty()
+    poisoned.insert(*worst.poisoned(target.places, target.classes))
+    again.fit_counts(poisoned)
+    now = decided(*again.scores(asked))[0]
+    if not np.array_equal(again.counts_.cells, worst.applied(target.counts).cells):
+        raise BrokenCertificateError(f"{worst.name}: counts are not those of a fit")
+    if (now != winners)[radii >= len(worst)].any():
+        raise BrokenCertificateError(f"{worst.name} with {len(worst)} records")
+    return found, float(np.mean(now == truth))
+
+
+def _changed_beyond(target: Target, radii: Whole) -> float:
+    """The fraction of some predictions that one record more than their radius changes."""
+    queries = np.flatnonzero(radii < UNTOUCHABLE)
+    queries = queries[:: max(1, len(queries) // _SINGLE)].tolist()
+    if broken := sum(changed_at(target, each, int(radii[each])) for each in queries):
+        raise BrokenCertificateError(f"copies of one record, {broken} predictions")
+    return float(np.mean([changed_at(target, each, int(radii[each]) + 1) for each in queries]))
+
+
+def _sharpness(with_real: Whole, radii: Whole) -> float:
+    """Median of how many copies of a real record changed a prediction, over the radius."""
+    some = radii > 0
+    return float(np.median(with_real[some] / radii[some])) if some.any() else 1.0
+
+
+def read(dataset: str) -> tuple[Part, Part]:
+    """The training and the test records of a data set; those of `RAW` as they are stored."""
+    from prudent_lab.datasets import load, read_arrays
+
+    if dataset not in RAW:
+        return load(dataset).arrays
+    train, test = ((x, y.astype(np.int64)) for x, y in read_arrays(dataset))
+    return thinned(train, 0, _CENSUS_KEPT) if dataset == "census" else train, test
+
+
+def thinned(part: Part, label: int, keep: int) -> Part:
+    """The records without those of a class, except one in `keep` by a checksum of each.
+
+    Where a class is much larger than the others it wins wherever it is present at all. Whether a
+    record is kept depends on this record alone, so that both guarantees hold for the given records:
+    to insert or remove one inserts or removes at most one of those that are kept.
+    """
+    records, labels = part
+    kept = [
+        zlib.crc32(np.ascontiguousarray(record).tobytes()) % keep == 0 if own == label else True
+        for record, own in zip(records, labels.tolist(), strict=True)
+    ]
+    return records[np.array(kept, dtype=bool)], labels[np.array(kept, dtype=bool)]

@@ -1,0 +1,30 @@
+"""What `prudent doctor` says of the data sets on this machine."""
+
+from collections.abc import Iterator
+
+from prudent.cli.commands.doctor import DoctorFinding
+
+
+def data_sets() -> Iterator[DoctorFinding]:
+    """Which named data sets are there, and which are not."""
+    from prudent._data_files import cache_folder, search_folders
+    from prudent_lab.named_datasets import NAMED_DATASETS
+
+    found = {
+        name: next(
+            (
+                folder
+                for folder in search_folders(name)
+                if any(form.paths(folder) is not None for form in source.forms)
+            ),
+            None,
+        )
+        for name, source in NAMED_DATASETS.items()
+    }
+    there = [name for name, folder in found.items() if folder is not None]
+    absent = [name for name, folder in found.items() if folder is None]
+    if there:
+        yield DoctorFinding("data sets", "ok", ", ".join(there))
+    if absent:
+        where = f"PRUDENT_DATA or {cache_folder()}"
+        yield DoctorFinding("data sets", "missing", f"{', '.join(absent)}; looked for in {where}")

@@ -1,0 +1,225 @@
+"""`prudent paper table` and `prudent paper frontier`: results of runs, and the runs themselves."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import attrs
+import typer
+
+from prudent.cli import completion, options
+from prudent.cli.display import echo_json, remark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prudent_lab.paper.jobs import Job
+    from prudent_lab.paper.results import Results
+
+TABLES = (1, 2, 3, 4)
+_MOST_STEPS = {"small": 40, "full": None}
+
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        metavar="FILE",
+        help="CSV with the results of runs; by default those that come with the package. One of "
+        "small runs ends in .small.csv.",
+    ),
+]
+
+
+@attrs.frozen(kw_only=True)
+class Filling:
+    """How cells are filled: by runs of which size, how many, and where."""
+
+    size: Annotated[
+        Literal["small", "full"],
+        options.value(
+            "SIZE", "small: few short runs, minutes on a CPU, kept apart; full: as in the paper."
+        ),
+    ] = "full"
+    run: Annotated[bool, typer.Option("--run", help="Run what is missing first.")] = False
+    seeds: Annotated[
+        int | None,
+        options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
+    ] = None
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
+        ),
+    ] = "cpu"
+    as_json: options.Json = False
+
+    def path(self, given: Path | None, grid: Path | None = None) -> Path:
+        """The file of the results; see `results_path`."""
+        from prudent_lab.paper.results import results_path
+
+        return results_path(self.size, given, running=self.run, grid=grid)
+
+    def filled(self, path: Path, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
+        """The results of a file, after the missing runs were made, of a number of seeds."""
+        from prudent import _validate
+        from prudent_lab.paper.jobs import SEEDS
+        from prudent_lab.paper.results import read
+
+        if self.seeds is not None:
+            _validate.count(1, seeds=self.seeds)
+        if self.run and (wanted := list(jobs(self.seeds or SEEDS[self.size]))):
+            from prudent_lab.paper.grid import run_jobs
+
+            with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
+                run_jobs(wanted, path, device=self.device, most_steps=_MOST_STEPS[self.size])
+        if self.size == "small" and not path.is_file():
+            raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
+        return read(path, seeds=self.seeds)
+
+
+@options.spread(Filling)
+def table(
+    number: int = typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number),
+    dataset: list[str] | None = options.value(
+        "NAME",
+        "Only this data set, such as mnist; may be repeated.",
+        completion.DATASETS,
+        default=None,
+    ),
+    corrupt: list[str] | None = options.value(
+        "KIND", "Only this corruption, such as label:0.1 or none.", default=None
+    ),
+    method: list[str] | None = options.value(
+        "NAME", "Only trimmed, dpsgd, ptr, ours or ours-dpsgd.", default=None
+    ),
+    epsilon: list[float] | None = options.value("NUMBER", "Only the rows of this ε.", default=None),
+    results: ResultsOption = None,
+    **given: Any,
+) -> None:
+    """Print a table of the paper: its number, ours, the difference.
+
+    Reads the results that come with the package, so it takes seconds; a cell
+    that nobody ran says so. By RDP a run is read where Rényi accounting
+    reaches ε, by PLD where the exact accounting does. Accuracy is in percent
+    on clean test data, mean ± standard deviation over seeds.
+
+    1  random faults: MNIST, CIFAR10, EMNIST
+    2  the last layer of pretrained networks
+    3  severe faults: targeted labels, flipped signs
+    4  DP-SGD beside both
+
+    With --run, runs are added to runs/paper/results.csv (or to the file that
+    --results names), run by run: stop it when you like, and start it again.
+    The full size needs a GPU and hours; --dataset, --corrupt and --method
+    choose some of its cells, to run and to show. Your own data sets and
+    corruptions: prudent paper grid.
+
+    [b]Examples[/b]
+
+    $ prudent paper table 1
+
+    $ prudent paper table 1 --dataset mnist --size small --run
+
+    $ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run
+
+    $ prudent paper table 4 --run --seeds 3 --device cuda
+    """
+    from prudent import _validate
+    from prudent_lab.paper.report import cells
+
+    filling = Filling(**given)
+    _validate.one_of(TABLES, paper_table=number)
+    datasets = cells.datasets(number)
+    if dataset:
+        every = [*datasets, *cells.variants(number)]
+        datasets = [_validate.one_of(every, dataset=name) for name in dataset]
+    choice = cells.CellChoice.of(
+        number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
+    )
+    found = filling.filled(
+        filling.path(results),
+        lambda seeds: cells.chosen_jobs(number, datasets, seeds, choice, filling.size),
+    )
+    if filling.as_json:
+        echo_json(cells.plain_table(found, number, datasets, choice))
+        return
+    from prudent_lab.paper.report import grids, tables
+
+    for name in datasets:
+        tables.show(grids.table_grid(found, number, name, choice=choice))
+
+
+@options.spread(Filling)
+def grid(
+    file: Path = typer.Argument(metavar="FILE", help="TOML file of your data sets."),
+    results: Path | None = options.value(
+        "FILE", "CSV for the results; by default runs/paper/FILE.csv.", default=None
+    ),
+    **given: Any,
+) -> None:
+    r"""Run the paper's methods on your own data sets and corruptions.
+
+    FILE holds a table for each data set. What it does not set is taken from
+    the one it is like, of the paper's or above it in the file:
+
+        \[datasets.wine]
+        like = "mnist"
+        data = "npz:wine.npz"
+        epsilons = [1.0, 3.0]
+        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
+
+    The last corruption is your own: the function swap of faults.py, called
+    with the ratio 0.2, returns it. The columns of the table are as in
+    prudent paper table.
+
+    [b]Example[/b]
+
+    $ prudent paper grid mine.toml --run --seeds 3
+    """
+    from prudent_lab.paper.jobs import own_jobs, read_settings
+    from prudent_lab.paper.report import grids, tables
+
+    filling, mine = Filling(**given), read_settings(file)
+    path = filling.path(results, file)
+    if not filling.run and not path.is_file():
+        raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
+    found = filling.filled(path, lambda seeds: own_jobs(mine, seeds))
+    if filling.as_json:
+        echo_json(grids.plain_own(found, mine))
+        return
+    for name in mine["datasets"]:
+        tables.show(grids.own_grid(found, mine, name))
+
+
+@options.spread(Filling)
+def frontier(results: ResultsOption = None, **given: Any) -> None:
+    """Every method under every attack at one price, by who the attacker is.
+
+    Beyond the paper: fourteen faults and attacks by 10, 20 and 30 % of the
+    records, all methods at the same (ε, δ), in two tables: bad records (inputs
+    and labels are chosen, also as a backdoor, with its success rate) and bad
+    gradients (each step's gradients are chosen). Measured, not guaranteed: the
+    next attack may do more. What is proved: prudent certify. With --run what
+    is missing is run first.
+
+    [b]Examples[/b]
+
+    $ prudent paper frontier
+
+    $ prudent paper frontier --size small --run
+    """
+    from prudent_lab.paper.jobs import frontier_jobs
+    from prudent_lab.paper.report import tables
+    from prudent_lab.paper.report.frontier import frontiers
+    from prudent_lab.paper.report.grids import frontier_grid
+
+    filling = Filling(**given)
+    path = filling.path(results)
+    found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
+    if filling.as_json:
+        echo_json([row for each in found for row in each.plain()])
+        return
+    for each in found:
+        tables.show(frontier_grid(each))
+    remark("Accuracy under the attacks that were tried: measured, not guaranteed.")

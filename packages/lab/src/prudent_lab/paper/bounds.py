@@ -1,0 +1,210 @@
+"""ε of many Poisson-sampled steps by each analysis in the paper and by exact accounting."""
+
+import math
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from prudent import _validate
+from prudent.accounting import (
+    GaussianTest,
+    LaplaceTest,
+    PldAccountant,
+    RdpAccountant,
+    Reveals,
+    Run,
+)
+from prudent.accounting.losses.conversion import (
+    rdp_to_epsilon_balle,
+    rdp_to_epsilon_classic,
+    rdp_to_epsilon_optimal,
+)
+from prudent_lab.paper.theorems import (
+    ConditionError,
+    amplify_by_sampling,
+    black_box_rdp,
+    direct_epsilon,
+    strong_composition,
+    white_box_applies,
+    white_box_rdp,
+)
+
+Array: TypeAlias = NDArray[np.float64]
+
+ORDERS = np.arange(2.0, 201.0)  # as in the paper, up to 200; exact at integers
+_SPLITS = np.geomspace(1e-4, 0.99, 12)  # fractions of the δ that remains after the tests
+
+
+@attrs.frozen
+class Setting:
+    """The paper's mechanism: a Laplace test that releases its noisy margin, in sampled steps."""
+
+    sampling_rate: float  # probability with which each record is in a step
+    noise_multiplier: float  # σ₁ for sensitivities of 1
+    propose: float  # τ; the robust branch has noise σ₂ = τσ₁
+    test_scale: float = 1.0  # b, the scale of the Laplace noise on the margin
+    failure: float = 1e-8  # δ₀, the probability with which a margin of 0 passes
+    delta: float = 1e-5  # target δ
+
+    def __attrs_post_init__(self) -> None:
+        _validate.between(0, 1, ends="(]", sampling_rate=self.sampling_rate)
+        _validate.fields(self, _validate.positive, "propose", "test_scale")
+        _validate.between(0, 1, ends="()", delta=self.delta)
+        self.run(1)  # validates the other fields
+
+    def run(self, steps: int) -> Run:
+        """The run as the exact accountants take it."""
+        return Run(
+            sampling_rate=self.sampling_rate,
+            steps=steps,
+            noise_multiplier=self.noise_multiplier,
+            test=LaplaceTest(self.test_scale),
+            propose=self.propose,
+            failure=self.failure,
+            reveals=Reveals.MARGIN,  # the paper publishes the noisy margin
+        )
+
+    @property
+    def mechanism(self) -> dict[str, float]:
+        """What is released of a sample, as the theorems take it."""
+        names = ("noise_multiplier", "propose", "test_scale", "failure")
+        return {name: getattr(self, name) for name in names}
+
+    def white_box_curve(self, orders: Array) -> Array:
+        """The Rényi bound of Theorem 4.4; NaN at orders where its conditions fail."""
+        conditions = (self.noise_multiplier, self.propose, self.test_scale)
+        holds = white_box_applies(orders, self.sampling_rate, *conditions)
+        curve = np.full(orders.shape, np.nan)
+        if holds.any():
+            curve[holds] = white_box_rdp(orders[holds], self.sampling_rate, **self.mechanism)
+        return curve
+
+    def black_box_curve(self, orders: Array) -> Array:
+        """Theorem 4.3 combined with the bound for any Poisson-sampled mechanism."""
+        return np.asarray(black_box_rdp(orders, self.sampling_rate, **self.mechanism))
+
+
+def white_box_epsilon(setting: Setting, steps: Array) -> Array:
+    """ε by Theorem 4.4 after each number of steps; NaN where no order satisfies its conditions."""
+    return _epsilon_by_orders(setting.white_box_curve(ORDERS), steps, setting.delta)
+
+
+def black_box_epsilon(setting: Setting, steps: Array) -> Array:
+    """ε by the black-box bound after each number of steps."""
+    return _epsilon_by_orders(setting.black_box_curve(ORDERS), steps, setting.delta)
+
+
+def _epsilon_by_orders(curve: Array, steps: Array, delta: float) -> Array:
+    known = np.isfinite(curve)
+    if not known.any():
+        return np.full(len(steps), np.nan)
+    curves = (count * curve[known] for count in steps)
+    return np.array([rdp_to_epsilon_balle(ORDERS[known], each, delta) for each in curves])
+
+
+def direct_composed_epsilon(setting: Setting, steps: Array) -> Array:
+    """ε by Theorem 4.2, amplified by sampling and composed by the optimal composition theorem.
+
+    The δ that remains after the tests is split between the Gaussians and the composition, by the
+    best of a few splits. NaN where the tests alone use all of δ.
+    """
+
+    def composed(count: int) -> float:
+        spare = setting.delta / (count * setting.sampling_rate) - setting.failure
+        best = math.nan
+        for share in _SPLITS:
+            delta = setting.failure + min(share * spare, 0.5)
+            test = setting.test_scale, setting.failure
+            try:
+                one = direct_epsilon(setting.noise_multiplier, *test, delta)
+                sampled = amplify_by_sampling(one, delta, setting.sampling_rate)
+                best = np.fmin(best, strong_composition(*sampled, count, setting.delta))
+            except ConditionError:
+                continue
+        return float(best)
+
+    return np.array([composed(int(count)) for count in steps])
+
+
+def exact_renyi_epsilon(setting: Setting, steps: Array) -> Array:
+    """ε by exact Rényi divergences at the same orders, with failures charged to δ if that helps."""
+    event = setting.run(1).event
+    runs = (RdpAccountant(list(ORDERS)).compose(event, int(count)) for count in steps)
+    return np.array([run.get_epsilon(setting.delta) for run in runs])
+
+
+def exact_epsilon(setting: Setting, steps: Array, *, test: bool = True) -> Array:
+    """ε by privacy-loss distributions: exact up to discretisation, rounded up."""
+    runs = (setting.run(int(count)) for count in steps)
+    runs = (run if test else attrs.evolve(run, test=None) for run in runs)
+    return np.array([run.epsilon(setting.delta, PldAccountant) for run in runs])
+
+
+@attrs.frozen
+class Price:
+    """One line of a price list."""
+
+    analysis: str  # name of the bound
+    epsilon: float | None  # ε by this bound; None if it does not hold
+    note: str  # its assumptions, or why it does not hold
+
+
+def price_list(setting: Setting, steps: int) -> list[Price]:
+    """The ε of the same run by every analysis, and with cheaper tests."""
+    count = np.array([float(steps)])
+    run = setting.run(steps)
+    threshold = LaplaceTest(setting.test_scale).threshold(setting.failure)
+    gaussian = GaussianTest(1.0)
+    gaussian = GaussianTest(threshold / gaussian.threshold(setting.failure))
+
+    def priced(name: str, epsilon: Array, note: str) -> Price:
+        value = float(epsilon[0])
+        if math.isnan(value):
+            return Price(name, None, "the tests alone use all of δ")
+        return Price(name, value, note)
+
+    def exact(name: str, note: str, **change: object) -> Price:
+        return Price(name, attrs.evolve(run, **change).epsilon(setting.delta), note)  # type: ignore[arg-type]
+
+    direct, black = direct_composed_epsilon(setting, count), black_box_epsilon(setting, count)
+    monotone = "a margin no record can raise: the trimmed sum's"
+    same = f"scale {gaussian.scale:.3g}: the same threshold, {threshold:.3g}"
+    return [
+        priced("direct, strong composition", direct, "Theorem 4.2"),
+        priced("Rényi, black-box", black, "Theorem 4.3, any mechanism"),
+        _white_box_price(setting, count),
+        priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
+        *_conversions(setting, steps),
+        exact("PLD, noisy margin shown", "the paper's mechanism, exactly"),
+        exact("PLD, branch shown", "only whether the test passed", reveals=Reveals.BRANCH),
+        exact("PLD, monotone branch shown", monotone, reveals=Reveals.MONOTONE_BRANCH),
+        exact("PLD, Gaussian test", same, test=gaussian),
+        exact("PLD, no test", "the Gaussian mechanism alone", test=None),
+    ]
+
+
+def _conversions(setting: Setting, steps: int) -> Iterator[Price]:
+    """ε from the exact Rényi curve, including failures, by each known conversion."""
+    curve = RdpAccountant(list(ORDERS)).compose(setting.run(1).event, steps)._rdp
+    for name, convert, source in (
+        ("classic", rdp_to_epsilon_classic, "Mironov 2017"),
+        ("improved", rdp_to_epsilon_balle, "Balle et al. 2020, Canonne et al. 2020"),
+        ("optimal", rdp_to_epsilon_optimal, "Asoodeh et al. 2021"),
+    ):
+        note = f"{source}; accidents of the test stay in the curve"
+        yield Price(f"Rényi, {name} conversion", convert(ORDERS, curve, setting.delta), note)
+
+
+def _white_box_price(setting: Setting, count: Array) -> Price:
+    name = "Rényi, white-box"
+    epsilon = float(white_box_epsilon(setting, count)[0])
+    if not math.isnan(epsilon):
+        return Price(name, epsilon, "Theorem 4.4")
+    try:
+        white_box_rdp(2.0, setting.sampling_rate, **setting.mechanism)
+    except ConditionError as error:
+        return Price(name, None, str(error).split(". Outside")[0])
+    return Price(name, None, "Theorem 4.4 holds at no whole order from 2 to 200")

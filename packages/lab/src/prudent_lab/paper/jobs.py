@@ -1,0 +1,303 @@
+"""The cells of the paper's tables: the printed numbers and the runs that fill them.
+
+A run with fixed noise reaches each (ε, accountant) at some step, so one run fills several cells:
+accuracy is evaluated at each of those steps.
+
+A user's own runs are of data sets and corruptions named in a file, with the paper's methods.
+
+    [datasets.wine]
+    like = "mnist"
+    data = "npz:wine.npz"
+    epsilons = [1.0, 3.0]
+    corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
+
+Settings that a data set does not name are those of the one it is `like`: a data set of the paper's
+settings, or one above it in the file.
+"""
+
+import csv
+import functools
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from prudent import _formats, _validate
+from prudent._validate import ArgumentError
+from prudent.accounting import GaussianTest, LaplaceTest
+from prudent_lab.corruption import (
+    AIMED,
+    DataCorruption,
+    GradientCorruption,
+    corruption_of,
+    parse,
+    written,
+)
+from prudent_lab.paper.results import RunKey
+from prudent_lab.settings import Experiment
+
+PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
+"""The methods that are run with the paper's settings."""
+OUR_COLUMNS = ("ours", "ours-dpsgd")
+SEEDS = {"small": 1, "full": 5}
+"""Seeds of the runs of either size, unless their number is given."""
+_SMALL_FRONTIER = ("none", "gradient-match:0.2", "colluding:0.2", "inner-product:0.2")
+
+
+@attrs.frozen
+class Published:
+    """One number printed in the paper."""
+
+    table: int
+    dataset: str
+    corrupt: str
+    epsilon: float
+    method: str
+    accuracy: float
+
+
+@functools.cache
+def published() -> tuple[Published, ...]:
+    """Every accuracy of the paper's four tables, each under the data set that is run for it."""
+    text = resources.files("prudent_lab.paper").joinpath("published.csv").read_text()
+    known = settings()["datasets"]
+    instead = {mine["paper"]: name for name, mine in known.items() if mine["paper"] not in known}
+    return tuple(
+        Published(
+            int(row["table"]),
+            instead.get(row["dataset"], row["dataset"]),
+            row["corrupt"],
+            float(row["epsilon"]),
+            row["method"],
+            float(row["accuracy"]),
+        )
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+def published_for(dataset: str) -> tuple[Published, ...]:
+    """The paper's accuracies beside which the runs of a data set stand; empty if there are none."""
+    if own := tuple(cell for cell in published() if cell.dataset == dataset):
+        return own
+    like = settings()["datasets"][dataset]["paper"]
+    return tuple(attrs.evolve(c, dataset=dataset) for c in published() if c.dataset == like)
+
+
+Settings = dict[str, Any]
+"""The settings of runs, as a file of them holds them."""
+
+
+@functools.cache
+def settings() -> Settings:
+    """The settings of the paper's runs.
+
+    A data set takes what it does not say itself from the one it is `like`, and stands beside the
+    cells of the one that `paper` names, by default of that one or its own.
+    """
+    text = resources.files("prudent_lab.paper").joinpath("grid.toml").read_text()
+    grid = tomllib.loads(text)
+    return grid | {"datasets": resolved(grid["datasets"], {})}
+
+
+def resolved(mine: Settings, known: Settings) -> Settings:
+    """Data sets with all their settings; those that they are `like` stand above them or in `known`.
+
+    Raises:
+        KeyError: If a data set is like one that is not there.
+    """
+    whole: Settings = {}
+    for name, own in mine.items():
+        like = own.get("like")
+        base = (known | whole)[like] if like else {"paper": name}
+        whole[name] = base | {key: value for key, value in own.items() if key != "like"}
+    return whole
+
+
+@attrs.frozen
+class Job:
+    """One training run."""
+
+    dataset: str  # name of the data set in the settings
+    corrupt: str  # kind and ratio of the corruption
+    column: str  # A method with the paper's settings, or a tuned setting
+    # The ε at which the accuracy is evaluated. Tuned settings have one and solve the noise for it;
+    # the paper's methods fix the noise and reach several.
+    epsilons: tuple[float, ...]
+    seed: int  # seed of everything random in the run
+    # Where the data set's settings are looked up; by default those of the paper.
+    settings: Settings = attrs.field(factory=settings, eq=False, repr=False)
+
+    @property
+    def setting(self) -> Settings:
+        """The settings of the data set."""
+        own: Settings = self.settings["datasets"][self.dataset]
+        return own
+
+    @property
+    def target(self) -> float | None:
+        """The ε for which the noise is solved; None if the noise is fixed."""
+        return None if self.column in PAPER_COLUMNS else self.epsilons[0]
+
+    @property
+    def features(self) -> str:
+        """The feature map of a certified classifier; empty for a training run."""
+        return str(self.settings["certified"].get(self.column, ""))
+
+    @property
+    def run(self) -> RunKey:
+        """The key of the run in the rows of its results."""
+        return self.dataset, self.corrupt, self.column, self.target, self.seed
+
+    @property
+    def _corruption(self) -> str | DataCorruption | GradientCorruption:
+        """The corruption by name, or a user's own, which takes the seed as a named one does."""
+        if not written(self.corrupt).own:
+            return self.corrupt
+        made: Any = corruption_of(self.corrupt)
+        own: DataCorruption | GradientCorruption
+        own = attrs.evolve(made, seed=self.seed) if hasattr(made, "seed") else made
+        return own
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment to run; with the paper's settings, up to the largest ε."""
+        every, mine = self.settings, self.setting
+        common = {
+            "dataset": mine["data"],
+            "delta": every["delta"],
+            "failure": every["failure"],
+            "clip": mine["clip"],
+            "propose": mine["propose"],
+            "corrupt": self._corruption,
+            "seed": self.seed,
+            "epsilon": max(self.epsilons),
+        }
+        if self.column in PAPER_COLUMNS:
+            return Experiment.of(
+                **common,
+                method=self.column,
+                noise_multiplier=mine["noise"][self.column],
+                test=LaplaceTest(1.0),
+                reveals="margin",
+                trim_most=mine["trim_most"],
+                batch=mine["batch"],
+                lr=mine["lr"],
+                momentum=mine.get("momentum", 0.0),
+            )
+        ours = dict(every["ours"][self.column][self.dataset])
+        test = GaussianTest(ours.pop("test_scale", 4.0))
+        return Experiment.of(**(common | {"test": test} | ours))
+
+
+def table_jobs(
+    tables: Iterable[int], seeds: int, *, datasets: Iterable[str] | None = None
+) -> Iterator[Job]:
+    """The runs that fill some tables, each once, ordered by seed; by default on their data sets."""
+    named = None if datasets is None else [c for name in datasets for c in published_for(name)]
+    cells = [cell for cell in named or published() if cell.table in set(tables)]
+    wanted: dict[Job, None] = {}
+    for seed in range(seeds):
+        for cell in cells:
+            epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
+            wanted[Job(cell.dataset, cell.corrupt, cell.method, epsilons, seed)] = None
+            if cell.dataset in settings()["ours"]["ours"]:
+                for column in OUR_COLUMNS:
+                    wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
+    yield from wanted
+
+
+def frontier_jobs(seeds: int, size: str = "full") -> Iterator[Job]:
+    """The runs of every method under every corruption and attack that it can meet, at one ε.
+
+    At small size only clean training and three attacks.
+    """
+    frontier, certified = settings()["frontier"], settings()["certified"]
+    every = itertools.product(frontier["ratios"], frontier["kinds"])
+    attacks = ["none", *(f"{kind}:{ratio}" for ratio, kind in every)]
+    methods = [(column, column in certified) for column in frontier["columns"]]
+    if size == "small":
+        attacks = [attack for attack in attacks if attack in _SMALL_FRONTIER]
+        methods = [method for method in methods if not method[1]]
+    for seed in range(seeds):
+        for attack in attacks:
+            for column, is_certified in methods:
+                if is_met(attack, certified=is_certified):
+                    yield Job(frontier["dataset"], attack, column, (frontier["epsilon"],), seed)
+
+
+def is_met(attack: str, *, certified: bool) -> bool:
+    """Whether a method can meet an attack: a certified classifier has no gradients."""
+    if attack.startswith(f"{AIMED}:"):
+        return certified
+    return not (certified and isinstance(parse(attack), GradientCorruption))
+
+
+_NEEDED = ("data", "epsilons", "batch", "lr", "clip", "propose", "trim_most", "noise")
+_DEFAULTS: Settings = {"curve": [], "corruptions": ["none"], "methods": list(PAPER_COLUMNS)}
+_LISTS = ("epsilons", "curve", "corruptions", "methods")
+_KNOWN = (*_NEEDED, *_DEFAULTS, "like", "centred", "network", "momentum", "backbone", "size")
+
+
+def read_settings(path: Path) -> Settings:
+    """The data sets of a file, each with all its settings, and the rest of the paper's settings.
+
+    Raises:
+        FileNotFoundError: If there is no file.
+        ValueError: If the file is not valid; names the data set and the setting.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file of settings, got {str(path)!r}.")
+    with _formats.reading(path, "a TOML file"):
+        grid = tomllib.loads(path.read_text("utf-8"))
+    named = grid.get("datasets")
+    if set(grid) != {"datasets"} or not isinstance(named, dict) or not named:
+        raise ArgumentError("grid", "only tables [datasets.NAME], at least one", got=list(grid))
+    known = settings()["datasets"]
+    for position, (name, mine) in enumerate(named.items()):
+        _check_names(name, mine, [*known, *list(named)[:position]])
+    datasets = {name: _DEFAULTS | mine for name, mine in resolved(named, known).items()}
+    for name, mine in datasets.items():
+        _check_values(name, mine)
+    return settings() | {"datasets": datasets}
+
+
+def own_jobs(mine: Settings, seeds: int) -> Iterator[Job]:
+    """The runs of every data set under each of its corruptions, by its methods; ordered by seed."""
+    for seed in range(seeds):
+        for name, one in mine["datasets"].items():
+            for corrupt in one["corruptions"]:
+                for method in one["methods"]:
+                    yield Job(name, corrupt, method, tuple(one["epsilons"]), seed, mine)
+
+
+def _check_names(name: str, mine: Any, before: list[str]) -> None:
+    if not isinstance(mine, dict):
+        raise ArgumentError("grid", f"a table [datasets.{name}]", got=mine)
+    for key in mine:
+        _validate.one_of(_KNOWN, **{f"datasets.{name}": key})
+    if "like" in mine:
+        _validate.one_of(before, **{f"datasets.{name}.like": mine["like"]})
+
+
+def _check_values(name: str, mine: Settings) -> None:
+    """Raise an error unless a job can be made of every corruption and method of a data set."""
+    if missing := [key for key in _NEEDED if key not in mine]:
+        raise ArgumentError(
+            f"datasets.{name}",
+            f"with {', '.join(missing)}",
+            got=sorted(mine),
+            hint='Take them from another data set: like = "mnist".',
+        )
+    for key in _LISTS:
+        if not isinstance(mine[key], list) or (key != "curve" and not mine[key]):
+            raise ArgumentError(f"datasets.{name}.{key}", "a list", got=mine[key])
+    for method in mine["methods"]:
+        _validate.one_of(PAPER_COLUMNS, **{f"datasets.{name}.methods": method})
+        if method not in mine["noise"]:
+            raise ArgumentError(f"datasets.{name}.noise", f"with {method}", got=mine["noise"])
+    for corrupt in mine["corruptions"]:
+        corruption_of(corrupt)

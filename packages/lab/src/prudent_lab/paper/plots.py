@@ -1,0 +1,266 @@
+"""Plots of the figures in one style, readable without colour and in print."""
+
+import decimal
+import io
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from prudent_lab.paper import panels
+from prudent_lab.paper.bounds import Price
+from prudent_lab.paper.convergence import Distance
+
+_ROUNDED_UP = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)  # keeps bounds valid
+
+# Okabe and Ito's colour-blind safe palette.
+_BLACK, _GREY = "#000000", "#8c8c8c"
+_ORANGE, _SKY, _GREEN, _BLUE = "#E69F00", "#56B4E9", "#009E73", "#0072B2"
+_VERMILION, _PURPLE = "#D55E00", "#CC79A7"
+
+# A drawing inside a page uses the page's colours, so that both follow dark mode.
+_PAGE_COLOURS = {
+    _BLACK: "currentColor",
+    "#444444": "currentColor",
+    "#555555": "currentColor",
+    "#e6e6e6": "var(--line)",
+    _GREY: "var(--grey)",
+    _ORANGE: "var(--orange)",
+    _SKY: "var(--sky)",
+    _GREEN: "var(--green)",
+    _BLUE: "var(--blue)",
+    _VERMILION: "var(--vermilion)",
+    _PURPLE: "var(--purple)",
+}
+
+_SETTINGS: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "axes.labelsize": 10,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "savefig.dpi": 200,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "prudent",  # makes the output file reproducible
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+}
+
+
+@attrs.frozen
+class Stroke:
+    """The line style of a curve, the same in every figure."""
+
+    colour: str
+    dashes: str | tuple[int, tuple[float, ...]] = "-"
+    width: float = 1.6
+    marker: str = ""
+
+
+_STROKES = {
+    panels.DIRECT: Stroke(_VERMILION, (0, (6, 2))),
+    panels.COMPOSED: Stroke(_VERMILION, (0, (6, 2))),
+    panels.SHARPENED: Stroke(_GREEN, (0, (1, 1.2)), 2.0),
+    panels.RENYI: Stroke(_BLUE, (0, (4, 1.5, 1, 1.5))),
+    panels.BLACK_BOX: Stroke(_SKY, (0, (6, 2))),
+    panels.WHITE_BOX: Stroke(_ORANGE, "-", 1.8, "o"),
+    panels.PLUG_IN: Stroke(_GREEN, (0, (1, 1.2)), 2.0),
+    panels.EXACT_RENYI: Stroke(_BLUE, (0, (4, 1.5, 1, 1.5))),
+    panels.EXACT: Stroke(_BLACK, "-", 2.0),
+    panels.LOSS: Stroke(_BLACK, "-", 2.0),
+    panels.NO_TEST: Stroke(_GREY, (0, (2, 2)), 1.4),
+}
+
+
+def save(figure: panels.Figure, directory: Path) -> list[Path]:
+    """Write figureN.csv, figureN.png and figureN.svg; return their paths."""
+    pictures = save_drawing(lambda: draw(figure), directory, f"figure{figure.number}")
+    table = directory / f"figure{figure.number}.csv"
+    panels.write_csv(figure, table)
+    return [table, *pictures]
+
+
+def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
+    """A drawing as SVG for embedding in a page, in the page's colours.
+
+    Args:
+        draw_canvas: Makes the drawing; called with the common style active.
+        name: Name of the drawing, used as prefix of its SVG ids, since a page may hold many
+            drawings.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context(_SETTINGS):
+        unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        draw_canvas().savefig(buffer, format="svg", transparent=True, metadata=unset)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' (?:width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    for colour, variable in _PAGE_COLOURS.items():
+        text = text.replace(colour.lower(), variable)
+    return text.replace("<svg ", '<svg fill="currentColor" role="img" ', 1).strip()
+
+
+def page_colour(colour: str) -> str:
+    """The page's name for a colour of its drawings."""
+    return _PAGE_COLOURS[colour]
+
+
+def single_axes(width: float, height: float) -> tuple[Canvas, Any]:
+    """A drawing with one pair of axes, in inches."""
+    canvas = Canvas(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    return canvas, canvas.subplots()
+
+
+def draw(figure: panels.Figure) -> Canvas:
+    """Draw the panels of a figure above one legend and one note."""
+    rows = -(-len(figure.panels) // figure.columns)
+    heights = [2.5] * rows + ([1.5] if figure.reference else [])
+    width = 3.2 * figure.columns + 0.6
+    note = textwrap.wrap(figure.note, int(15.8 * width))
+    foot_height = 0.55 + 0.17 * len(note)
+    height = sum(heights) + 0.75
+    canvas = Canvas(figsize=(width, height + foot_height), layout="constrained")
+    FigureCanvasAgg(canvas)
+    parts: Any = canvas.subfigures(2, 1, height_ratios=[height, foot_height])
+    body, foot = parts
+    body.suptitle(f"Figure {figure.number}. {figure.title}", x=0.01, ha="left", weight="bold")
+    grid = body.subplots(
+        len(heights),
+        figure.columns,
+        squeeze=False,
+        sharex=True,
+        sharey="row" if figure.y == "ε" else False,
+        height_ratios=heights,
+    )
+    for axes, panel in zip(grid.flat, figure.panels, strict=False):
+        title = textwrap.fill(panel.title.replace(" = ", "\u00a0=\u00a0"), 38)
+        axes.set_title(title, loc="left")  # broken between settings alone
+        axes.set_yscale("log")
+        for curve in panel.curves:
+            _draw_curve(axes, curve)
+    if figure.reference:
+        for axes, panel in zip(grid[-1], figure.panels, strict=True):
+            _draw_ratios(axes, panel, figure.reference)
+        grid[-1, 0].set_ylabel("over exact")
+    for axes in grid[:rows, 0]:
+        axes.set_ylabel(figure.y)
+    for axes in grid[-1]:
+        axes.set_xlabel(figure.x)
+    for axes in grid.flat:
+        _ticks(axes, figure)
+    handles, names = grid[0, 0].get_legend_handles_labels()
+    columns = len(names) if 2.6 * len(names) < width else -(-len(names) // 2)
+    foot.legend(handles, names, loc="upper center", ncols=columns, handlelength=3.2)
+    foot.text(0.01, 0.03, "\n".join(note), color="#555555", size=8.5, va="bottom")
+    return canvas
+
+
+def _draw_curve(axes: Any, curve: panels.Curve) -> None:
+    stroke = _STROKES[curve.name]
+    axes.plot(
+        curve.x,
+        curve.y,
+        label=curve.name,
+        color=stroke.colour,
+        linestyle=stroke.dashes,
+        linewidth=stroke.width,
+        marker=stroke.marker,
+        markersize=2.8,
+    )
+
+
+def _draw_ratios(axes: Any, panel: panels.Panel, reference: str) -> None:
+    """Draw the ratio of every curve to the exact one, which shows how loose each bound is."""
+    (exact,) = (curve for curve in panel.curves if curve.name == reference)
+    for curve in panel.curves:
+        if curve.name != panels.NO_TEST:
+            _draw_curve(axes, attrs.evolve(curve, y=curve.y / exact.y))
+
+
+def _ticks(axes: Any, figure: panels.Figure) -> None:
+    """Label axes with a small range by numbers rather than powers of ten."""
+    if "x" in figure.logarithmic:
+        axes.set_xscale("log")
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log" and high / low < 200:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif axes.get_yscale() == "linear" and high / max(low, 0.5) > 20:
+        axes.set_yscale("log")
+    if figure.x.startswith("order"):
+        axes.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_comparison(prices: Sequence[Price], title: str) -> Canvas:
+    """Draw one bar per analysis, or a note for one that does not hold."""
+    canvas, axes = single_axes(8.4, 0.42 * len(prices) + 1.2)
+    known = sorted(price.epsilon for price in prices if price.epsilon is not None)
+    end = 1.1 * known[-1]
+    if len(known) > 1 and known[-1] > 4 * known[-2]:  # let one loose bound exceed the axis
+        end = 1.3 * known[-2]
+    for row, price in enumerate(prices):
+        if price.epsilon is None:
+            axes.text(0.01 * end, row, price.note, va="center", style="italic", color="#777777")
+            continue
+        ours = price.analysis.startswith("PLD") or price.analysis.endswith("exact")
+        axes.barh(row, min(price.epsilon, end), color=_BLUE if ours else _ORANGE, height=0.62)
+        inside, beyond = price.epsilon > 0.85 * end, " →" if price.epsilon > end else ""
+        mark = f"{_ROUNDED_UP.create_decimal(price.epsilon):g}{beyond}"
+        place = min(price.epsilon, end) + (-0.01 if inside else 0.01) * end
+        side, colour = "right" if inside else "left", "white" if inside and ours else "black"
+        axes.text(place, row, mark, va="center", ha=side, color=colour)
+    axes.set_yticks(range(len(prices)), [price.analysis for price in prices])
+    axes.invert_yaxis()
+    axes.set_xlim(0, end)
+    axes.set_xlabel("ε (orange: the paper's analyses; blue: exact ones)")
+    axes.set_title(title, loc="left", weight="bold")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    return canvas
+
+
+def draw_distances(rows: Sequence[Distance]) -> Canvas:
+    """Draw the corrected and the printed bound against the number of bad gradients."""
+    canvas, axes = single_axes(6.4, 3.6)
+    axes.plot([row.bad for row in rows], [row.corrected for row in rows], "o-", color=_BLUE)
+    axes.annotate("corrected", (rows[-1].bad, rows[-1].corrected), color=_BLUE, ha="right")
+    known = [(row.bad, row.printed) for row in rows if row.printed is not None]
+    if known:
+        axes.plot(*zip(*known, strict=True), "s--", color=_ORANGE)
+        axes.annotate("as printed (false)", known[-1], color=_ORANGE, ha="right", va="top")
+    axes.set_yscale("log")
+    axes.set_xlabel("bad gradients per step")
+    axes.set_ylabel("squared distance to the optimum, at most")
+    return canvas
+
+
+def save_drawing(draw_canvas: Callable[[], Canvas], directory: Path, stem: str) -> list[Path]:
+    """Write a drawing as PNG and as SVG; return their paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    image, drawing = directory / f"{stem}.png", directory / f"{stem}.svg"
+    with mpl.rc_context(_SETTINGS):
+        canvas = draw_canvas()
+        canvas.savefig(image, metadata={"Software": None})
+        canvas.set_layout_engine("none")  # keeps the layout computed above
+        canvas.savefig(drawing, metadata={"Date": None})
+    return [image, drawing]

@@ -1,0 +1,402 @@
+"""The settings of an experiment: a data set, a method, a budget and a corruption as one value.
+
+Each field is declared once, with what the command line says of it: flags are derived from fields.
+So this module imports no torch, which `--help` would have to wait for.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+
+import prudent
+from prudent import _validate
+
+if TYPE_CHECKING:
+    import dp_accounting as dp
+
+    from prudent.accounting import MarginTest, Relation, Reveals
+    from prudent.accounting.calibration import Accountant
+    from prudent.training import Aggregation, Fallback, HeldOut, Plan, Watch
+    from prudent_lab.corruption import DataCorruption, GradientCorruption
+
+
+class Method(_validate.Choice):
+    """The training method."""
+
+    PTR = "ptr"
+    TRIMMED = "trimmed"
+    DPSGD = "dpsgd"
+    SGD = "sgd"
+
+
+def _late(module: str, name: str) -> Callable[[Any], Any]:
+    """A converter to a class that is imported when it is first used, which `--help` never does."""
+    return lambda value: getattr(importlib.import_module(module), name)(value)
+
+
+def _flag(help: str, default: Any = None, shown: str | None = None, **options: Any) -> Any:
+    """A field that the command line makes a flag of; `shown` is its default in words."""
+    if shown is None and default is not None:
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    known = options if "factory" in options else {"default": default, **options}
+    return attrs.field(**known, metadata={"help": help, "shown": shown})
+
+
+@attrs.frozen(kw_only=True)
+class RuleSettings:
+    """What is released of each batch. The paper's second learning rate is `lr * fallback_scale`."""
+
+    method: Method = _flag("ptr, trimmed, dpsgd or sgd.", "ptr", converter=Method)
+    clip: float = _flag("R, the clipping norm of gradients.", 1.0)
+    propose: float = _flag("τ/R, the proposed sensitivity.", 0.5)
+    test: "MarginTest" = _flag(
+        "The test: laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S.",
+        shown="gaussian:4",
+        factory=lambda: prudent.GaussianTest(4.0),
+    )
+    failure: float = _flag("δ₀ of the test.", 1e-8, "1e-8")
+    reveals: "Reveals" = _flag(
+        "margin, branch or monotone-branch.",
+        "monotone-branch",
+        converter=_late("prudent.accounting", "Reveals"),
+    )
+    fallback: "Fallback" = _flag(
+        "After a failed test: sum, trimmed or skip.",
+        "sum",
+        converter=_late("prudent.training", "Fallback"),
+    )
+    fallback_scale: float = _flag("Factor on the learning rate of steps whose test failed.", 1.0)
+    trim: float = _flag("Initial trim fraction.", 0.25)
+    trim_up: float = _flag("Added to it when a test fails.", 0.02)
+    trim_down: float = _flag("Subtracted when it passes.", 0.02)
+    trim_most: float = _flag("Largest trim fraction.", 0.5)
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("trim", "trim_up", "trim_down", "trim_most"):
+            _validate.between(0, 1, **{name: getattr(self, name)})
+
+    def aggregation(self, noise_multiplier: float) -> "Aggregation":
+        """The aggregation of the method with the given noise."""
+        from prudent import training
+
+        common: dict[str, Any] = {"clip": self.clip, "noise_multiplier": noise_multiplier}
+        match self.method:
+            case Method.SGD:
+                return training.Mean()
+            case Method.DPSGD:
+                return training.Sum(**common)
+            case Method.TRIMMED:
+                return training.TrimmedSum(**common, trim=training.FixedTrim(self.trim))
+            case Method.PTR:
+                return training.ProposeTestRelease(
+                    **common,
+                    propose=self.propose,
+                    test=self.test,
+                    failure=self.failure,
+                    reveals=self.reveals,
+                    fallback=self.fallback,
+                    fallback_scale=self.fallback_scale,
+                    trim=training.AdaptiveTrim(
+                        first=self.trim, up=self.trim_up, down=self.trim_down, most=self.trim_most
+                    ),
+                )
+
+
+@attrs.frozen(kw_only=True)
+class PrivacySettings:
+    """How batches are drawn, how many, and what that may cost.
+
+    Give two of noise, steps and ε: the third is computed from them. Non-private SGD takes only
+    steps. If the true number of records is not `public_size`, batches differ from `batch` in
+    proportion; without a public size the sampling rate reveals the number of records, so the
+    relation is `ZERO_OUT`.
+    """
+
+    epsilon: float | None = _flag("Target ε.", 3.0)
+    delta: float = _flag("Target δ.", 1e-5, "1e-5")
+    steps: int | None = _flag("Steps; solved for if not given.")
+    noise_multiplier: float | None = _flag("σ; solved for if not given.")
+    batch: int = _flag("Expected batch size.", 256)
+    public_size: int | None = _flag(
+        "A publicly known number of records, which determines the sampling rate. Without it "
+        "the true number is used and becomes public."
+    )
+    relation: "Relation | None" = _flag(
+        "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
+        "replace-one.",
+        shown="add-remove with --public-size, else zero-out",
+    )
+    accountant: "Accountant" = _flag(
+        "pld or rdp.", shown="pld", factory=lambda: prudent.PldAccountant
+    )
+    bands: int = _flag(
+        "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
+        "records take turns.",
+        1,
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(1, batch=self.batch)
+        _validate.count(1, bands=self.bands)
+        if self.public_size is not None:
+            _validate.count(1, public_size=self.public_size)
+        self._check_relation()
+        _validate.small_delta(delta=self.delta)
+        if self.steps is not None:
+            _validate.count(steps=self.steps)
+        for name in ("epsilon", "noise_multiplier"):
+            if getattr(self, name) is not None:
+                _validate.positive(**{name: getattr(self, name)})
+
+    def _check_relation(self) -> None:
+        from prudent.accounting.relations import check_relation
+
+        if self.relation is None or check_relation(relation=self.relation).size_is_public:
+            return
+        if self.public_size is None:
+            raise _validate.ArgumentError(
+                "public_size",
+                "when the relation adds or removes records",
+                got=None,
+                why="the sampling rate would reveal the number of records, which is "
+                "secret under this relation",
+                hint="Give a public number, or use the relation zero-out, at the same price.",
+            )
+
+    def check_solvable(self) -> None:
+        """Raise an error unless two of ε, steps and noise are given; the third is solved for."""
+        names = ("epsilon", "steps", "noise_multiplier")
+        given = [name for name in names if getattr(self, name) is not None]
+        shown = ", ".join(f"{name} = {getattr(self, name):g}" for name in given) or "none"
+        if len(given) < 2:
+            raise ValueError(
+                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
+                f"got only {shown}."
+            )
+        if len(given) > 2:
+            raise ValueError(
+                f"Expected two of epsilon, steps and noise_multiplier, got {shown}: they could "
+                "contradict each other. Drop noise_multiplier to have the least noise solved for, "
+                "steps to take as many as epsilon allows, or epsilon to have it computed."
+            )
+
+
+@attrs.frozen(kw_only=True)
+class OptimizerSettings:
+    """What SGD makes of what is released."""
+
+    lr: float = _flag("Learning rate.", 0.5)
+    momentum: float = _flag("Momentum of SGD.", 0.0)
+    average: float | None = _flag(
+        "Average the weights over steps, keeping this fraction, such as 0.97."
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _validate.positive(lr=self.lr)
+        _validate.between(0, 1, ends="[)", momentum=self.momentum)
+        if self.average is not None:
+            _validate.between(0, 1, ends="[)", average=self.average)
+
+
+@attrs.frozen(kw_only=True)
+class WatchSettings:
+    """What is released to watch a run by, and when it stops; by default nothing."""
+
+    watch_every: int | None = _flag(
+        "Release the training loss in the first of so many steps, with noise."
+    )
+    watch_bound: float = _flag("With --watch-every: the largest loss of a record.", 3.0)
+    watch_noise: float = _flag("With --watch-every: its noise multiplier.", 10.0)
+    held_out: float | None = _flag(
+        "Hold out this fraction of the training records, or people, and release the accuracy on "
+        "them with noise."
+    )
+    held_out_every: int = _flag("With --held-out: after so many steps each.", 100)
+    held_out_noise: float = _flag("With --held-out: its noise multiplier.", 20.0)
+    patience: int | None = _flag(
+        "Stop when so many released values in a row are no better, and return the best model. The "
+        "price stays that of all steps."
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.held_out is not None:
+            _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
+        if self.patience is None:
+            return
+        _validate.count(1, patience=self.patience)
+        if self.watch_every is None and self.held_out is None:
+            raise _validate.ArgumentError(
+                "patience", "with --held-out or --watch-every, which it goes by", got=self.patience
+            )
+
+    @property
+    def watch(self) -> "Watch | None":
+        """The training loss as a release."""
+        if self.watch_every is None:
+            return None
+        noise = self.watch_noise
+        return prudent.Watch(
+            loss_every=self.watch_every, bound=self.watch_bound, noise_multiplier=noise
+        )
+
+    @property
+    def tested(self) -> "HeldOut | None":
+        """The accuracy on held-out records as a release."""
+        if self.held_out is None:
+            return None
+        return prudent.HeldOut(every=self.held_out_every, noise_multiplier=self.held_out_noise)
+
+
+_PARTS = {
+    "rule": RuleSettings,
+    "privacy": PrivacySettings,
+    "optimizer": OptimizerSettings,
+    "watching": WatchSettings,
+}
+
+
+@attrs.frozen(kw_only=True)
+class Experiment:
+    """Everything that determines the outcome of a training run, except the machine.
+
+    `Experiment.of` takes every setting by its own name, as the flags of `prudent train` do. A
+    corruption may also be given as a value of `prudent_lab.corruption`; a named one of gradients
+    takes the seed of the experiment.
+    """
+
+    dataset: str = _flag(
+        "mnist, fashion-mnist, emnist-letters, emnist-az, cifar10 or npz:PATH.", "mnist"
+    )
+    rule: RuleSettings
+    privacy: PrivacySettings
+    optimizer: OptimizerSettings
+    watching: WatchSettings = attrs.field(factory=WatchSettings)
+    corrupt: "str | DataCorruption | GradientCorruption" = _flag(
+        "Corrupt some records: label, label-targeted, feature, class-mean, gradient-match, "
+        "backdoor, gradient, sign-flip, colluding, inner-product, reversed, loud, little or "
+        "mimic, with a ratio up to 0.5 and its strength, such as gradient:0.1:variance=25.",
+        "none",
+    )
+    unit: str | None = _flag(
+        "Protect people: the array of npz:PATH with an id for each training record. Batch and "
+        "public size then count people."
+    )
+    per_unit: str | None = _flag("With --unit: the loss of a person, mean or sum.", shown="mean")
+    records_per_person: int | None = _flag(
+        "With --unit: records of a person that count in a step, at most. Without it: the most "
+        "that one person has, for a price that protects her.",
+        shown="8, or 1 without --unit",
+    )
+    seed: int = _flag(
+        "Seed of all random numbers, including the noise: as secret as the data.",
+        0,
+        "0; for npz:PATH drawn by the operating system",
+    )
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(seed=self.seed)
+        if self.rule.method is not Method.SGD:
+            self.privacy.check_solvable()
+        elif self.privacy.steps is None:
+            raise _validate.ArgumentError(
+                "steps", "for sgd, which has no budget to stop it", got=None
+            )
+        for name in ("per_unit", "records_per_person"):
+            if self.unit is None and getattr(self, name) is not None:
+                raise _validate.ArgumentError(name, "None without a unit", got=getattr(self, name))
+        if self.watching.held_out is not None and self.privacy.public_size is not None:
+            raise _validate.ArgumentError(
+                "public_size",
+                "to be left out with --held-out",
+                got=self.privacy.public_size,
+                why="which records are held out depends on their number, which is public here",
+            )
+        _ = self.corruption  # validates its name
+        _ = self.rule.aggregation(self.privacy.noise_multiplier or 1.0)  # validates the rule
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """The experiment with these settings; the others have their defaults."""
+        parts, own = _divided(settings)
+        made: dict[str, Any] = {part: kind(**parts[part]) for part, kind in _PARTS.items()}
+        return cls(**made, **own)
+
+    def changed(self, **settings: Any) -> Self:
+        """A copy with these settings instead of its own."""
+        parts, own = _divided(settings)
+        made = {part: attrs.evolve(getattr(self, part), **new) for part, new in parts.items()}
+        return attrs.evolve(self, **made, **own)
+
+    @property
+    def corruption(self) -> "DataCorruption | GradientCorruption | None":
+        """The corruption; None without one."""
+        if not isinstance(self.corrupt, str):
+            return self.corrupt
+        from prudent_lab.corruption import GradientCorruption, parse
+
+        named = parse(self.corrupt)
+        if isinstance(named, GradientCorruption):
+            return attrs.evolve(named, seed=self.seed)
+        return named
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the ε of the plan is a guarantee for this run.
+
+        It is not for SGD, nor for an attack in which bad records read the gradients of others:
+        there a record affects the sum through more than its own gradient.
+        """
+        from prudent_lab.corruption import GradientCorruption
+
+        corruption = self.corruption
+        alone = not isinstance(corruption, GradientCorruption) or corruption.per_record
+        return alone and self.rule.method is not Method.SGD
+
+    def plan(self, records: int, before: "dp.DpEvent | None" = None) -> "Plan":
+        """The plan, with the missing one of noise, steps and ε solved for.
+
+        Args:
+            records: Number of training records, or of people with a unit.
+            before: What is released about them before training; ε includes it.
+        """
+        from prudent.accounting import ADD_REMOVE, ZERO_OUT
+
+        own = self.privacy
+        known = ZERO_OUT if own.public_size is None else ADD_REMOVE
+        plan = prudent.Plan(
+            sampling_rate=min(1.0, own.batch / (own.public_size or records)),
+            steps=1000 if own.steps is None else own.steps,
+            expected_batch=own.batch,
+            relation=known if own.relation is None else own.relation,
+            aggregation=self.rule.aggregation(own.noise_multiplier or 1.0),
+            before=before,
+            bands=own.bands,
+            watch=self.watching.watch,
+            held_out=self.watching.tested,
+        )
+        if self.rule.method is Method.SGD or own.epsilon is None:
+            return plan
+        solved = plan.calibrate if own.noise_multiplier is None else plan.longest
+        return solved(epsilon=own.epsilon, delta=own.delta, accountant=own.accountant)
+
+
+def setting_fields() -> Iterator[tuple[str, "attrs.Attribute[Any]", type]]:
+    """Every setting of an experiment: the part that holds it, its field, and how a flag is read."""
+    for own in attrs.fields(Experiment):
+        inner = attrs.fields(_PARTS[own.name]) if own.name in _PARTS else [own]
+        for field in inner:
+            words = str(getattr(field.type, "__name__", field.type)).split(" | ")
+            kind = {"float": float, "int": int}.get(words[0], str)
+            yield own.name if own.name in _PARTS else "experiment", field, kind
+
+
+def _divided(settings: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Settings by the part of an experiment that holds them, and those of the experiment itself."""
+    place = {own.name: part for part, kind in _PARTS.items() for own in attrs.fields(kind)}
+    parts: dict[str, dict[str, Any]] = {part: {} for part in _PARTS}
+    own: dict[str, Any] = {}
+    for name, value in settings.items():
+        parts.get(place.get(name, ""), own)[name] = value
+    return parts, own

@@ -1,0 +1,236 @@
+"""People with several records, and the best of many candidates, in ball arithmetic.
+
+**Groups.** Of Poisson-sampled Gaussian noise each of k records is in the sample with probability q,
+so the noise N(0, 1) is moved by j/σ with a binomial probability. The ratio of the two densities
+rises along the line, so the best event is a half-line; both sides of a narrow bracket of its end
+bound the profile from above.
+
+**Selections.** Let h be the profile of a candidate, K the number of candidates, f(u) = E u^K, and
+T(u) the largest e^-t (u - h(t)). If Ψ(x) = c₀ + Σ λₖ (xₖ - x)₊ is at least f'(u) - f'(T(u)) x for
+all u in [0, 1] and x >= 0, the profile of the selection at ε >= 0 is at most c₀ + Σ λₖ xₖ h(ε - log
+xₖ): a proof is in `prudent.accounting.losses.repeated_selection`. Here Ψ joins, by chords, upper
+bounds of the lines at a few x, for u in many small intervals; what is rounded is rounded away from
+the claim.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import attrs
+import numpy as np
+from flint import arb
+
+from prudent_verify.laws import upper
+from prudent_verify.pairs import UnknownEventError, finite, least, number, positive
+
+SELECTIONS = ("RepeatAndSelectDpEvent", "BinomialSelectionDpEvent")
+"""The kinds of events that release the best of many candidates."""
+
+_RANKS = 8000
+_LOSSES = 1500
+_BENDS = 800
+_MOST = 10**4  # candidates
+_ROUNDING = 1e-11  # relative, above the errors of sums and of powers up to the number of candidates
+_REACH = 60.0
+
+_STEPS = 90  # bisections
+_FAR = 1e6  # beyond it, no ball of a tail is above zero
+
+_Array = np.ndarray[tuple[int], np.dtype[np.float64]]
+_Law = list[tuple[arb, arb]]
+
+
+def sampled_group(sigma: arb, rate: arb, relation: Mapping[str, Any]) -> Callable[..., arb]:
+    """The profile for all records of a person, removed, added or replaced."""
+    records = int(relation["records"])
+    weights = [
+        math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)
+    ]
+    present = [(weight, arb(j) / sigma) for j, weight in enumerate(weights)]
+    absent = [(arb(1), arb(0))]
+    if relation["adjacency"] == "replace-one":
+        absent = [(weight, -arb(j) / sigma) for j, weight in enumerate(weights)]
+
+    def profile(epsilon: arb, *, adding: bool) -> arb:
+        # Mirrored, the swapped pair has its largest losses on the right as well.
+        first, second = (_mirrored(absent), _mirrored(present)) if adding else (present, absent)
+        low, high = _bracket(first, second, epsilon)
+        found = _above(first, low) - epsilon.exp() * _above(second, high)
+        return found.nonnegative_part().max(least(epsilon))
+
+    return profile
+
+
+def _mirrored(law: _Law) -> _Law:
+    return [(weight, -mean) for weight, mean in law]
+
+
+def _above(law: _Law, at: float) -> arb:
+    total = arb(0)
+    for weight, mean in law:
+        total += weight * ((at - mean) / arb(2).sqrt()).erfc() / 2
+    return total
+
+
+def _log_density(law: _Law, at: float) -> arb:
+    total = arb(0)
+    for weight, mean in law:
+        total += weight * (-((at - mean) ** 2) / 2).exp()
+    return total.log()
+
+
+def _bracket(first: _Law, second: _Law, epsilon: arb) -> tuple[float, float]:
+    """Two points: the log-ratio of the densities is below ε at the first, above it at the second.
+
+    Each sign is that of a ball, so it is certain. Where none is, an end of the line serves.
+    """
+
+    def excess(at: float) -> arb:
+        return _log_density(first, at) - _log_density(second, at) - epsilon
+
+    reach = 60.0 + max(abs(float(mean)) for _, mean in (*first, *second))
+    low, high = -_FAR, _FAR
+    if excess(-reach) > 0:
+        return low, -reach
+    if excess(reach) < 0:
+        return reach, high
+    low, high = -reach, reach
+    for _ in range(_STEPS):
+        middle = low + (high - low) * 0.4871  # not one half: at zero signs are often uncertain
+        sign = excess(middle)
+        if sign < 0:
+            low = middle
+        elif sign > 0:
+            high = middle
+        else:
+            break
+    return low, high
+
+
+@attrs.frozen
+class Selection:
+    """The distribution of the number of candidates."""
+
+    expected: float  # E K
+    # Of a negative binomial number; infinite for a Poisson one, None for a binomial one.
+    shape: float | None
+    base: float  # γ of a negative binomial number, or the probability of a binomial one
+    most: int | None  # the largest number; None if there is none
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> "Selection":
+        """The selection of an event."""
+        if event["kind"] == "BinomialSelectionDpEvent":
+            draws, probability = event["draws"], float(positive(event["probability"]))
+            if type(draws) is not int or not 1 <= draws <= _MOST or probability > 1:
+                raise UnknownEventError("Expected a binomial number of candidates.")
+            return cls(draws * probability, None, probability, draws)
+        mean, shape = float(finite(event["mean"])), number(event["shape"])
+        if not 1 <= mean <= _MOST:
+            raise UnknownEventError("Expected between 1 and 10,000 candidates on average.")
+        if shape is None:
+            return cls(mean, math.inf, 1.0, None)
+        if not shape <= _MOST:
+            raise UnknownEventError("Expected a smaller shape of the number of candidates.")
+        return cls(mean, float(shape), _halting(mean, float(shape)), None)
+
+    @property
+    def pure_factor(self) -> Fraction | None:
+        """What a pure ε of a candidate is multiplied by; None if that is not known here."""
+        if self.shape is None:
+            return None if self.most is None else Fraction(self.most)
+        return None if math.isinf(self.shape) else Fraction(self.shape) + 2
+
+    def log_slope(self, ranks: _Array) -> _Array:
+        """Log f'(u)."""
+        first = math.log(self.expected)
+        if self.shape is None:
+            assert self.most is not None
+            inside = 1 - self.base * (1 - ranks)
+            logs = np.log(np.maximum(inside, 1e-300))
+            return np.asarray(first + (self.most - 1) * logs)
+        if math.isinf(self.shape):
+            return np.asarray(first - self.expected * (1 - ranks))
+        rest = self.base + (1 - self.base) * (1 - ranks)
+        return np.asarray(first + (self.shape + 1) * (math.log(self.base) - np.log(rest)))
+
+    def profile(self, candidate: Callable[..., arb]) -> Callable[..., arb]:
+        """The profile of the selection, from that of a candidate."""
+        mixtures = {adding: self._mixture(candidate, adding=adding) for adding in (False, True)}
+
+        def positive_part(epsilon: arb, *, adding: bool) -> arb:
+            total, terms = mixtures[adding]
+            for mass, shift in terms:
+                total = total + mass * candidate(epsilon - shift, adding=adding)
+            return total.min(arb(1))
+
+        def profile(epsilon: arb, *, adding: bool) -> arb:
+            if not epsilon < 0:
+                return positive_part(abs(epsilon), adding=adding)
+            # The difference of A and e^ε A' is, but for 1 - e^ε, that of A' and e^-ε A.
+            back = positive_part(-epsilon, adding=not adding)
+            return 1 - epsilon.exp() * (1 - back)
+
+        return profile
+
+    def _mixture(
+        self, candidate: Callable[..., arb], *, adding: bool
+    ) -> tuple[arb, list[tuple[arb, arb]]]:
+        """c₀, and the terms λₖ xₖ and log xₖ."""
+        ranks = self._ranks()
+        highs = np.exp(self.log_slope(ranks[1:])) * (1 + _ROUNDING)
+        after = _after(candidate, ranks[:-1], adding=adding)
+        lows = np.exp(np.maximum(self.log_slope(after), -600.0)) * (1 - _ROUNDING)
+        lows[self.log_slope(after) <= -600] = 0.0
+        most = float(np.max(highs / np.maximum(lows, 1e-12)))
+        places = np.append(0.0, np.geomspace(math.exp(-3.0), most, _BENDS))
+        bounds = [
+            float(np.max(highs * (1 + _ROUNDING) - lows * place * (1 - _ROUNDING)))
+            for place in places
+        ]
+        values = [arb(max(value, 0.0)) for value in bounds]
+        exact = [arb(float(place)) for place in places]
+        slopes = [
+            (values[k + 1] - values[k]) / (exact[k + 1] - exact[k]) for k in range(len(exact) - 1)
+        ]
+        slopes.append(arb(0))
+        terms = []
+        for k in range(1, len(exact)):
+            bend = (slopes[k] - slopes[k - 1]).nonnegative_part()
+            terms.append((bend * exact[k], exact[k].log()))
+        return values[-1], terms
+
+    def _ranks(self) -> _Array:
+        """Ranks from 0 to 1 between which log f' changes little."""
+        even = np.linspace(0.0, 1.0, _RANKS)
+        near = 1 - np.geomspace(1e-15, 1.0, _RANKS)
+        known = np.unique(np.concatenate([even, near, [0.0, 1.0]]))
+        slopes = self.log_slope(known)
+        levels = np.linspace(max(slopes[0], slopes[-1] - 50), slopes[-1], _RANKS)
+        return np.unique(np.concatenate([known, np.interp(levels, slopes, known)]))
+
+
+def _after(candidate: Callable[..., arb], ranks: _Array, *, adding: bool) -> _Array:
+    """T(u), rounded down: over some t only, which makes it no larger."""
+    half = np.concatenate([np.linspace(0, 1, _LOSSES // 3), np.geomspace(1, _REACH, _LOSSES // 6)])
+    losses = np.unique(np.concatenate([-half, half]))
+    deltas = np.array([upper(candidate(arb(float(t)), adding=adding)) for t in losses])
+    found = np.zeros_like(ranks)
+    for t, delta in zip(losses, deltas, strict=True):
+        np.maximum(found, math.exp(-t) * (ranks - delta) * (1 - _ROUNDING), out=found)
+    return np.clip(found - 4e-16, 0.0, 1.0)
+
+
+def _halting(mean: float, shape: float) -> float:
+    """γ of a truncated negative binomial number with this mean, η (1/γ - 1)/(1 - γ^η)."""
+    if mean == 1 or shape == 1:
+        return 1 / mean
+    low, high = -60.0, -1e-17
+    for _ in range(200):
+        middle = (low + high) / 2
+        rise = math.expm1(-middle)
+        found = rise / -middle if shape == 0 else shape * rise / -math.expm1(shape * middle)
+        low, high = (middle, high) if found > mean else (low, middle)
+    return math.exp(high)

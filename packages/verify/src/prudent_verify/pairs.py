@@ -1,0 +1,411 @@
+"""Dominating pairs in closed form, read from the JSON of an event, with profiles in balls.
+
+A pair has two distributions: with the record and without it. Its profile at ε is the largest
+difference Pr[present] - e^ε Pr[absent] over all events. Every number here is a ball that holds the
+exact value, so the upper end of a computed profile is a proved bound. The pairs of
+Propose-Test-Release are those of the errata, 2.1 to 2.5, written down from there.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import attrs
+from flint import arb
+
+from prudent_verify.laws import Law
+
+BITS = 128  # precision: δ = 1e-20 keeps 18 digits
+THRESHOLD_ERROR = 3e-12
+"""The double that a program uses for a threshold changes no probability by more, relatively."""
+
+_LARGEST = 1e300
+_MOST_MARGINS = 256
+_FEW = 8  # pairs for which the noise itself is quick enough
+_BEYOND = 10  # standard deviations of a Gaussian test
+
+
+class UnknownEventError(ValueError):
+    """An event for which this package has no proof of its own."""
+
+
+def number(value: Any) -> arb | None:
+    """An exact number of an event; None stands for infinity."""
+    if isinstance(value, str) and value == "inf":
+        return None
+    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:
+        raise UnknownEventError(f"Expected numbers >= 0 in the event, got {value!r:.40}.")
+    return arb(value)
+
+
+def finite(value: Any) -> arb:
+    """An exact number of an event that must be finite."""
+    found = number(value)
+    if found is None:
+        raise UnknownEventError("Expected a finite number in the event, got infinity.")
+    return found
+
+
+def positive(value: Any) -> arb:
+    """An exact number of an event that must be finite and more than zero."""
+    found = finite(value)
+    if not found > 0:
+        raise UnknownEventError(f"Expected a number > 0 in the event, got {value!r:.40}.")
+    return found
+
+
+def least(epsilon: arb) -> arb:
+    """The profile of two equal distributions: the least there is."""
+    return (1 - epsilon.exp()).nonnegative_part()
+
+
+def gaussian(epsilon: arb, sigma: arb | None) -> arb:
+    """The profile of N(1/σ, 1) against N(0, 1); a σ of None is infinite."""
+    if sigma is None:
+        return least(epsilon)
+    if not sigma > 0:
+        return arb(1)
+    mu = 1 / sigma
+    a = epsilon / mu - mu / 2
+    return _tail(a, arb(0)) - _tail(a, mu)
+
+
+def _tail(a: arb, shift: arb) -> arb:
+    """Return exp(shift (a + shift/2)) Φ(-a - shift)."""
+    return (shift * (a + shift / 2)).exp() * ((a + shift) / arb(2).sqrt()).erfc() / 2
+
+
+@attrs.frozen
+class Mixture:
+    """A public label, drawn with other probabilities with the record, and Gaussian noise for each.
+
+    Attributes:
+        parts: Probability without the record, with it, and σ, of each label.
+        law: A law that dominates the noise of every label and is quicker to evaluate; None: the
+            noise itself.
+    """
+
+    parts: tuple[tuple[arb, arb, arb | None], ...]
+    law: Law | None = None
+
+    def profile(self, epsilon: arb, *, adding: bool) -> arb:
+        """The profile; with `adding` that of the swapped pair."""
+        total = arb(0)
+        for absent, present, sigma in self.parts:
+            first, second = (absent, present) if adding else (present, absent)
+            if first > 0 and second > 0:
+                at = epsilon - (first / second).log()
+                noise = gaussian(at, sigma) if self.law is None else self.law.delta(at)
+                total += first * noise
+            else:
+                total += first
+        return total
+
+
+@attrs.frozen
+class Laplace:
+    """Laplace noise, whose losses end at ±reach, together with Gaussian noise."""
+
+    reach: arb
+    sigma: arb | None
+
+    def profile(self, epsilon: arb, *, adding: bool) -> arb:
+        """The Gaussian profile, integrated over the Laplace losses.
+
+        They have atoms 1/2 at reach and e^-reach/2 at -reach, and the density e^((ℓ-reach)/2)/4
+        between them.
+        """
+        if self.sigma is None:
+            inside = -((epsilon - self.reach) / 2).expm1()
+            return inside.nonnegative_part().max(least(epsilon))
+        if not self.sigma > 0:
+            return arb(1)
+        mu = 1 / self.sigma
+        upper = (epsilon - self.reach) / mu - mu / 2
+        lower = (epsilon + self.reach) / mu - mu / 2
+        above = _tail(upper, arb(0)) - _tail(upper, mu / 2)
+        below = _tail(lower, mu / 2) - _tail(lower, mu)
+        return above + (-self.reach).exp() * below
+
+
+@attrs.frozen
+class BoundedRange:
+    """The worst choice whose losses lie in a range of this length (the exponential mechanism)."""
+
+    reach: arb
+
+    def profile(self, epsilon: arb, *, adding: bool) -> arb:
+        """The profile; it is its own under exchange of the two distributions."""
+        inside = (-((epsilon.max(-self.reach) - self.reach) / 2).expm1()).nonnegative_part()
+        return (inside * inside / -(-self.reach).expm1()).max(least(epsilon))
+
+
+Pair: TypeAlias = Mixture | Laplace | BoundedRange
+
+
+@attrs.frozen
+class Worst:
+    """The pairs of one release, of which the worst counts at every ε, on a Poisson sample."""
+
+    pairs: tuple[Pair, ...]  # the pairs
+    rate: arb  # the probability with which a record is in the sample
+    slack: arb  # what the pairs leave out of δ, before sampling
+
+    def profile(self, epsilon: arb, *, adding: bool) -> arb:
+        """δ(ε) of removing a record or of adding one, at any real ε (errata 2.1, Subsampling)."""
+        rate, growth = self.rate, epsilon.exp()
+        if adding:  # H(absent || sampled), zero where the weight is not positive
+            weight = 1 - (1 - rate) * growth
+            scale, base = weight, rate * growth / weight
+        else:  # H(sampled || absent), 1 - e^ε where the weight is not positive
+            weight = base = 1 + (growth - 1) / rate
+            scale = rate
+        if weight > 0:
+            at = base.log()
+            found = scale * largest([pair.profile(at, adding=adding) for pair in self.pairs])
+        else:  # if the ball of the weight contains zero, its upper end bounds the remaining term
+            found = least(epsilon) + abs(weight.nonnegative_part())
+        return found + rate * self.slack
+
+
+def largest(balls: list[arb]) -> arb:
+    """The largest of some balls."""
+    found = balls[0]
+    for ball in balls[1:]:
+        found = found.max(ball)
+    return found
+
+
+def worst_of(event: Mapping[str, Any], rate: arb) -> Worst:
+    """The pairs of an event that is no composition of releases.
+
+    Raises:
+        UnknownEventError: If no closed form of them is known here.
+    """
+    zero = arb(0)
+    match event["kind"]:
+        case "ProposeTestReleaseDpEvent":
+            pairs, slack = _of_release(event)
+            return Worst(pairs, rate, slack)
+        case "ExponentialMechanismDpEvent":
+            return Worst((BoundedRange(positive(event["epsilon"])),), rate, zero)
+        case "ApproximateDpEvent":
+            # Randomised response, and all is revealed with probability δ.
+            epsilon, delta = positive(event["epsilon"]), finite(event["delta"])
+            if not delta < 1:
+                raise UnknownEventError("Expected a δ below 1 in the event.")
+            often = (1 - delta) / (1 + (-epsilon).exp())
+            rare = often * (-epsilon).exp()
+            answers = ((rare, often, None), (often, rare, None))
+            revealed = ((delta, zero, None), (zero, delta, None)) if delta > 0 else ()
+            return Worst((Mixture((*answers, *revealed)),), rate, zero)
+        case _:
+            return Worst((_additive(event),), rate, zero)
+
+
+def _additive(event: Mapping[str, Any]) -> Pair:
+    """The pair of Gaussian noise with at most one other noise, all on the same records."""
+    precision, others = arb(0), []
+    for leaf, count in leaves(event):
+        match leaf["kind"]:
+            case "GaussianDpEvent" | "GaussianTest":
+                name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
+                precision += count / positive(leaf[name]) ** 2
+            case _:
+                others.append((leaf, count))
+    sigma = 1 / precision.sqrt() if precision > 0 else None
+    if not others:
+        return Mixture(((arb(1), arb(1), sigma),))
+    if len(others) > 1 or others[0][1] > 1:
+        raise UnknownEventError("A sample of several releases has no closed form here.")
+    leaf = others[0][0]
+    match leaf["kind"]:
+        case "LaplaceDpEvent":
+            return Laplace(1 / positive(leaf["noise_multiplier"]), sigma)
+        case "DiscreteLaplaceDpEvent":
+            return _discrete_laplace(positive(leaf["noise_parameter"]), leaf["sensitivity"], sigma)
+        case _:
+            return MarginTest.of(leaf).pair(sigma)
+
+
+def leaves(event: Mapping[str, Any], count: int = 1) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The releases inside nested compositions, each with its number of runs."""
+    match event["kind"]:
+        case "NoOpDpEvent":
+            return
+        case "SelfComposedDpEvent":
+            if type(event["count"]) is not int or event["count"] < 0:
+                raise UnknownEventError("Expected a whole number of runs in the event.")
+            if event["count"]:
+                yield from leaves(event["event"], count * event["count"])
+        case "ComposedDpEvent":
+            for inner in event["events"]:
+                yield from leaves(inner, count)
+        case _:
+            yield event, count
+
+
+def _discrete_laplace(decay: arb, sensitivity: Any, sigma: arb | None) -> Mixture:
+    """Whole numbers of mass proportional to exp(-decay |x|), moved by the sensitivity."""
+    if type(sensitivity) is not int or not 1 <= sensitivity <= _MOST_MARGINS:
+        raise UnknownEventError("Expected a small whole sensitivity in the event.")
+    ratio = (-decay).exp()
+    end, far = 1 / (1 + ratio), ratio**sensitivity / (1 + ratio)
+    middle = (1 - ratio) / (1 + ratio)
+    between = [
+        (middle * ratio**x, middle * ratio ** (sensitivity - x), sigma)
+        for x in range(1, sensitivity)
+    ]
+    return Mixture(((end, far, sigma), *between, (far, end, sigma)))
+
+
+@attrs.frozen
+class MarginTest:
+    """A private test of a margin: its noise, and where it passes.
+
+    Attributes:
+        kind: The kind of its event.
+        scale: Of its noise.
+    """
+
+    kind: str
+    scale: arb
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any]) -> "MarginTest":
+        """The test of an event."""
+        if event["kind"] not in (*_SMOOTH, *_WHOLE):
+            raise UnknownEventError(f"Events of the kind {event['kind']!r:.60} are not known here.")
+        return cls(event["kind"], positive(event["scale"]))
+
+    def passes(self, distance: arb) -> arb:
+        """Pr[noise > distance]; a whole number if the noise is one."""
+        if self.kind == "GaussianTest":
+            return (distance / self.scale / arb(2).sqrt()).erfc() / 2
+        if self.kind == "LaplaceTest":
+            above = (-abs(distance) / self.scale).exp() / 2
+            if distance >= 0:
+                return above
+            return 1 - above if distance < 0 else above.union(1 - above)
+        steps = round(float(distance))
+        if steps < -1:
+            return 1 - self.passes(arb(-steps - 1))
+        if self.kind == "DiscreteLaplaceTest":
+            ratio = (-1 / self.scale).exp()
+            return ratio ** (steps + 1) / (1 + ratio)
+        masses, rest = self._masses()
+        return sum(masses[steps + 1 :], rest)
+
+    def _masses(self) -> tuple[list[arb], arb]:
+        """Those of discrete Gaussian noise at x >= 0, and a ball with the sum of all beyond."""
+        reach = math.ceil(14 * float(self.scale)) + 2
+        if reach > _MOST_TERMS:
+            raise UnknownEventError("Discrete Gaussian noise of this scale is not summed here.")
+        square = 2 * self.scale**2
+        weights = [(-(arb(x) ** 2) / square).exp() for x in range(reach + 1)]
+        # From one term to the next the ratio falls, so a geometric series bounds the rest.
+        last = (-(arb(reach + 1) ** 2) / square).exp()
+        rest = arb(0).union(last / (1 - (-arb(2 * reach + 3) / square).exp()))
+        whole = 2 * sum(weights[1:], weights[0] / 2 + rest)
+        return [weight / whole for weight in weights], rest / whole
+
+    def threshold(self, failure: arb) -> arb:
+        """The threshold as a real number, whose double `THRESHOLD_ERROR` covers; or a whole one."""
+        if self.kind == "LaplaceTest":
+            return -self.scale * (2 * failure).log()
+        if self.kind == "GaussianTest":
+            return self.scale * arb(2).sqrt() * (2 * failure).erfcinv()
+        low, high = -1, 1  # passes(low) > failure >= passes(high)
+        while not self.passes(arb(high)) <= failure:
+            low, high = high, 2 * high
+            if high > _FARTHEST:
+                raise UnknownEventError("The threshold of this test is not found here.")
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = self.passes(arb(middle)) <= failure
+            low, high = (low, middle) if enough else (middle, high)
+        return arb(high)
+
+    def pair(self, sigma: arb | None) -> Pair:
+        """The pair of the noisy margin, released together with Gaussian noise."""
+        match self.kind:
+            case "LaplaceTest":
+                return Laplace(1 / self.scale, sigma)
+            case "GaussianTest":
+                precision = 1 / self.scale**2 + (0 if sigma is None else 1 / sigma**2)
+                return Mixture(((arb(1), arb(1), 1 / precision.sqrt()),))
+            case "DiscreteLaplaceTest":
+                return _discrete_laplace(1 / self.scale, 1, sigma)
+        masses, rest = self._masses()
+        reach = len(masses) - 1
+        parts = [(masses[abs(x)], masses[abs(x - 1)], sigma) for x in range(1 - reach, reach + 1)]
+        ends = rest + masses[reach]
+        # What lies beyond is taken to reveal the record: losses have no bound.
+        return Mixture((*parts, (2 * ends, arb(0), sigma), (arb(0), 2 * ends, sigma)))
+
+
+_SMOOTH = ("LaplaceTest", "GaussianTest")
+_WHOLE = ("DiscreteLaplaceTest", "DiscreteGaussianTest")
+_MOST_TERMS = 1 << 16
+_FARTHEST = 1 << 60
+
+
+def _of_release(event: Mapping[str, Any]) -> tuple[tuple[Pair, ...], arb]:
+    """The pairs of Propose-Test-Release, and what they leave out of δ."""
+    test, failure = MarginTest.of(event["test"]), positive(event["failure"])
+    if not failure < 0.5:
+        raise UnknownEventError("Expected a failure below 1/2 in the event.")
+    fallback = number(event["noise_multiplier"])
+    robust = fallback
+    if event["robust_noise_multiplier"] is not None:
+        robust = positive(event["robust_noise_multiplier"])
+    if robust is None or not (fallback is None or fallback > 0) or not robust > 0:
+        raise UnknownEventError("Expected noise in the robust branch of the event.")
+    threshold = test.threshold(failure)
+    wrong = test.passes(threshold).min(failure)
+    # Case 1: the branch does not depend on the record, and a false pass has too little noise.
+    over_global = robust * finite(event["propose"])
+    first = Mixture(((1 - wrong, 1 - wrong, fallback), (wrong, wrong, over_global)))
+    second, slack = _case_two(event["reveals"], test, threshold, fallback, robust)
+    return (first, *second), slack
+
+
+def _case_two(
+    reveals: str, test: MarginTest, threshold: arb, fallback: arb | None, robust: arb
+) -> tuple[tuple[Pair, ...], arb]:
+    """Case 2: the margin moves by one, and both branches have noise enough for the record."""
+    weaker = robust if fallback is None else robust.min(fallback)
+    if reveals == "margin":
+        return (test.pair(weaker),), arb(0)
+    if reveals not in ("branch", "monotone-branch"):
+        raise UnknownEventError(f"Expected a known kind of revealing, got {reveals!r:.40}.")
+    low, high = math.floor(float(threshold.lower())), math.floor(float(threshold.upper()))
+    slack = arb(0)
+    if test.kind in ("LaplaceTest", "DiscreteLaplaceTest"):
+        margins = range(max(1, low - 1), high + 4)  # the others are thinned copies of these (2.3)
+    else:
+        last = high + math.ceil(_BEYOND * float(test.scale)) + 2
+        if last > _MOST_MARGINS:
+            return (test.pair(weaker),), arb(0)
+        margins = range(1, last + 1)
+        slack = 1 - test.passes(threshold - last)
+    pairs: list[Mixture] = []
+    passes = [test.passes(threshold - margin) for margin in (margins[0] - 1, *margins)]
+    for less, one in pairwise(passes):
+        pairs.append(Mixture(((1 - one, 1 - less, fallback), (one, less, robust))))
+        if reveals == "branch":
+            pairs.append(Mixture(((1 - less, 1 - one, fallback), (less, one, robust))))
+    if fallback is None or not fallback.overlaps(robust):
+        return (*pairs, Mixture(((arb(1), arb(1), weaker),))), slack
+    if len(pairs) > _FEW:
+        law = _law_of(weaker)
+        pairs = [attrs.evolve(pair, law=law) for pair in pairs]
+    return tuple(pairs), slack
+
+
+def _law_of(sigma: arb) -> Law:
+    """The chords of Gaussian noise on a fine grid: with less than a millionth more variance."""
+    noise = partial(gaussian, sigma=sigma)
+    return Law.of(noise, noise, 1 / (500 * float(sigma)), 0.0, 1e-32)

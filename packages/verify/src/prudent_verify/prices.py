@@ -1,0 +1,364 @@
+"""The ε of an event at a δ, proved again: exact sums of rationals, closed forms, laws on a grid."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import attrs
+from flint import arb, ctx
+
+from prudent_verify.composites import SELECTIONS, Selection, sampled_group
+from prudent_verify.laws import CoarseGridError, Law, composed, upper
+from prudent_verify.pairs import (
+    BITS,
+    THRESHOLD_ERROR,
+    BoundedRange,
+    Laplace,
+    Mixture,
+    UnknownEventError,
+    Worst,
+    finite,
+    largest,
+    leaves,
+    positive,
+    worst_of,
+)
+
+TOLERANCE = 1e-3  # how much more than the claim a check on a grid may show, as a fraction of ε
+_ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
+
+_ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
+_TAIL = 1e-4  # of δ, which the ends of a grid may cost
+_TILTS = [k / 20 for k in range(16)]  # of the shares of ε in a chain
+
+
+@attrs.frozen
+class Found:
+    """What could be shown of a claimed ε."""
+
+    epsilon: float  # an ε at which the event is (ε, δ)-DP: proved
+    method: str  # how, in words
+    # How much more than the claim this may be, as a fraction, without refuting it.
+    tolerance: float = 0.0
+    coarse: bool = False  # whether the proof of a claim may be sharper than this one
+
+
+def prove(
+    event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
+) -> Found:
+    """Prove an ε of an event at δ, at most the claimed one if that can be shown.
+
+    Args:
+        event: As JSON holds it.
+        relation: The neighbouring relation, as JSON holds it.
+        epsilon: What is claimed.
+        delta: δ.
+
+    Raises:
+        UnknownEventError: If nothing can be shown about the event.
+    """
+    distance = _distance(relation)
+    pure = _pure(event)
+    if pure == 0:
+        raise UnknownEventError("The event has no noise, so it accounts for no answer.")
+    total = math.inf if pure is None else float_above(pure * distance)
+    if pure is not None and (total <= epsilon or delta == 0):
+        return Found(total, "exact sums of rational numbers")
+    if delta == 0:
+        raise UnknownEventError("No pure ε of this event can be shown.")
+    with ctx.workprec(BITS):
+        return _approximate(event, relation, epsilon, delta)
+
+
+def float_above(value: Fraction) -> float:
+    """The least double that is not below a rational number."""
+    found = float(value)
+    return math.nextafter(found, math.inf) if Fraction(found) < value else found
+
+
+def _distance(relation: Mapping[str, Any]) -> int:
+    """How many records must be added or removed from one data set to its neighbour."""
+    records, adjacency = relation["records"], relation["adjacency"]
+    if type(records) is not int or not 1 <= records <= _MOST_RECORDS or adjacency not in _DISTANCES:
+        raise UnknownEventError("Expected a known neighbouring relation.")
+    return int(records) * _DISTANCES[adjacency]
+
+
+_DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
+_SAMPLED, _WORST = "PoissonSampledDpEvent", "WorstOfDpEvent"
+_MOST_RECORDS = 10**4
+_MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
+_MOST_KINDS = 1000  # of releases
+
+
+def _pure(event: Mapping[str, Any]) -> Fraction | None:
+    """A sum of the pure ε of all releases, exactly; None if one has none."""
+    total = Fraction(0)
+    for leaf, count in leaves(event):
+        own = _pure_leaf(leaf)
+        if own is None:
+            return None
+        total += count * own
+    return total
+
+
+def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
+    def exact(name: str) -> Fraction:
+        positive(leaf[name])
+        return Fraction(leaf[name])
+
+    match leaf["kind"]:
+        case "LaplaceDpEvent":
+            return 1 / exact("noise_multiplier")
+        case "LaplaceTest" | "DiscreteLaplaceTest":
+            return 1 / exact("scale")
+        case "DiscreteLaplaceDpEvent":
+            if type(leaf["sensitivity"]) is not int:
+                raise UnknownEventError("Expected a whole sensitivity in the event.")
+            return exact("noise_parameter") * exact("sensitivity")
+        case "ExponentialMechanismDpEvent":
+            return exact("epsilon")
+        case "ApproximateDpEvent" if leaf["delta"] == 0:
+            return exact("epsilon")
+        case "PoissonSampledDpEvent":  # a sample reveals no more than all of it
+            return _pure(leaf["event"])
+        case "WorstOfDpEvent":
+            each = [_pure(one) for one in leaf["events"]]
+            return None if None in each else max(filter(None, each), default=None)
+        case kind if kind in SELECTIONS:
+            own = _pure(leaf["event"])
+            factor = Selection.of(leaf).pure_factor
+            return None if own is None or factor is None else own * factor
+        case _:
+            return None
+
+
+def _approximate(
+    event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
+) -> Found:
+    distance = _distance(relation)
+    known = list(leaves(event))
+    if distance == 1 and [(leaf["kind"], times) for leaf, times in known] == [(_WORST, 1)]:
+        # Alone, it has the largest ε of them, each of which is shown to its own accuracy.
+        each = [_approximate(one, relation, epsilon, delta) for one in known[0][0]["events"]]
+        if each:
+            return max(each, key=lambda found: found.epsilon)
+    at_distance = Parts.of(event, relation)
+    if distance == 1 or at_distance is not None:
+        assert at_distance is not None
+        # Of selections the accountant has several bounds, and one may be sharper than this one.
+        coarse = any(kind in SELECTIONS for kind in kinds(event))
+        return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
+    # a chain of single records. What a link adds to δ weighs e^ε of all links before it, so those
+    # at the end may get more of ε; each way to divide it is a proof.
+    one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
+    assert one is not None
+    single = one.prepared(_TAIL * delta, _ACCURACIES[0])
+
+    def bound(total: float) -> float:
+        return min(_chained(single, total, distance, tilt) for tilt in _TILTS)
+
+    found = epsilon if bound(epsilon) <= delta else _solved(bound, epsilon, delta)
+    return Found(found, f"a chain of {distance} records", TOLERANCE, coarse=True)
+
+
+def _chained(single: Callable[[float], float], total: float, distance: int, tilt: float) -> float:
+    """A bound on δ of a chain whose links share ε, the last (1 + tilt) times the mean."""
+    before, found, mean = arb(0), arb(0), total * (1 - 1e-12) / distance
+    for k in range(distance):
+        own = mean * (1 + tilt * (2 * k - distance + 1) / (distance - 1))
+        found += before.exp() * single(own)
+        before += arb(own)
+    return upper(found) if before <= total else math.inf
+
+
+@attrs.frozen
+class Parts:
+    """All releases of an event: profiles in both directions, and the number of runs of each."""
+
+    laws: tuple[tuple[Callable[..., arb], int], ...]
+    releases: int  # those inside others counted
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any], relation: Mapping[str, Any]) -> "Parts | None":
+        """The releases for neighbours of a relation; None if one is known for one record only."""
+        precision = arb(0)
+        known: dict[str, tuple[Callable[..., arb], int]] = {}
+        distance = _distance(relation)
+        for leaf, count in leaves(event) if distance > 1 else _for_one(event):
+            if leaf["kind"] in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
+                name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
+                precision += count * (distance / positive(leaf[name])) ** 2
+                continue
+            if len(known) > _MOST_KINDS:
+                raise UnknownEventError("The event has more kinds of releases than are summed.")
+            text = json.dumps(leaf, sort_keys=True)
+            profile = known[text][0] if text in known else _profile(leaf, relation)
+            if profile is None:
+                return None
+            known[text] = profile, count + (known[text][1] if text in known else 0)
+        if precision > 0:
+            whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
+            known[""] = whole.profile, 1
+        return cls(tuple(known.values()), _releases(event))
+
+    @property
+    def runs(self) -> int:
+        """The number of all runs."""
+        return sum(count for _, count in self.laws)
+
+    def prepared(self, tail: float, accuracy: float) -> Callable[[float], float]:
+        """Proved bounds on δ; `tail` is what the ends of grids may cost, `accuracy` their grain."""
+        if not self.laws:
+            return lambda epsilon: 0.0
+        ways = [self.way(tail, accuracy, adding=adding) for adding in (False, True)]
+        # Probabilities that are off by a factor in each run are off by their product in all.
+        error = THRESHOLD_ERROR * self.releases
+
+        def bound(epsilon: float) -> float:
+            at = arb(epsilon) - error
+            return upper((1 + error) * largest([way(at) for way in ways]))
+
+        return bound
+
+    def way(self, tail: float, accuracy: float, *, adding: bool) -> Callable[[arb], arb]:
+        """The profile of one direction, by the law of the sum of all losses."""
+        if self.runs == 1:
+            return partial(self.laws[0][0], adding=adding)
+        variance = 0.0
+        for profile, count in self.laws:  # of a Gaussian the deviation is 2.5 times this
+            variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
+        # a window of some standard deviations of the sum has about as many points for few runs.
+        spacing = min(accuracy, max(accuracy / 30, accuracy * math.sqrt(self.runs) / 30))
+        interval = max(spacing * math.sqrt(variance / self.runs), 1e-9)
+        growth = spacing / 2 if self.runs > 30 else accuracy / 8
+        own = []
+        for profile, count in self.laws:
+            there, back = (partial(profile, adding=each) for each in (adding, not adding))
+            own.append((Law.of(there, back, interval, growth, tail / self.runs), count))
+        return composed(own, tail).delta
+
+
+def _releases(event: Mapping[str, Any]) -> int:
+    """The number of releases in an event, at most: of those that it may be, all are counted."""
+    found = 0
+    for leaf, count in leaves(event):
+        inside = leaf["events"] if leaf["kind"] == _WORST else ()
+        inside = [leaf["event"]] if leaf["kind"] in (*SELECTIONS, _SAMPLED) else inside
+        found += count * max(1, sum(map(_releases, inside)))
+    return found
+
+
+def _for_one(event: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """The releases of an event for one record, for which the worst of one event is that event."""
+    for leaf, count in leaves(event):
+        if leaf["kind"] == "WorstOfDpEvent" and len(leaf["events"]) == 1:
+            yield from ((each, count * times) for each, times in _for_one(leaf["events"][0]))
+        else:
+            yield leaf, count
+
+
+def _profile(leaf: Mapping[str, Any], relation: Mapping[str, Any]) -> Callable[..., arb] | None:
+    """The profile of one release for neighbours of a relation; None if it is not known."""
+    distance = _distance(relation)
+    inner, rate = leaf, arb(1)
+    while inner["kind"] == _SAMPLED:
+        rate *= finite(inner["sampling_probability"])
+        inner = inner["event"]
+    if not rate <= 1 or not rate > 0:
+        raise UnknownEventError("Expected sampling rates in (0, 1] in the event.")
+    if inner["kind"] == "NonPrivateDpEvent":
+        raise UnknownEventError("The event says that something is released without protection.")
+    if inner["kind"] in (*SELECTIONS, "WorstOfDpEvent"):  # a sample reveals no more than all of it
+        return None if distance > 1 else _of_parts(inner)
+    if distance > 1:
+        return _at_distance(inner, rate, relation)
+    return worst_of(inner, rate).profile
+
+
+def _of_parts(event: Mapping[str, Any]) -> Callable[..., arb]:
+    """The profile of an event that contains others: the worst of several, or the best of many."""
+    one = {"adjacency": "add-remove", "records": 1}
+    inside = event["events"] if event["kind"] == "WorstOfDpEvent" else [event["event"]]
+    each = [parts for inner in inside if (parts := Parts.of(inner, one)) and parts.laws]
+    ways = {
+        adding: [parts.way(1e-16, _ACCURACIES[0], adding=adding) for parts in each]
+        for adding in (False, True)
+    }
+
+    def profile(epsilon: arb, *, adding: bool) -> arb:
+        return largest([way(epsilon) for way in ways[adding]])
+
+    if event["kind"] == "WorstOfDpEvent":
+        return profile
+    return Selection.of(event).profile(profile)
+
+
+def _at_distance(
+    inner: Mapping[str, Any], rate: arb, relation: Mapping[str, Any]
+) -> Callable[..., arb] | None:
+    """The profile for several records, of noise whose scale stands for all of them."""
+    distance = _distance(relation)
+    worst = worst_of(inner, arb(1))
+    pair = worst.pairs[0]
+    if len(worst.pairs) > 1:
+        return None
+    if isinstance(pair, Mixture) and len(pair.parts) == 1 and pair.parts[0][2] is not None:
+        if rate < 1 and relation["records"] > _MOST_SAMPLED:
+            return None
+        if rate < 1:
+            return sampled_group(pair.parts[0][2], rate, relation)
+        scaled: Any = Mixture(((arb(1), arb(1), pair.parts[0][2] / distance),))
+    elif isinstance(pair, BoundedRange) and not rate < 1:
+        scaled = BoundedRange(pair.reach * distance)
+    elif isinstance(pair, Laplace) and pair.sigma is None and not rate < 1:
+        scaled = Laplace(pair.reach * distance, None)
+    else:
+        return None
+    return Worst((scaled,), arb(1), arb(0)).profile
+
+
+def _least(parts: Parts, epsilon: float, delta: float) -> Found:
+    """The claimed ε if it can be shown, and else the least that can be."""
+    closed = parts.runs == 1
+    method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
+    tolerance = _ROUNDING if closed else TOLERANCE
+    best = math.inf
+    finest = (0.004,) if parts.runs <= 30 else ()  # losses with atoms between points need it
+    for accuracy in (*_ACCURACIES, *finest):
+        try:
+            bound = parts.prepared(_TAIL * delta, accuracy)
+        except CoarseGridError:
+            break
+        if bound(epsilon) <= delta:
+            return Found(epsilon, method, tolerance)
+        best = min(best, _solved(bound, epsilon, delta))
+        if closed or best <= epsilon * (1 + TOLERANCE / 5):  # a finer grid would take long
+            break
+    if best == math.inf:
+        raise UnknownEventError("The composition is too long for the grids of this check.")
+    return Found(best, method, tolerance)
+
+
+def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> float:
+    """The least ε above the claimed one at which the bound is at most δ; infinite if none is."""
+    low, high = epsilon, max(2 * epsilon, 0.01)
+    while not bound(high) <= delta:
+        low, high = high, 2 * high
+        if high > 1e3:
+            return math.inf
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if bound(middle) <= delta else (middle, high)
+    return high
+
+
+def kinds(event: Mapping[str, Any]) -> Iterator[str]:
+    """The kinds of all events inside an event."""
+    yield event["kind"]
+    inside = [event.get("event"), event.get("test"), *(event.get("events") or ())]
+    for each in filter(None, inside):
+        yield from kinds(each)

@@ -1,0 +1,264 @@
+"""A receipt as its file holds it: its fields, its digest, and the theorems its claims rest on.
+
+Written from the description of the format (docs/receipts.md), not shared with the program that
+writes receipts: whoever distrusts that program reads its files with this module alone.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+FORMAT = 1  # the newest that is read
+KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
+
+_LARGEST = 1 << 28  # bytes of a receipt
+_DEEPEST = 64  # lists and fields inside each other
+_ADJACENCIES = ("add-remove", "zero-out", "replace-one")
+_PURPOSE = b"prudent receipt 1\n"  # a signature of a receipt is one of nothing else
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class ReceiptError(ValueError):
+    """A file that is no receipt, or one that only a later version can read."""
+
+
+def _of(*kinds: type) -> Any:
+    return attrs.field(validator=attrs.validators.instance_of(kinds))
+
+
+def _is_relation(_: Any, __: Any, value: Any) -> None:
+    records = value["records"] if isinstance(value, Mapping) else None
+    if type(records) is not int or records < 1 or value["adjacency"] not in _ADJACENCIES:
+        raise ValueError("no relation")
+
+
+def _are_theorems(_: Any, __: Any, value: Any) -> None:
+    if not isinstance(value, list) or not all(
+        set(each) == {"claim", "theorem", "proof"} for each in value
+    ):
+        raise ValueError("no theorems")
+
+
+@attrs.frozen(kw_only=True)
+class Receipt:
+    """The fields of a receipt; whoever wrote the file chose them, so each is checked."""
+
+    kind: str = attrs.field(validator=attrs.validators.in_(KINDS))
+    asked: Mapping[str, Any] = _of(Mapping)
+    event: Mapping[str, Any] = _of(Mapping)
+    relation: Mapping[str, Any] = attrs.field(validator=_is_relation)
+    unit: str = _of(str)
+    epsilon: float = attrs.field(
+        validator=[attrs.validators.instance_of(float), attrs.validators.ge(0)]
+    )
+    delta: float = attrs.field(
+        validator=[
+            attrs.validators.instance_of(float),
+            attrs.validators.ge(0),
+            attrs.validators.lt(1),
+        ]
+    )
+    released: Any
+    files: Mapping[str, str] = _of(Mapping)
+    digests: Mapping[str, str] = _of(Mapping)
+    ledger: Mapping[str, Any] | None = _of(Mapping, type(None))
+    theorems: Sequence[Mapping[str, str]] = attrs.field(validator=_are_theorems)
+    versions: Mapping[str, str] = _of(Mapping)
+    predictable: bool = _of(bool)
+    signature: Mapping[str, str] | None = _of(Mapping, type(None))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical form of everything but the digest and the signature."""
+        fields = {"format": FORMAT, **attrs.asdict(self, recurse=False)}
+        del fields["signature"]
+        if math.isinf(self.epsilon):
+            fields["epsilon"] = str(self.epsilon)
+        return digest_of(fields)
+
+    def part_digests(self) -> dict[str, str]:
+        """What the digests of the parts must be."""
+        return {name: digest_of(getattr(self, name)) for name in ("event", "asked", "released")}
+
+    def certificates(self) -> list[Mapping[str, Any]]:
+        """Every certificate among the released values, wherever it is."""
+        return list(_certificates(self.released))
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of the canonical form: sorted keys, no spaces, each double as its shortest text."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Receipt, str]:
+    """The receipt in a file, and the digest that stands there.
+
+    Raises:
+        ReceiptError: If the file is no receipt, or of a later format.
+        OSError: If it cannot be opened.
+    """
+    place = Path(path)
+    with place.open("rb") as file:
+        data = file.read(_LARGEST + 1)
+    try:
+        if len(data) > _LARGEST:
+            raise ValueError("too large")
+        content = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
+        _check_depth(content)
+        newest = content.pop("format")
+        if type(newest) is not int or newest < 1:
+            raise ValueError("no format")
+        if newest > FORMAT:
+            raise ReceiptError(f"{place} is a receipt of format {newest}; this reads {FORMAT}.")
+        noted = content.pop("digest")
+        if content["epsilon"] == "inf":
+            content["epsilon"] = math.inf
+        found = Receipt(**content)
+        # What has no canonical form, such as NaN or half a character, has no digest.
+        if not isinstance(noted, str) or not found.digest:
+            raise ValueError("no digest")
+    except ReceiptError:
+        raise
+    except Exception:  # whoever wrote the file chooses which one
+        raise ReceiptError(f"{place} is not a receipt: damaged, or of another kind.") from None
+    return found, noted
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of an object; of two with one name readers would choose differently."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field twice")
+    return found
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse what would exhaust the stack of those who walk through it."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for each in inside for inner in each if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ValueError("too deep")
+
+
+def _certificates(value: Any) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            if name in ("certificate", "certificate_") and isinstance(each, Mapping):
+                yield each
+            else:
+                yield from _certificates(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _certificates(each)
+
+
+def public_key(given: str | os.PathLike[str]) -> str:
+    """A public key, given as its digits or as the file that holds them.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    text = os.fspath(given)
+    if not _KEY.fullmatch(text) and Path(text).is_file():
+        text = Path(text).read_text(encoding="ascii", errors="replace").strip()
+    if not _KEY.fullmatch(text):
+        raise ValueError(f"Expected the signer as 64 hexadecimal digits or a file, got {given!r}.")
+    return text
+
+
+def is_signed(receipt: Receipt) -> bool:
+    """Whether the signature is one of this receipt by the key beside it (Ed25519).
+
+    Raises:
+        ModuleNotFoundError: Without the package cryptography.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    assert receipt.signature is not None
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(receipt.signature["key"]))
+        signature = bytes.fromhex(receipt.signature["signature"])
+        key.verify(signature, _PURPOSE + receipt.digest.encode())
+    except (InvalidSignature, KeyError, TypeError, ValueError):
+        return False
+    return True
+
+
+_COQ = "checked by Coq"
+_FINITE = "checked by Coq for finitely many outcomes, else proved on paper"
+_PAPER = "proved on paper"
+_PTR = {
+    "margin": "ProposeTestRelease.ptr_releasing_the_margin",
+    "branch": "ProposeTestRelease.ptr_releasing_the_branch",
+    "monotone-branch": "ProposeTestRelease.ptr_releasing_a_monotone_branch",
+}
+_CHOICE = "the exponential mechanism", "Exponential.exponential_mechanism_profile", _FINITE
+_COMPOSED = "composition", "Finite.composition", _FINITE
+_SELECTED = "the best of many", "accounting.losses.repeated_selection", _PAPER
+_ONE_OF = "one of several, chosen without the data, or several on disjoint records"
+_EVENTS = {
+    "GaussianDpEvent": ("Gaussian noise", "Balle and Wang 2018, theorem 8", _PAPER),
+    "LaplaceDpEvent": ("Laplace noise", "Dwork, McSherry, Nissim and Smith 2006", _PAPER),
+    "DiscreteLaplaceDpEvent": ("discrete Laplace noise", "Ghosh et al. 2009", _PAPER),
+    "ExponentialMechanismDpEvent": _CHOICE,
+    "ApproximateDpEvent": ("any (ε, δ)-DP mechanism", "Kairouz, Oh and Viswanath 2015", _PAPER),
+    "PoissonSampledDpEvent": ("Poisson sampling", "Errata 2.1, Subsampling", _PAPER),
+    "ComposedDpEvent": _COMPOSED,
+    "SelfComposedDpEvent": _COMPOSED,
+    "WorstOfDpEvent": (_ONE_OF, "Zhu, Dong and Wang 2022", _PAPER),
+    "RepeatAndSelectDpEvent": _SELECTED,
+    "BinomialSelectionDpEvent": _SELECTED,
+}
+_CERTIFICATES = {
+    "distance": ("a noisy distance", "release.certificates"),
+    "votes": ("noisy votes", "estimators.answers"),
+    "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
+}
+
+
+def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, str]]:
+    """What the claims of a receipt rest on, each theorem once.
+
+    The conditions of the Coq theorems, and what remains on paper, are stated in docs/proofs.md.
+    """
+    found = [*_of_event(event)]
+    if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
+        bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
+        found.append(("several records of a person", bounds, _PAPER))
+    for certificate in receipt.certificates():
+        basis = certificate.get("basis")
+        kind = basis.get("kind") if isinstance(basis, Mapping) else None
+        by, place = _CERTIFICATES.get(str(kind), _CERTIFICATES["distance"])
+        found.append((f"a certificate by {by}", place, _PAPER))
+    if receipt.kind == "classifier":
+        found.append(("radii of predictions by counts", "Counts.certificate", _COQ))
+    names = ("claim", "theorem", "proof")
+    return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
+
+
+def _of_event(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    kind = event["kind"]
+    if kind == "ProposeTestReleaseDpEvent":
+        yield "Propose-Test-Release", _PTR[event["reveals"]], _FINITE
+        yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
+    elif kind.endswith("Test"):
+        yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
+    elif kind in _EVENTS:
+        yield _EVENTS[kind]
+    inside = [event.get("event"), *(event.get("events") or ())]
+    for each in filter(None, inside):
+        yield from _of_event(each)
