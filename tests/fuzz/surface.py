@@ -5,6 +5,7 @@ otherwise its default. No function is listed. A new public name is covered by th
 parameter of it has no value here, `test_fuzz.py` fails and says which.
 """
 
+import contextlib
 import enum
 import functools
 import importlib
@@ -35,25 +36,22 @@ RESULTS += ("StepOutcome", "RoundOutcome", "AuditResult", "Tuned", "Scored", "Co
 """Values that prudent makes, to be read: the callables that return them are the entries."""
 
 EXCLUDED = {
-    "reach": "what a receipt of transformers reports",
-    "Reach": "what a receipt of transformers reports",
     "explain": "passes its options on to a statistic, each of which is a target",
     "AttackBounds": "made by its `of`, which is a target",
     "Case": "a pair of an audit and functions of the caller",
     "CASES": "a mapping; its cases are what `audit.release` runs",
     "Chunk": "a pair of tensors as a loop of one's own has them; Step checks it",
-    "MadeUp": "made by `check`",
     "PrivateStrategy": "needs Flower; its arguments are those of RoundRelease",
     "ProposalSearch": "made by its `calibrate`, which is a target",
-    "PrivateTrainer": "needs transformers; its arguments are those of `make_private`",
     "Trial": "what a space of settings is given",
     "verify": "a target as a file and as a command",
 }
 """Public names that are no target, each with its reason."""
 
 
-INTERNAL = ("prudent.training.gradients", "prudent.lab.recipes", "prudent.release.statistics")
-"""Packages whose lists are for other packages of prudent."""
+INTERNAL = ("prudent.training.gradients", "prudent.release.statistics", "prudent_lab.recipes")
+INTERNAL += ("prudent.training.adapters.huggingface",)
+"""Packages whose lists are for other packages, or need transformers to be imported."""
 
 METHODS = frozenset(
     (
@@ -149,7 +147,12 @@ def parameters(found: Any) -> tuple[str, ...]:
 def packages() -> Iterator[Any]:
     """The package and those below it that list public names; the most specific ones last."""
     yield prudent
-    for each in pkgutil.walk_packages(prudent.__path__, "prudent."):
+    walked = list(pkgutil.walk_packages(prudent.__path__, "prudent."))
+    with contextlib.suppress(ImportError):
+        import prudent_lab
+
+        walked += pkgutil.walk_packages(prudent_lab.__path__, "prudent_lab.")
+    for each in walked:
         if each.ispkg and each.name not in INTERNAL:
             module = importlib.import_module(each.name)
             if hasattr(module, "__all__"):
@@ -171,7 +174,7 @@ def public() -> dict[str, Any]:
                 found.setdefault(id(each), (f"{place}.{name}", each))
                 if package is not prudent and found[id(each)][0].startswith("prudent."):
                     found[id(each)] = (f"{place}.{name}", each)
-    return {name: each for name, each in found.values()}
+    return dict(found.values())
 
 
 def reason(name: str, found: Any) -> str | None:
@@ -210,7 +213,7 @@ def entries() -> tuple[Entry, ...]:
 
 def _methods(found: type) -> Iterator[str]:
     for name, each in inspect.getmembers(found, callable):
-        own = str(getattr(inspect.unwrap(each), "__module__", "")).startswith("prudent.")
+        own = str(getattr(inspect.unwrap(each), "__module__", "")).startswith("prudent")
         if name in METHODS and own:
             yield name
 
