@@ -5,6 +5,7 @@ The callables and their arguments are those of `surface`; no function is listed 
 
 import decimal
 import fractions
+import functools
 import io
 import traceback
 from collections.abc import Callable, Mapping
@@ -150,4 +151,12 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 )
 
 
-CALLS = tuple(map(Call, surface.entries()))
+@functools.cache
+def calls() -> tuple[Call, ...]:
+    """All calls; every public package is imported here, not before."""
+    return tuple(map(Call, surface.entries()))
+
+
+def named(name: str) -> Call:
+    """The call of this name."""
+    return next(each for each in calls() if each.name == name)

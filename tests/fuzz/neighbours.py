@@ -283,10 +283,11 @@ def draw(
     functions: Sequence[str] = (),
     containers: Sequence[str] = records.HERE,
     types: Sequence[str] = (),
+    units: float = 0.4,
 ) -> Case:
-    """A case of a statistic, some container and some type."""
+    """A case of a statistic, some container and some type; a share of them has units."""
     function = statistics()[name := chance.choice(functions or sorted(statistics()))]
-    taken = inspect.signature(function).parameters
+    taken = surface.Entry(f"of.{name}", function).parameters
     if OF_TABLES & taken.keys():
         containers = [each for each in containers if each not in COLUMNS_ONLY] or ["arrow"]
     container = chance.choice(containers)
@@ -298,6 +299,8 @@ def draw(
     table = container not in COLUMNS_ONLY
     if table:
         options |= _of_table(kind, container, taken, chance)
+        if chance.random() < units:
+            options |= {"unit": "u", "per_unit": chance.choice(PER_UNIT)}
     unit = "unit" in options
     rows: Rows = [
         {"v": kind.plain(i), "w": i % 5, "u": i % 17 if unit else i, "g": "aaabbbaabc"[i % 10]}
@@ -317,15 +320,13 @@ def draw(
 
 
 def _of_table(kind: Type, container: str, taken: Any, chance: random.Random) -> dict[str, Any]:
-    """What is asked of a table: a value of each row, units, groups, a filter."""
+    """What is asked of a table: a value of each row, groups, a filter."""
     expression = chance.choice(EXPRESSIONS) if kind.numeric else "v"
     where = chance.choice((None, None, *(CONDITIONS if kind.numeric else CONDITIONS[1:2])))
     found: dict[str, Any] = {"column": expression, "where": where}
     by = chance.choice((None, None, "public", "private"))
     if by is not None and {"by", "query"} & taken.keys():
         found |= {"by": "g", "groups": ["a", "b", "zz"] if by == "public" else "private"}
-    if chance.random() < 0.4:
-        found |= {"unit": "u", "per_unit": chance.choice(PER_UNIT)}
     table = "rows" if container in ("duckdb", "postgres") else "data"
     found["query"] = f"SELECT {'g, ' * bool(by)}MEDIAN({expression}), COUNT(*) FROM {table}"
     found["query"] += f" WHERE {where}" * (where is not None) + " GROUP BY g" * bool(by)

@@ -173,18 +173,18 @@ def _list(rows: Rows, kind: Type, folder: Path) -> Any:
     return {"data": [row["v"] for row in _python(rows, kind)]}
 
 
-_DTYPES = {"int": "i8", "float32": "f4", "float64": "f8", "bool": "?", "date": "M8[D]"}
-_DTYPES |= {"timestamp": "M8[us]", "duration": "m8[us]"}
+DTYPES = {"int": "i8", "float32": "f4", "float64": "f8", "bool": "?", "date": "M8[D]"}
+DTYPES |= {"timestamp": "M8[us]", "duration": "m8[us]"}
 
 
 def _numpy(rows: Rows, kind: Type, folder: Path, *, masked: bool = False) -> Any:
     values = [row["v"] for row in rows]
     absent = [value is None for value in values]
-    if kind.name not in _DTYPES or (any(absent) and not masked):
+    if kind.name not in DTYPES or (any(absent) and not masked):
         raise UnrepresentableError
     try:
         plain = [kind.plain(0) if none else v for v, none in zip(values, absent, strict=True)]
-        dtype = np.dtype(_DTYPES[kind.name])
+        dtype = np.dtype(DTYPES[kind.name])
         stored = np.array(plain, "i8" if dtype.kind in "Mm" else dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise UnrepresentableError from error

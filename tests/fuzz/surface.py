@@ -5,13 +5,12 @@ otherwise its default. No function is listed. A new public name is covered by th
 parameter of it has no value here, `test_fuzz.py` fails and says which.
 """
 
-import contextlib
 import enum
 import functools
-import importlib
+import importlib.util
 import inspect
-import pkgutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -55,7 +54,16 @@ INTERNAL += ("prudent.training.adapters.huggingface",)
 
 METHODS = frozenset(
     (
-        *("apply", "batch", "calibrate", "certificate", "certified_score", "charge", "compose"),
+        *(
+            "__call__",
+            "apply",
+            "batch",
+            "calibrate",
+            "certificate",
+            "certified_score",
+            "charge",
+            "compose",
+        ),
         *("create", "epsilon", "epsilon_after", "epsilon_bounds", "event_after", "false_pass"),
         *("fit", "fits", "for_proposal", "for_unit", "from_seed", "get_delta", "get_epsilon"),
         *("inverse_transform", "load", "longest", "needed", "of", "open", "per_record", "predict"),
@@ -146,17 +154,12 @@ def parameters(found: Any) -> tuple[str, ...]:
 
 def packages() -> Iterator[Any]:
     """The package and those below it that list public names; the most specific ones last."""
-    yield prudent
-    walked = list(pkgutil.walk_packages(prudent.__path__, "prudent."))
-    with contextlib.suppress(ImportError):
-        import prudent_lab
-
-        walked += pkgutil.walk_packages(prudent_lab.__path__, "prudent_lab.")
-    for each in walked:
-        if each.ispkg and each.name not in INTERNAL:
-            module = importlib.import_module(each.name)
-            if hasattr(module, "__all__"):
-                yield module
+    for top in ("prudent", "prudent_lab"):
+        found = importlib.util.find_spec(top)
+        for home in sorted(Path(str(found and found.origin)).parent.rglob("__init__.py")):
+            name = ".".join((top, *home.parent.relative_to(Path(found.origin).parent).parts))
+            if "__all__" in home.read_text("utf-8") and name not in INTERNAL:
+                yield importlib.import_module(name)
 
 
 @functools.cache
@@ -175,6 +178,16 @@ def public() -> dict[str, Any]:
                 if package is not prudent and found[id(each)][0].startswith("prudent."):
                     found[id(each)] = (f"{place}.{name}", each)
     return dict(found.values())
+
+
+def optional() -> Iterator[str]:
+    """Public names that need an extra that is not installed."""
+    for package in packages():
+        for name in package.__all__:
+            try:
+                getattr(package, name)
+            except ImportError:
+                yield name
 
 
 def reason(name: str, found: Any) -> str | None:
@@ -491,6 +504,7 @@ BY_NAME: dict[str, Any] = {
     "features": lambda: _pairs()[0],
     "labels": lambda: _pairs()[1],
     "dimension": 3,
+    "updates": lambda: [torch.ones(3), torch.zeros(3)],
     # Models.
     "X": lambda: _rows()[0],
     "y": lambda: _rows()[1],
