@@ -237,6 +237,13 @@ def statistics() -> dict[str, Callable[..., Any]]:
     }
 
 
+def of_columns() -> list[str]:
+    """Statistics that can be asked of values without names."""
+    return [
+        name for name, each in statistics().items() if not OF_TABLES & set(surface.parameters(each))
+    ]
+
+
 @functools.cache
 def models() -> dict[str, Callable[..., Any]]:
     """The releases that are no statistics of a table."""

@@ -504,7 +504,6 @@ BY_NAME: dict[str, Any] = {
     "features": lambda: _pairs()[0],
     "labels": lambda: _pairs()[1],
     "dimension": 3,
-    "updates": lambda: [torch.ones(3), torch.zeros(3)],
     # Models.
     "X": lambda: _rows()[0],
     "y": lambda: _rows()[1],

@@ -200,7 +200,6 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     *(("certify.CertifiedClassifier", {"landmarks": each}) for each in (2 * 10**24, ["a"], RAGGED)),
     ("certify.CertifiedClassifier", {"classes": torch.zeros(3, device="meta")}),
     ("federated.RoundRelease", {"plan": "x"}),
-    ("federated.RoundRelease.__call__", {"updates": None}),
 ]
 
 
