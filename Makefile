@@ -4,7 +4,8 @@ PYTHON ?= python3
 WORKERS ?= 2
 # Tests of what is not installed are skipped; CI installs every extra.
 TEST_EXTRAS ?= dev+lab+tables
-DEMO_EXTRAS := lab+tables
+# All that README shows: models of a table as well. Receipts are checked by a package that is always there.
+DEMO_EXTRAS := estimators+lab+tables
 TESTS ?= tests
 CONSTRAINTS ?= constraints.txt
 
@@ -33,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PRUDENT_DATA ?= data
 export PRUDENT_DATA := $(abspath $(PRUDENT_DATA))
 
-.PHONY: venv demo quick proofs test test-thorough test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
+.PHONY: venv demo quick proofs test test-thorough test-both test-slow soak test-peers test-federated test-oldest-torch fuzz lint docs check-site publish-docs bench dist clean
 .NOTPARALLEL:
 
 venv: $(call has,dev+docs+lab+lint+tables)
@@ -60,6 +61,10 @@ test: $(WHEEL_SITE)/.installed
 
 test-thorough: $(WHEEL_SITE)/.installed
 	$(pytest) -m "thorough and not slow"
+
+# Both in one go, as CI does.
+test-both: $(WHEEL_SITE)/.installed
+	$(pytest) -m "not slow and not peers and not tutorials and not site"
 
 test-slow: $(WHEEL_SITE)/.installed
 	$(pytest) -m slow

@@ -4,10 +4,11 @@
     .ci/first_touch.py [PAGE ...]
 
 Each page gets a new clone of HEAD and no active environment. Its console blocks run in their order
-in one shell, so that what one line installs or activates holds for the next; then its Python
-blocks run as one script in the same shell. Only the exit status counts: private answers differ
-from run to run. What cannot run may not be on these pages. They are followed side by side, because
-most of the time goes into installing, and each is reported when it is done.
+in one shell, so that what one line installs or activates holds for the next; then, in the same
+shell, its Python blocks as one script, and the first commands of its table "Start here". Nothing is
+left out, `make test` least of all: here alone it runs with nothing else installed. Only the exit
+status counts: private answers differ from run to run. What cannot run may not be on these pages.
+They are followed side by side, and each is reported when it is done.
 """
 
 import os
@@ -22,13 +23,17 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/index.md")
-ELSEWHERE = ("make test",)  # what .ci/run runs right after this
 
 _FENCE = re.compile(
     r"^(?P<indent>[ \t]*)```[ \t]*(?P<kind>console|python)\b[^\n]*\n"
     r"(?P<body>.*?)^(?P=indent)```[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
+_TABLE = re.compile(
+    r"^## Start here\n\n\|[^|\n]*\| first command \|[^\n]*\n\|[-|]+\n(?P<rows>(?:\|[^\n]*\n)+)",
+    re.MULTILINE,
+)
+_COMMAND = re.compile(r"`([^`]+)`")
 
 
 class Block(NamedTuple):
@@ -71,17 +76,19 @@ def commands(console: str) -> list[str]:
     return typed
 
 
+def first_commands(page: str) -> list[str]:
+    """The cells "first command" of the table "Start here", as they are written; often none."""
+    table = _TABLE.search(page)
+    return [row.split("|")[2].strip() for row in table["rows"].splitlines()] if table else []
+
+
 def script(name: str, page: str) -> str:
     """One shell script that does all that a page says, and stops at the first failure."""
     found = blocks(page)
     lines = ["set -eo pipefail", "TIMEFORMAT='   took %R s, %U + %S processor seconds'"]
     for block in found:
         for command in commands(block.text) if block.kind == "console" else ():
-            plain = command.partition("  #")[0].strip()
-            if plain in ELSEWHERE:
-                continue
-            title = f"== {name}, line {block.line}: {plain}"
-            lines += [f"echo {_quoted(title)}", f"time {{ {plain}\n}}"]
+            lines += _run(f"{name}, line {block.line}", command.partition("  #")[0].strip())
     code = "".join(
         f"print('== {name}, line {block.line}: Python', flush=True)\n{block.text}\n"
         for block in found
@@ -89,7 +96,14 @@ def script(name: str, page: str) -> str:
     )
     if code:
         lines += [f"printf %s {_quoted(code)} >page.py", "time { python page.py\n}"]
+    for cell in first_commands(page):
+        if command := _COMMAND.fullmatch(cell):  # else a link to a block, which has run
+            lines += _run(f"{name}, Start here", command[1])
     return "\n".join(lines) + "\n"
+
+
+def _run(where: str, command: str) -> list[str]:
+    return [f"echo {_quoted(f'== {where}: {command}')}", f"time {{ {command}\n}}"]
 
 
 def _quoted(text: str) -> str:
@@ -98,11 +112,12 @@ def _quoted(text: str) -> str:
 
 def newcomer(home: Path) -> dict[str, str]:
     """This environment without what a newcomer does not have; pip stays configured as it is."""
-    own = {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "MAKEFLAGS"}
+    made = ("PRUDENT_", "CONDA_", "MAKE", "PYTEST_", "HYPOTHESIS_")
+    own = {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
     kept = {
         name: value
         for name, value in os.environ.items()
-        if name not in own and not name.startswith(("PRUDENT_", "CONDA_", "MAKE"))
+        if name not in own and not name.startswith(made)
     }
     if active := os.environ.get("VIRTUAL_ENV"):
         folders = kept.get("PATH", "").split(os.pathsep)

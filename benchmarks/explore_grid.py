@@ -22,12 +22,12 @@ import attrs
 import numpy as np
 from scipy import stats
 
+from benchmarks.median_rehearsals import expected
 from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
-from prudent.release.suggestion import SHAPES, suggest
-from prudent_lab.explore import COUNTS, quantiles, sliders
+from prudent_lab.explore import COUNTS, SHAPES, quantiles, sliders
 from prudent_lab.paper import bounds
 
 TESTS: Mapping[str, type[MarginTest]] = {"gaussian": GaussianTest, "laplace": LaplaceTest}
@@ -193,7 +193,7 @@ EPSILONS = (0.1, 0.3, 1.0, 3.0)
 def tables(quantiles: Mapping[float, float], count: int, delta: float) -> Answer:
     """Expected error of a private median by each mechanism and ε, for data of a drawn shape.
 
-    Releases are rehearsed on made-up data of that shape; see `prudent.release.suggestion`.
+    Releases are rehearsed on made-up data of that shape; see `median_rehearsals`.
 
     Args:
         quantiles: Values by probability, as drawn on the page.
@@ -204,17 +204,10 @@ def tables(quantiles: Mapping[float, float], count: int, delta: float) -> Answer
     errors: dict[str, list[float | None]] = {}
     refused: dict[str, list[float]] = {}
     for epsilon in EPSILONS:
-        suggestion = suggest(
-            "median",
-            count=count,
-            epsilon=epsilon,
-            delta=delta,
-            quantiles=quantiles,
-            trials=_TRIALS,
-        )
-        for name, expected in suggestion.expected.items():
-            errors.setdefault(name, []).append(expected.error)
-            refused.setdefault(name, []).append(expected.refused)
+        given: Answer = {"count": count, "epsilon": epsilon, "delta": delta, "trials": _TRIALS}
+        for name, each in expected(quantiles, **given).items():
+            errors.setdefault(name, []).append(each.error)
+            refused.setdefault(name, []).append(each.refused)
     return {"epsilons": list(EPSILONS), "errors": errors, "refused": refused}
 
 

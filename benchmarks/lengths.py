@@ -91,7 +91,7 @@ def ours(name: str, lengths: Sequence[int]) -> Callable[[PhysicalBatch], list[An
         ]
         release(chunks)
         optimizer.step()
-        return [*release._captured._graphs, *release._in_turn._run._graphs]
+        return [*release._run._graphs, *release._in_turn.captured._graphs]
 
     return step
 

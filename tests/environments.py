@@ -34,7 +34,7 @@ for words in json.loads(sys.argv[1]):
 def environment(folder: Path, extras: Iterable[str] = ()) -> Path:
     """Make a folder that holds what prudent and these extras install, by links."""
     folder.mkdir(parents=True)
-    held = [metadata.distribution("prudent"), *_installed(extras)]
+    held = [metadata.distribution("prudent"), *installed(extras)]
     owners = _owners()
     (folder / "prudent").symlink_to(Path(prudent.__file__).parent)
     for own in Path(str(held[0].locate_file(""))).glob("prudent-*.dist-info"):
@@ -85,9 +85,11 @@ def _linked(file: Any, owners: dict[str, set[str]]) -> Path | None:
     return Path(*file.parts[:depth])
 
 
-def _installed(extras: Iterable[str]) -> list[metadata.Distribution]:
-    """All distributions that prudent installs with these extras, as pip would."""
-    todo = [("prudent", extra) for extra in ("", *extras)]
+def installed(
+    extras: Iterable[str], beside: Iterable[tuple[str, str]] = ()
+) -> list[metadata.Distribution]:
+    """All that prudent with these extras, and packages beside it, bring along, as pip would."""
+    todo = [*(("prudent", extra) for extra in ("", *extras)), *beside]
     seen, found = set(todo), {}
     while todo:
         name, extra = todo.pop()

@@ -104,7 +104,7 @@ def postgres_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[Any]:
     """A local Spark session that all tests of this process share: starting it takes seconds."""
-    pytest.importorskip("pyspark", reason="needs pip install 'prudent[spark]'")
+    pytest.importorskip("pyspark", reason="needs the extra `spark`")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
     from pyspark.sql import SparkSession
@@ -129,7 +129,7 @@ def spark_session() -> Iterator[Any]:
 @pytest.fixture
 def postgres_location(request: pytest.FixtureRequest) -> str:
     """The address of an empty schema: as good as a database of its own, and made at once."""
-    psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
+    psycopg = pytest.importorskip("psycopg", reason="needs psycopg: the extra `tables`")
     address = str(request.getfixturevalue("postgres_url"))
     name = f"ledger_{uuid.uuid4().hex}"
     with psycopg.connect(address, autocommit=True) as connection:

@@ -59,7 +59,7 @@ def blocks(text: str) -> list[Block]:
 def salaries() -> dict[str, Any]:
     """`salaries.parquet`, which ships, and a frame in which an employee has two rows."""
     pandas = pytest.importorskip("pandas", reason="frames need pandas")
-    pytest.importorskip("ibis", reason="tables need pip install 'prudent[tables]'")
+    pytest.importorskip("ibis", reason="tables need the extra `tables`")
     draw = np.random.default_rng(0)
     frame = pandas.DataFrame(
         {
@@ -73,30 +73,30 @@ def salaries() -> dict[str, Any]:
 
 
 def learning() -> dict[str, Any]:
-    pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+    pytest.importorskip("torch", reason="training needs the extra `train`")
     return {}
 
 
 def modelling() -> dict[str, Any]:
-    pytest.importorskip("sklearn", reason="needs pip install 'prudent[estimators]'")
+    pytest.importorskip("sklearn", reason="needs the extra `estimators`")
     return salaries()
 
 
 def huggingface() -> dict[str, Any]:
-    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
-    pytest.importorskip("peft", reason="needs pip install 'prudent[huggingface]'")
+    pytest.importorskip("transformers", reason="needs the extra `huggingface`")
+    pytest.importorskip("peft", reason="needs the extra `huggingface`")
     return {}
 
 
 def lightning() -> dict[str, Any]:
-    pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
+    pytest.importorskip("lightning", reason="needs the extra `lightning`")
     warnings.filterwarnings("ignore", "`isinstance.treespec, LeafSpec", FutureWarning)  # Lightning
     warnings.filterwarnings("ignore", ".* does not have many workers")
     return {}
 
 
 def flower() -> dict[str, Any]:
-    pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
+    pytest.importorskip("flwr", reason="needs the extra `federated`")
     return {}
 
 

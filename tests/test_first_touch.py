@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -50,6 +51,50 @@ def test_the_two_commands_for_a_fresh_machine_come_first() -> None:
     assert told == ["make demo", "make test"]
 
 
+@pytest.mark.parametrize("name", FIRST_TOUCH.PAGES)
+def test_every_command_of_a_page_is_run(name: str) -> None:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    told = [
+        command.partition("  #")[0].strip()
+        for block in FIRST_TOUCH.blocks(page)
+        if block.kind == "console"
+        for command in FIRST_TOUCH.commands(block.text)
+    ]
+    told += [cell.strip("`") for cell in FIRST_TOUCH.first_commands(page) if cell[0] == "`"]
+    assert told
+    run = re.findall(
+        r"^time \{ (.*?)\n\}$", FIRST_TOUCH.script(name, page), re.MULTILINE | re.DOTALL
+    )
+    assert run.count("python page.py") == 1
+    run.remove("python page.py")
+    assert run == told
+
+
+def test_what_is_not_a_command_in_the_first_table_leads_to_a_block_of_the_page() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    cells = FIRST_TOUCH.first_commands(page)
+    assert len(cells) == 5
+    anchors = {
+        "#" + re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-"): page[place:]
+        for title, place in (
+            (each[1], each.end()) for each in re.finditer(r"^#+ (.+)$", page, re.M)
+        )
+    }
+    for cell in cells:
+        if not re.fullmatch("`prudent [^`]+`", cell):
+            anchor = re.fullmatch(r"\[[^\]]+\]\((#[^)]+)\)", cell)
+            assert anchor, cell
+            section = re.split(r"^#+ ", anchors[anchor[1]], maxsplit=1, flags=re.M)[0]
+            assert f"{FENCE}python" in section, cell
+
+
+def test_a_first_command_that_fails_is_a_failure(tmp_path: Path) -> None:
+    head = "## Start here\n\n| you are | first command | then |\n|---|---|---|\n"
+    for command, fails in (("test 'a b' = 'a b'", False), ("false", True)):
+        table = f"{head}| a reader | `{command}` | more |\n| another | [a block](#it) | more |\n"
+        assert bool(FIRST_TOUCH.follow("page.md", table, tmp_path, tmp_path)) is fails
+
+
 def page(*bodies: tuple[str, str]) -> str:
     return "text\n\n".join(f"{FENCE}{kind}\n{body}{FENCE}\n" for kind, body in bodies)
 
@@ -85,10 +130,11 @@ def test_a_newcomer_has_no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("VIRTUAL_ENV", str(mine))
     monkeypatch.setenv("PYTHONPATH", "src")
     monkeypatch.setenv("PRUDENT_DATA", "data")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--reruns 1")
     monkeypatch.setenv("PIP_INDEX_URL", "https://example.org/simple")
     monkeypatch.setenv("PATH", f"{mine / 'bin'}{os.pathsep}/usr/bin")
     found = FIRST_TOUCH.newcomer(tmp_path)
-    assert not {"VIRTUAL_ENV", "PYTHONPATH", "PRUDENT_DATA"} & set(found)
+    assert not {"VIRTUAL_ENV", "PYTHONPATH", "PRUDENT_DATA", "PYTEST_ADDOPTS"} & set(found)
     assert found["PATH"] == "/usr/bin"
     assert found["PIP_INDEX_URL"] == "https://example.org/simple"
     assert found["XDG_CACHE_HOME"].startswith(str(tmp_path))

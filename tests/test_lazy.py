@@ -1,6 +1,8 @@
 """A deferred package is the package, only later; and what one command imports is what it needs."""
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from prudent import _extras, _lazy
+from tests import quick
+
+ROOT = Path(__file__).resolve().parents[1]
 
 HEAVY = (
     *("torch", "matplotlib", "pandas", "polars", "scipy", "pyarrow.compute", "pyarrow.parquet"),
@@ -51,7 +56,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.thorough
 def test_a_release_imports_no_accountant_and_no_pandas(tmp_path: Path) -> None:
-    pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+    pytest.importorskip("ibis", reason="needs the extra `tables`")
     table = tmp_path / "values.csv"
     table.write_text("value\n" + "\n".join(map(str, range(500))) + "\n")
     ask = ("release", "median", str(table), "--column", "value", "--epsilon", "1")
@@ -124,21 +129,86 @@ def test_a_package_that_is_there_or_nowhere_is_left_alone() -> None:
     assert "no_such_package" not in sys.modules
 
 
-def test_what_is_missing_is_blamed_on_the_extra_that_holds_it() -> None:
-    def blamed(module: str) -> str:
-        with pytest.raises(_extras.MissingPackageError) as caught, _extras.needed("It"):
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        return str(caught.value)
+def blamed(module: str) -> str:
+    with pytest.raises(_extras.MissingPackageError) as caught, _extras.needed("It"):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    return str(caught.value)
 
-    assert blamed("torch.nn") == (
-        "It needs torch, which is not installed: pip install 'prudent[train]'."
-    )
-    assert blamed("ibis") == (
-        "It needs ibis, which is not installed: pip install 'prudent[tables]'."
-    )
-    assert blamed("scipy") == "It needs scipy, which is not installed: pip install prudent."
-    assert blamed("absl").endswith("pip install prudent.")  # dp_accounting needs it
-    assert blamed("nonsense") == "It needs nonsense, which is not installed: pip install nonsense."
+
+def test_what_is_missing_is_blamed_on_the_extra_that_holds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    told = "It needs {}, which is not installed: pip install -c constraints.txt {}"
+    assert blamed("torch.nn") == told.format("torch", "'.[train]'")
+    assert blamed("ibis") == told.format("ibis", "'.[tables]'")
+    assert blamed("sklearn") == told.format("sklearn", "'.[estimators]'")
+    assert blamed("scipy") == told.format("scipy", ".")
+    assert blamed("absl") == told.format("absl", ".")  # dp_accounting needs it
+    assert blamed("nonsense") == "It needs nonsense, which is not installed."
+
+
+def test_outside_a_clone_a_hint_says_where_it_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = "It needs torch, which is not installed: in your clone of prudent, pip install "
+    for other in (None, b'name = "prudence"\n', b"\xff"):
+        if other is not None:
+            (tmp_path / "pyproject.toml").write_bytes(other)
+        assert blamed("torch") == told + "-c constraints.txt '.[train]'"
+
+
+def test_every_module_that_is_imported_has_an_extra_to_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where only the core is installed: the metadata of what is missing cannot be asked."""
+    requires = _extras._requires("prudent")
+    monkeypatch.setattr(_extras, "_requires", lambda name: requires if name == "prudent" else ())
+    imported = {
+        name.partition(".")[0]
+        for path in (ROOT / "src").rglob("*.py")
+        for name in quick.imported(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    # A frame of polars comes from who has it; what is ours or Python's is there.
+    foreign = imported - sys.stdlib_module_names - {"prudent", "polars"}
+    assert "sklearn" in foreign
+    assert {name for name in foreign if not _extras.holding(name)} == set()
+
+
+# In the words of pip, prudent as an index knows it: no path, no file.
+ASKS_AN_INDEX = re.compile(r"pip install [^`\n]*(?<![\w./-])prudent(?![\w./-])")
+
+
+@pytest.mark.parametrize(
+    ("what", "asks"),
+    [
+        ("'prudent[tables]'", True),
+        ("-U prudent", True),
+        ("-c constraints.txt '.[tables]'", False),
+        ("dist/prudent-0.1.whl", False),
+    ],
+)
+def test_what_a_package_index_is_asked_for_is_seen(what: str, asks: bool) -> None:
+    assert bool(ASKS_AN_INDEX.search(f"pip install {what}")) is asks
+
+
+def test_no_page_and_no_message_asks_a_package_index_for_prudent() -> None:
+    """It is on none: who registers the name there would be installed."""
+    folders = ("src", "packages", "tests", "docs", "benchmarks", ".ci", ".github")
+    files = [
+        *(ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("*.md")),
+        *(path for each in folders for path in (ROOT / each).rglob("*")),
+    ]
+    kinds = (".py", ".pyi", ".md", ".ipynb", ".toml", ".yml", "")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        if path.suffix in kinds and path.is_file()
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
+        if ASKS_AN_INDEX.search(line)
+    ]
+    assert found == []
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:

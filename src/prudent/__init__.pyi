@@ -9,6 +9,7 @@ from prudent import release as release
 from prudent import training as training
 from prudent import tune as tune
 from prudent._validate import ArgumentError as ArgumentError
+from prudent._warning import PrivacyWarning as PrivacyWarning
 from prudent.accounting import DiscreteGaussianTest as DiscreteGaussianTest
 from prudent.accounting import DiscreteLaplaceTest as DiscreteLaplaceTest
 from prudent.accounting import GaussianTest as GaussianTest
@@ -16,7 +17,6 @@ from prudent.accounting import LaplaceTest as LaplaceTest
 from prudent.accounting import PldAccountant as PldAccountant
 from prudent.accounting import ProposeTestReleaseDpEvent as ProposeTestReleaseDpEvent
 from prudent.accounting import RdpAccountant as RdpAccountant
-from prudent.estimators import aggregate as aggregate
 from prudent.receipts.making import ReceiptFile as ReceiptFile
 from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger

@@ -14,10 +14,21 @@ CORE = ""  # what is installed without any extra
 
 # For people who change prudent, not for those who use it.
 _OF_A_CLONE = frozenset({"dev", "docs", "lint", "peers"})
-# Distributions of this repository: a clone installs them from their folders.
-_FOLDERS = {"prudent-lab": "./packages/lab", "prudent-verify": "./packages/verify"}
+# Distributions of this repository: a clone installs them from their folders, with what they need.
+_FOLDERS = {
+    "flint": "./packages/verify",
+    "prudent-lab": "./packages/lab",
+    "prudent-verify": "./packages/verify",
+}
 _NAME = re.compile(r"(?P<name>[\w.-]+)\s*(?:\[(?P<extras>[^\]]*)\])?")
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w.-]+)["']""")
+# What brings a module along, where the name of the module does not say so.
+_BROUGHT_BY = {
+    **dict.fromkeys(("pandas", "pyarrow", "sqlglot"), "ibis-framework"),
+    "sklearn": "scikit-learn",
+    "tokenizers": "transformers",
+    "triton": "torch",
+}
 
 
 class MissingPackageError(ModuleNotFoundError):
@@ -38,13 +49,32 @@ class MissingPackageError(ModuleNotFoundError):
         names = " and ".join(filter(None, [", ".join(packages[:-1]), packages[-1]]))
         verb = "is" if len(packages) == 1 else "are"
         named = ",".join(filter(None, extras))
-        alone = " ".join(_FOLDERS.get(name, name) for name in packages)
-        wanted = f"'prudent[{named}]'" if named else "prudent" if extras else alone
+        folders = [_FOLDERS[name] for name in packages if name in _FOLDERS]
+        wanted = [f"'.[{named}]'"] if named else ["."] if extras else folders
+        # No full stop after a command: it would be copied with it.
+        told = f": {installing(wanted)}" if wanted else "."
         super().__init__(
-            f"{what} needs {names}, which {verb} not installed: pip install {wanted}.",
-            name=packages[0],
+            f"{what} needs {names}, which {verb} not installed{told}", name=packages[0]
         )
         self.packages = tuple(packages)
+
+
+def installing(wanted: Sequence[str]) -> str:
+    """The command that installs parts of a clone where it is printed, in the clone or elsewhere.
+
+    prudent is on no package index: a command that asked one for it could install a stranger's
+    package of that name.
+    """
+    from pathlib import Path
+
+    named = " ".join(wanted)
+    pins = "" if "federated" in named else "-c constraints.txt "  # Flower asks for older versions
+    command = f"pip install {pins}{named}"
+    try:
+        here = 'name = "prudent"\n' in Path("pyproject.toml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        here = False
+    return command if here else f"in your clone of prudent, {command}"
 
 
 @contextlib.contextmanager
@@ -108,7 +138,7 @@ def version(package: str) -> str | None:
 
 def holding(module: str) -> list[str]:
     """What installs a module, directly or for what it installs: the core, then smaller extras."""
-    wanted = _normal(module)
+    wanted = _BROUGHT_BY.get(module, _normal(module))
     wholes = {extra: _whole(extra) for extra in known()}
     # ibis is in ibis-framework, dateutil in python-dateutil.
     held = [

@@ -27,17 +27,17 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 pytree = _pytree
 add_batch_dim, unwrap_batched = _add_batch_dim, _unwrap_batched
-current_dispatch_mode, without_dispatch_modes = _get_current_dispatch_mode, _disable_current_modes
+function_modes = _get_current_function_mode_stack
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
 pack_padded_sequence = torch._pack_padded_sequence
-foreach_copy_ = torch._foreach_copy_
 
 
 def is_record(tensor: Tensor) -> bool:
@@ -50,13 +50,8 @@ def is_record(tensor: Tensor) -> bool:
 
 
 def is_traced() -> bool:
-    """Whether operations are being recorded, for a compiled program or to be repeated."""
-    return get_proxy_mode() is not None or is_recorded()
-
-
-def is_recorded() -> bool:
-    """Whether operations are being recorded to be repeated as they are."""
-    return bool(getattr(_get_current_dispatch_mode(), "repeats", False))
+    """Whether operations are being traced, for a compiled program."""
+    return get_proxy_mode() is not None
 
 
 def is_intercepted() -> bool:

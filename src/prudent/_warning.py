@@ -11,6 +11,20 @@ class PredictableNoiseWarning(RuntimeWarning):
     """The noise of a release follows from a seed: who knows the seed can subtract it."""
 
 
+class PrivacyWarning(UserWarning):
+    """Something around a private release spends or reveals what its price does not cover."""
+
+
+_SHOWN: set[str] = set()
+
+
+def warn_once(message: str, category: type[Warning]) -> None:
+    """Warn, unless this process did so before, whatever filters were changed since."""
+    if message not in _SHOWN:
+        warn(message, category)
+        _SHOWN.add(message)
+
+
 def warn(message: str, category: type[Warning] = RuntimeWarning) -> None:
     """Warn about the first line outside this package among those that led here."""
     level, frame = 1, sys._getframe(1)

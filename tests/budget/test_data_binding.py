@@ -2,10 +2,12 @@
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import dp_accounting as dp
 import pytest
 
+import prudent
 from prudent.budget.allowance import data_name
 from prudent.budget.ledger import Ledger, LedgerError, SecondLedgerError
 
@@ -147,3 +149,47 @@ def test_a_join_is_charged_to_a_ledger_of_both_private_tables(tmp_path: Path) ->
     with Ledger.create(tmp_path / "both.db", **given) as both:
         prudent.count(persons, epsilon=0.1, ledger=both)
         assert len(both.history()) == 1
+
+
+def test_a_duckdb_file_has_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its path, by its address, by one of its tables and in a join it is the same data."""
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(tmp_path)
+    with duckdb.connect("db.duckdb") as made:
+        made.execute("CREATE TABLE v AS SELECT range AS p, 1.5 AS x FROM range(100)")
+        made.execute("CREATE TABLE w AS SELECT range AS p, 2.5 AS y FROM range(100)")
+    address = "duckdb://db.duckdb"
+    join = prudent.join("v", "w", on="p", unit="p", connect=address)
+    reads: list[dict[str, Any]] = [
+        {"connect": address, "table": "v"},
+        {"connect": f"duckdb://{tmp_path}/db.duckdb", "table": "main.v"},
+        {"data": "db.duckdb", "table": "v"},
+        {"data": tmp_path / "db.duckdb", "table": "w"},
+        {"data": join},
+    ]
+    cost: Any = {"epsilon": 0.05}
+    for place, data in enumerate(("db.duckdb", address)):
+        with Ledger.create(f"{place}.db", **BUDGET, data=data, another=True) as ledger:
+            for each in reads:
+                prudent.count(**each, **cost, ledger=ledger)
+            assert len(ledger.history()) == len(reads)
+    with Ledger.create("other.db", **BUDGET) as other:
+        for each in reads:
+            with pytest.raises(SecondLedgerError):
+                prudent.count(**each, **cost, ledger=other)
+
+
+def test_a_database_is_opened_to_be_read_alone(tmp_path: Path) -> None:
+    """Another process may have it open as well, and a path that is wrong makes no file."""
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "db.duckdb"
+    with duckdb.connect(str(path)) as made:
+        made.execute("CREATE TABLE v AS SELECT 1.5 AS x FROM range(100)")
+    path.chmod(0o400)
+    before = path.stat().st_mtime_ns
+    with duckdb.connect(str(path), read_only=True):
+        prudent.count(connect=f"duckdb://{path}", table="v", epsilon=1.0)
+    assert path.stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="open the database"):
+        prudent.count(connect=f"duckdb://{tmp_path / 'missing.duckdb'}", table="v", epsilon=1.0)
+    assert not (tmp_path / "missing.duckdb").exists()

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import operator
 import pickle
 from collections import Counter
@@ -9,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pandas as pd
 import pytest
@@ -399,6 +401,54 @@ def test_a_classifier_is_saved_and_read(tmp_path: Path) -> None:
     (tmp_path / "z.npz").write_bytes(b"none")
     with pytest.raises(ValueError, match=r"CertifiedClassifier\.save"):
         CertifiedClassifier.load(tmp_path / "z.npz")
+
+
+def edited(path: Path, **changes: Any) -> None:
+    """Change entries of the header of a saved classifier, or its arrays."""
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive}
+    header = json.loads(str(arrays["header"]))
+    for name, value in changes.items():
+        (arrays if name in arrays else header)[name] = value
+    np.savez(path, **(arrays | {"header": np.array(json.dumps(header))}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tables": 7},
+        {"epsilon": 0.1},
+        {"ramp": [0.0, 0.1]},
+        {"share": 0.2},
+        {"classes": [0, 1, 3, 2]},
+        {"totals": np.array([1, 2, 3, 4])},
+        {"cells": np.zeros((4, 60), np.int64)},
+        {"landmarks": np.ones((60, 12), np.int16)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_file_that_was_edited_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    fitted().save(tmp_path / "x.npz")
+    edited(tmp_path / "x.npz")
+    CertifiedClassifier.load(tmp_path / "x.npz")
+    edited(tmp_path / "x.npz", **change)
+    with pytest.raises(ValueError, match=r"CertifiedClassifier\.save"):
+        CertifiedClassifier.load(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"totals": np.zeros(3, np.int64)},
+        {"cells": np.zeros((4, 59), np.int64)},
+        {"cells": np.zeros((3, 60), np.int64)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_counts_have_the_shape_of_their_partition(change: dict[str, Any]) -> None:
+    counts = fitted().counts_
+    with pytest.raises(ArgumentError, match="partition"):
+        attrs.evolve(counts, **change)
 
 
 @pytest.mark.parametrize(

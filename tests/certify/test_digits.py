@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="data sets need the extra `train`")
 
 from prudent.certify.report import CertifyResult
 from prudent.release.noise import ReproducibleNoise

@@ -1,7 +1,8 @@
 """The network in whole numbers: exact, and equal to the one in floating point."""
 
+import contextlib
 import json
-import sys
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -11,16 +12,16 @@ import pytest
 from prudent.certify import features
 from prudent.certify.features import shipped_landmarks
 from prudent.certify.landmarks import SCALE
+from prudent.records import whole_network
 from prudent.records.whole_network import (
     Layer,
     Network,
-    codes_of_bytes,
     read_network,
     shipped_network,
     write_network,
 )
 
-torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+torch = pytest.importorskip("torch", reason="training needs the extra `train`")
 
 from tools.feature_files import glyphs, letters  # noqa: E402
 
@@ -158,10 +159,62 @@ def test_an_image_is_its_numbers_whatever_holds_them(name: str) -> None:
         assert np.array_equal(shipped.cells(same), wanted)
 
 
-def test_torch_computes_the_same_codes() -> None:
-    network, _ = shipped_network("letters")
-    assert "torch" in sys.modules
-    assert np.array_equal(codes_of_bytes(network, images(30)), network(images(30)))
+@contextlib.contextmanager
+def onednn_set(enabled: bool) -> Iterator[None]:
+    """Convolutions of torch with or without oneDNN."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "enabled", enabled)
+        yield
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize("onednn", [False, True], ids=["without oneDNN", "with oneDNN"])
+@pytest.mark.parametrize("name", ["letters", "glyphs"])
+def test_a_code_is_that_of_its_image_alone_whatever_the_batch(name: str, onednn: bool) -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (64, 28, 28)).astype(np.uint8)
+    codes_of = shipped_landmarks(name).features.codes
+    with onednn_set(onednn):
+        alone = np.concatenate([codes_of(picture[None])[0] for picture in pictures])
+        for size in (15, 16, 64):
+            assert np.array_equal(codes_of(pictures[:size])[0], alone[:size]), size
+
+
+@pytest.mark.parametrize("name", ["letters", "glyphs"])
+def test_the_layout_of_a_container_changes_no_code(name: str) -> None:
+    network, _ = shipped_network(name)
+    pictures = images(20)
+    wanted = network(pictures)
+    units = torch.from_numpy(pictures)[:, None] / 255
+    wide = np.zeros((40, 56, 28), np.uint8)
+    wide[::2, ::2] = pictures
+    for same in (
+        np.asfortranarray(pictures),
+        pictures.transpose(0, 2, 1).copy().transpose(0, 2, 1),
+        wide[::2, ::2],
+        units.contiguous(memory_format=torch.channels_last).numpy(),
+        np.asfortranarray(units.numpy()),
+    ):
+        assert np.array_equal(network(same), wanted)
+        assert np.array_equal(np.concatenate([network(each[None]) for each in same]), wanted)
+
+
+def test_a_library_whose_products_are_not_exact_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, _ = shipped_network("glyphs")
+    network.check()
+
+    def short(rows: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """A product with shorter mantissas, as some libraries choose for many rows."""
+        found = rows @ weight.astype(rows.dtype)
+        short = len(rows) > 9 and rows.dtype == np.float32
+        return 4 * np.rint(found / 4) if short else found
+
+    monkeypatch.setattr(whole_network, "_product", short)
+    with pytest.raises(RuntimeError, match="exact"):
+        network.check()
+    shipped_network.cache_clear()
+    with pytest.raises(RuntimeError, match="exact"):
+        shipped_network("glyphs")
+    shipped_network.cache_clear()
 
 
 def test_what_comes_with_the_package_is_small() -> None:

@@ -6,17 +6,19 @@ import attrs
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="networks need the extra `train`")
 import torch
 from tools.feature_files.sentences import fitted, make, write
 from torch import nn
 
+from prudent import ArgumentError
 from prudent.certify import CertifiedClassifier
 from prudent.certify.counts import STEPS
 from prudent.certify.features import CENSUS, BinnedColumn, Partitions
+from prudent.release.failures import SourceError
 from prudent.release.noise import ReproducibleNoise
 from prudent_lab import certifying as experiment
-from prudent_lab.features.resnet import ResNet18Embedding, ResNet18Features
+from prudent_lab.features.resnet import ResNet18Embedding, ResNet18Features, Whitened
 from prudent_lab.features.sentences import (
     Intervals,
     MiniLMEmbedding,
@@ -69,6 +71,64 @@ def test_similarity_is_the_fraction_of_shared_cells():
     np.testing.assert_allclose(similarity(PARTITIONS, x, x), shared)
     assert PARTITIONS.sizes == (3, 5, 6, 2)
     assert len(CENSUS.sizes) == 8
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"edges": (30, 60, 45)},
+        {"edges": (30, 30)},
+        {"edges": (30, np.nan)},
+        {"edges": (10, 20, 30), "cells": 2},
+        {"edges": (10, 20, 30, 40), "cells": 1},
+        {"edges": (10,), "cells": 3},
+        {"cells": 0},
+        {"cells": 2.5},
+        {"index": -1},
+    ],
+    ids=str,
+)
+def test_columns_whose_cells_are_not_those_of_their_edges_are_refused(column):
+    with pytest.raises(ArgumentError):
+        BinnedColumn(**({"index": 0} | column))
+
+
+@pytest.mark.parametrize("partitions", [(), ((),), ((BinnedColumn(3, (1,)),),)], ids=str)
+def test_partitions_are_of_columns_that_records_have(partitions):
+    with pytest.raises(ArgumentError, match="partitions"):
+        Partitions("odd", partitions, 3)
+
+
+@attrs.frozen
+class Astray:
+    """A partition whose records go where the test says."""
+
+    places: tuple
+    name: str = "astray"
+    digest: str = "1"
+    sizes: tuple = (3, 4)
+
+    def cells(self, records):
+        return np.array([self.places] * len(records))
+
+    def weights(self, queries):
+        return np.full((len(queries), 7), STEPS, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("places", "counted"),
+    [((0, 3), 5), ((2, 6), 5), ((2, 2), 0), ((3, 4), 0), ((0, 7), 0), ((0, -2), 0), ((-1, 3), 0)],
+)
+def test_a_record_adds_one_to_a_cell_of_each_table_or_nothing(places, counted):
+    found = CertifiedClassifier(1.0, 2, features=Astray(places)).count(np.zeros((5, 1)), [0] * 5)
+    assert found.totals.tolist() == [counted, 0]
+    assert found.cells.sum() == 2 * counted
+    assert found.cells[0, :3].sum() == found.cells[0, 3:].sum() == counted
+
+
+def test_records_in_too_few_tables_are_no_counts():
+    with pytest.raises(SourceError):
+        CertifiedClassifier(1.0, 2, features=Astray((0,))).count(np.zeros((5, 1)), [0] * 5)
 
 
 def test_a_row_that_is_not_finite_is_absent():
@@ -183,6 +243,52 @@ def test_an_image_has_the_same_features_wherever_it_stands():
     np.testing.assert_array_equal(np.delete(embedding(floats), 2, 0), np.delete(found, 2, 0))
 
 
+class Raising:
+    """An object that is no array, and says so in its own way."""
+
+    def __array__(self, *given, **named):
+        raise RuntimeError("a secret")
+
+    def __len__(self):
+        raise RuntimeError("a secret")
+
+
+ODD = {
+    "ragged": [[[1, 2], [3]], [[4]], [[5, 6], [7, 8]]],
+    "raising": Raising(),
+    "text": "none",
+    "number": 3,
+    "nothing": None,
+    "two channels": np.zeros((2, 8, 8)),
+    "empty": np.zeros((3, 0, 8)),
+    "too large": np.full((3, 8, 8), 256.0),
+    "complex": np.zeros((3, 8, 8), complex),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_odd_image_is_absent_and_the_others_are_counted(odd):
+    torch.manual_seed(0)
+    embedding = ResNet18Embedding(ResNet18Features(1).eval(), "given", 64)
+    features = Whitened(np.zeros(64), np.eye(64), "given", embedding)
+    images = list(np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), dtype=np.uint8))
+    model = CertifiedClassifier(1.0, 2, 8, features)
+    without = model.count(images, [0, 1, 0, 1])
+    beside = model.count([*images[:2], ODD[odd], *images[2:]], [0, 1, 1, 0, 1])
+    assert np.array_equal(without.cells, beside.cells)
+    assert without.totals.tolist() == beside.totals.tolist() == [2, 2]
+
+
+def test_the_layout_of_an_image_changes_no_bit():
+    torch.manual_seed(0)
+    embedding = ResNet18Embedding(ResNet18Features(1).eval(), "given", 64)
+    images = np.random.default_rng(0).integers(0, 256, (3, 3, 20, 20), dtype=np.uint8)
+    last = torch.from_numpy(images).contiguous(memory_format=torch.channels_last)
+    wanted = embedding(images)
+    for same in (np.asfortranarray(images), last, last.numpy(), images.astype(object).tolist()):
+        np.testing.assert_array_equal(embedding(same), wanted)
+
+
 def bert(layers=2, width=24, inner=40, words=30):
     """Weights under BERT's names, and torch's own layers with the same weights."""
     torch.manual_seed(0)
@@ -255,3 +361,5 @@ def test_texts_become_votes(tmp_path):
     features = attrs.evolve(read(tmp_path / "made.npz"), embedding=embedding)
     assert np.array_equal(features.cells(rows), features.cells(texts))
     assert (features.cells([*texts, 3])[:, 0] >= 0).tolist() == [True] * 4 + [False]
+    odd = [*texts, [[1, 2], [3]], Raising(), "\ud800", [300]]
+    assert (features.cells(odd)[:, 0] >= 0).tolist() == [True] * 4 + [False] * 4

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
-pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="training needs the extra `train`")
 from prudent import cli
 from prudent.cli.commands.audit import REFUTED
 

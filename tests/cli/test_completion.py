@@ -13,7 +13,6 @@ from prudent.cli import command_line, completion, main
 
 TYPED = {
     "prudent release tri": {"trimmed-mean"},
-    "prudent suggest i": {"iqr"},
     "prudent calibrate --solve s": {"steps", "sampling-rate"},
     "prudent audit ptr --q": {"--quiet"},
     "prudent train --recipe g": {"glyphs-linear"},
@@ -26,7 +25,6 @@ IN_BASH = ["prudent calibrate --solve s", "prudent release median private.parque
 def test_the_lists_are_those_of_the_library() -> None:
     pytest.importorskip("torch")
     from prudent.certify.features import NAMES
-    from prudent.release.suggestion import SHAPES, STATISTICS
     from prudent.samples import SAMPLES
     from prudent_lab.corruption import _NAMES
     from prudent_lab.named_datasets import NAMED_DATASETS
@@ -39,9 +37,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     assert {name.rstrip(":") for name in completion.FEATURES} == {
         name.removesuffix(":D") for name in NAMES
     }
-    assert set(completion.SHAPES) == set(SHAPES)
     assert set(completion.SAMPLES) == set(SAMPLES)
-    assert completion.STATISTICS == STATISTICS
     assert set(completion.RECIPES) == set(RECIPES)
 
 

@@ -79,7 +79,7 @@ def test_names_of_columns_and_groups(run: Command, file: str) -> None:
     assert wrong.status == 2
     check_quiet(wrong)
     by = ["--by=city", f"--groups={EVIL.split()[0]}"]
-    for more in (by, ["--explain"]):
+    for more in (by, ["--dry-run"]):
         check_quiet(run("release", "median", file, f"--column={NAME}", "--propose=1", *COST, *more))
 
 

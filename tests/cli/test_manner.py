@@ -89,7 +89,6 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         ],
         "demo": ["--steps=2", f"--out={folder}/demo"],
         "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
-        "suggest": ["mean", "--count=200", "--spread=9", "--epsilon=1", "--trials=1"],
         "regress": ["y ~ x", table, "--epsilon=20"],
         "explore": [f"--export={folder}/page.html"],
         "sql": [f"SELECT COUNT(*), SUM(x) FROM '{table}'", "--epsilon=1"],

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import typer
 
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
-pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -579,27 +579,3 @@ def test_no_command_line_makes_it_stumble(run: Run, files: Path) -> None:
 @pytest.mark.slow
 def test_no_command_line_makes_it_stumble_at_length(run: Run, files: Path) -> None:
     assert {2, 3} <= set(fuzz(run, files, 100_000))
-
-
-@pytest.mark.thorough
-def test_explain_shows_the_queries_and_charges_nothing(
-    run: Run, files: Path, tmp_path: Path
-) -> None:
-    book = str(tmp_path / "budget.db")
-    Ledger.create(book, epsilon=0.001, delta=1e-9).close()  # would not allow the release
-    arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book, "--explain"]
-    status, out, err = run(*arguments)
-    assert status == 0
-    assert out.count("SELECT COUNT(*)") + out.count("SELECT\n  COUNT(*)") >= 1
-    first, second, _, then = out.split("\n")[:4]
-    assert first.startswith("-- Do not publish: the plans are not private.")
-    assert second.startswith("-- from statistics of the table that no ε was paid for")
-    assert then == "-- 1 of 4: How many records there are."
-    assert "Nothing was read or charged" in err
-    status, out, err = run(*arguments, "--json")
-    assert (status, err) == (0, "")
-    assert json.loads(out)["private"].startswith("Do not publish")
-    questions = json.loads(out)["questions"]
-    assert [sorted(each) for each in questions] == [["asks", "plan", "sql"]] * 4
-    with Ledger.open(book) as ledger:
-        assert not ledger.history()

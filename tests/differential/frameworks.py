@@ -98,7 +98,7 @@ class HuggingFace(Entry):
         return st.builds(text, words, st.none() | words)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
+        pytest.importorskip("transformers", reason="needs the extra `huggingface`")
         from transformers import TrainingArguments
 
         from prudent.training.adapters.huggingface import PrivateTrainer
@@ -163,7 +163,7 @@ class Lightning(Training):
     needs = "lightning"
 
     def train(self, model: nn.Module, records: Sequence[Any]) -> None:
-        pytest.importorskip("lightning", reason="needs pip install 'prudent[lightning]'")
+        pytest.importorskip("lightning", reason="needs the extra `lightning`")
         from lightning.pytorch import LightningModule, Trainer
 
         from prudent.training.adapters.lightning import make_private
@@ -261,7 +261,7 @@ class Flower(Federated):
         return found.filter(lambda x: x.dtype != torch.bfloat16).map(np.array)
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        flower = pytest.importorskip("flwr.app", reason="needs pip install 'prudent[federated]'")
+        flower = pytest.importorskip("flwr.app", reason="needs the extra `federated`")
         from prudent.training.adapters.federated import PrivateStrategy
         from tests.training.adapters.federated.grid import LocalGrid, arrays
 

@@ -13,6 +13,9 @@ from prudent.estimators import LinearRegression, QuantileRegressor
 from prudent.estimators.formula import Formula, FormulaColumn
 from prudent.release.noise import ReproducibleNoise
 
+# The records of these tests are public.
+pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
+
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:

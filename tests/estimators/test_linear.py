@@ -21,6 +21,9 @@ from prudent.estimators.rows import ArrayRows
 from prudent.release.failures import SourceError
 from prudent.release.noise import ReproducibleNoise
 
+# The records of these tests are public.
+pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
+
 SLOPES = np.array([1.0, 0.2, -3.0])
 
 

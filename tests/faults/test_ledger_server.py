@@ -14,7 +14,7 @@ import pytest
 from prudent.budget import storage
 from prudent.budget.ledger import Ledger, StorageError
 
-psycopg = pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
+psycopg = pytest.importorskip("psycopg", reason="needs psycopg: the extra `tables`")
 
 EVENT = dp.GaussianDpEvent(48.0)
 DOUBT = "Release nothing: the charge may or may not have been written. The history"

@@ -23,7 +23,7 @@ def test_killed_processes_at_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_killed_processes_at_a_server_that_crashes(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg", reason="needs psycopg: pip install 'prudent[tables]'")
+    pytest.importorskip("psycopg", reason="needs psycopg: the extra `tables`")
     size = {"epsilon": 1.0, "multiplier": 20.0, "workers": 2, "kills": 1, "restarts": 1}
     log = tmp_path / "log"
     with postgres() as server:

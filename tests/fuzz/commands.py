@@ -205,14 +205,6 @@ COMMANDS: tuple[Command, ...] = (
         lambda: ["salaries", f"--out={folder() / 's.parquet'}", "--force", "--json"],
     ),
     Command(("demo",), lambda: ["--workers=0", "--steps=-1", "--seed=0", "--json"], 0.05),
-    Command(
-        ("suggest",),
-        lambda: [
-            *("median", "--count=200", "--epsilon=1", "--delta=1e-6", "--spread=10", "--trials=1"),
-            *("--centre=0", "--p=0.5", "--json"),
-        ],
-        0.02,
-    ),
     Command(("release", "median"), _release("--propose=5", "--delta=1e-6", "--where=x > 1")),
     Command(("release", "quantile"), _release("--p=0.5", "--bounds=0,100", "--read-as=number")),
     Command(("release", "quantiles"), _release("--ps=0.25,0.5", "--unit=who")),
@@ -278,7 +270,7 @@ COMMANDS: tuple[Command, ...] = (
         ("release", "certify-quantile"),
         lambda: [
             *(_table(), "--column=x", "--epsilon=1", "--p=0.5", "--high=20"),
-            *(f"--ledger={_ledger()}", "--dataset=default", "--explain"),
+            *(f"--ledger={_ledger()}", "--dataset=default", "--dry-run"),
         ],
     ),
     Command(
@@ -348,7 +340,7 @@ COMMANDS: tuple[Command, ...] = (
         ("certify",),
         lambda: [
             *(f"--dataset=npz:{_seed('npz', 'train.npz')}", "--features=vectors:2", "--epsilon=1"),
-            *(f"--landmarks={_seed('landmarks', 'public.npy')}", "--seed=0", "--json"),
+            *(f"--landmarks={_seed('landmarks', 'public.npy')}", "--seed=0", "--public", "--json"),
         ],
         0.02,
     ),

@@ -335,12 +335,6 @@ def _score() -> Any:
     return prudent.tune.HeldOutScore(*_pairs(), prudent.DiscreteLaplaceTest(2.0))
 
 
-def _shape() -> Any:
-    import scipy.stats
-
-    return scipy.stats.norm(0, 10)
-
-
 def _model() -> nn.Module:
     return nn.Linear(2, 2)
 
@@ -374,16 +368,12 @@ BY_NAME: dict[str, Any] = {
     "bound": 2.0,
     "query": "SELECT city, MEDIAN(x), AVG(CLIP(x, 0, 9)), COUNT(*) FROM data GROUP BY city",
     "questions": lambda: {"x": ["median", "mean"], "who": "count"},
-    "fit_one": np.mean,
-    "aggregate.parts": 10,
-    **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio", "explain")},
+    **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio")},
     **{f"{name}.data": _table for name in ("covariance", "correlation", "weighted_mean")},
-    **{f"{name}.column": "x" for name in ("ratio", "covariance", "correlation", "explain")},
+    **{f"{name}.column": "x" for name in ("ratio", "covariance", "correlation")},
     **{f"{name}.bounds": (0.0, 100.0) for name in ("sum", "mean", "variance", "deviation")},
     "iqr.propose": 5.0,
     "trimmed_sum.bound": 9.0,
-    "explain.statistic": lambda: prudent.median,
-    "explain.records": 100,
     "sql.groups": ["Oslo", "Bergen"],
     "weighted_mean.column": "x",
     "weights": "who",
@@ -405,14 +395,6 @@ BY_NAME: dict[str, Any] = {
     "join.unit": "who",
     "Ask.statistic": "median",
     "Ask.column": "x",
-    "suggest.statistic": "median",
-    "suggest.count": 200,
-    "suggest.spread": 10.0,
-    "suggest.trials": 1,
-    "suggest_proposal.statistic": lambda: prudent.median,
-    "suggest_proposal.count": 200,
-    "suggest_proposal.shape": _shape,
-    "suggest_proposal.rehearsals": 1,
     "check_margin.statistic": lambda: lambda data: float(len(data)),
     "check_margin.margin": lambda: lambda data: 0,
     "on_lattice.statistic": lambda: lambda data: 0.0,

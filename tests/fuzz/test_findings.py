@@ -84,12 +84,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.quantiles", {"ps": 44}),
     *(("release.describe", {"ps": each}) for each in (None, 0.9999999999999999, [0.5, None])),
     ("release.count", {"unit": AMBIGUOUS}),
-    ("release.suggest", {"centre": np.array(["NaT"], "datetime64[s]")}),
-    ("release.suggest", {"centre": float("inf")}),
     *((f"release.Lattice.for_{each}", {"bounds": META}) for each in ("unit", "proposal")),
     *((f"release.{each}", {"bounds": META}) for each in ("sum", "median", "ratio")),
     *(("release.quantile", {"p": each}) for each in (META, float("inf"), Decimal("Infinity"))),
-    ("release.suggest", {"count": 2**67}),
     ("release.Ledger.create", {"adaptive": torch.zeros(0)}),
     ("release.Ledger.create", {"data": "d", "another": torch.zeros(0)}),
     ("accounting.price_list", {"delta": [1e-9, 1e-10]}),
@@ -114,7 +111,6 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.quantile", {"confidence": Decimal("0.9")}),
     ("training.check", {"made_up": np.array(["a", None], dtype=object)}),
     ("release.describe", {"groups": "private", "by": np.array([])}),
-    ("release.suggest", {"seed": 0.995}),
     *(
         ("release.ProposeTestReleaseMechanism.calibrate", {name: torch.zeros(2, 3)})
         for name in ("fallback", "monotone")
@@ -127,7 +123,6 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("release.Distribution", {"value": None}),
     ("release.Branch", {"value": AMBIGUOUS}),
     ("release.ReproducibleNoise", {"seed": "mean"}),
-    ("release.suggest_proposal", {"shape": []}),
     ("release.Ledger.create", {"data": 124207}),
     ("release.Ledger.create", {"location": 1e-285}),
     ("release.Ledger.create", {"relation": -5440}),

@@ -56,7 +56,6 @@ def release(statistic: str, *more: str) -> tuple[str, ...]:
 COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "a median": (release("median"), 0),
     "a preview": (release("median", "--dry-run"), 0),
-    "the queries": (release("count", "--explain"), 0),
     "groups": (release("count", "--by=city", f'--groups="{EVIL}",b'), 0),
     "a ledger": (release("count", f"--ledger={FILE}.db"), 0),
     "over budget": (release("count", f"--ledger={FILE}.db", "--epsilon=49"), 4),
@@ -85,8 +84,6 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "a device": (("train", f"--device={EVIL}", "--steps=1"), 2),
     "a test": (("epsilon", "--noise-multiplier=1", "--delta=1e-5", f"--test={EVIL}"), 2),
     "a parameter": (("calibrate", "--epsilon=1", "--delta=1e-5", f"--solve={EVIL}"), 2),
-    "a statistic": (("suggest", EVIL, "--count=10", "--epsilon=1"), 2),
-    "a shape": (("suggest", "median", "--count=10", "--epsilon=1", f"--shape={EVIL}"), 2),
     "features": (("certify", "--dataset=mnist", f"--features={EVIL}"), 2),
     "a run": (("certify", "run", FILE), 2),
     "results": (("paper", "table", "1", f"--results={FILE}.csv"), 2),

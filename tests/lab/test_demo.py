@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="training needs the extra `train`")
 from rich.console import Console
 
 from prudent._validate import ArgumentError
@@ -95,7 +95,7 @@ def test_a_classifier_that_was_not_attacked_has_no_column_for_it(tmp_path):
 
 
 def test_the_first_answer_is_a_table_with_a_certificate():
-    pytest.importorskip("opendp", reason="tables need pip install 'prudent[tables]'")
+    pytest.importorskip("opendp", reason="tables need the extra `tables`")
     console = Console(file=io.StringIO(), width=100)
     show_median(_median(), console)
     told = console.file.getvalue()

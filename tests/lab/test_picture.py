@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="pictures need pip install 'prudent[train]'")
+pytest.importorskip("matplotlib", reason="pictures need the extra `train`")
 
 from prudent_lab import demo as picture
 

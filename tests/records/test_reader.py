@@ -121,8 +121,18 @@ def test_the_collator_gets_one_record_and_the_example():
 def test_the_example_sets_the_form():
     made = reader(pair, example=(torch.zeros(3, dtype=torch.float64), 0.5))
     assert made.form.row(pair(1))[0].dtype == torch.float64
-    with pytest.raises(ArgumentError, match="fewer than three quarters of the first 8"):
-        reader(pair, example=(torch.zeros(4), 0))
+
+
+def test_a_declared_form_alone_decides():
+    """With six of the first eight of one shape, one record less would leave five."""
+
+    def mixed(index):
+        return (torch.zeros(3 if 2 <= index < 8 else 4), 0)
+
+    for first in (0, 2):
+        made = reader(lambda index, first=first: mixed(index + first), example=(torch.zeros(3), 0))
+        found = made.rows(list(range(8)), [True] * 8, PUBLIC)
+        assert [row is None for row in found] == [not 2 <= n + first < 8 for n in range(8)]
 
 
 def test_no_error_of_a_record_is_shown():

@@ -1,5 +1,7 @@
 """A ledger and a source of noise that remember what was asked of them."""
 
+from typing import Any
+
 from prudent.release.noise import Distribution
 
 
@@ -28,3 +30,16 @@ class Silence:
 
     def integer(self, bound: int) -> int:
         return bound // 2
+
+
+def queries_of(statistic: str, data: Any = None, column: Any = None, **given: Any) -> list[Any]:
+    """What a dry run says that the engine will be asked: pairs of words and SQL."""
+    from prudent.release import Ask, table
+
+    whole = {
+        name: given.pop(name)
+        for name in ("epsilon", "delta", "unit", "by", "groups", "connect", "table", "ledger")
+        if name in given
+    }
+    preview: Any = table(data, [Ask(statistic, column, **given)], **whole, dry_run=True)
+    return [query.removeprefix("-- ").split("\n", 1) for query in preview.queries]

@@ -55,3 +55,20 @@ def test_arithmetic_gives_plain_numbers() -> None:
     assert f"{answer:.2f}" == "5.00"
     assert sum([answer, answer]) == 10.0
     assert int(answer) == 5
+
+
+def test_columns_of_the_answer_never_take_the_place_of_those_of_the_data() -> None:
+    spread = NoiseSpread(Distribution.LAPLACE, 1.0, 0.0)
+    released = Released(5.0, Branch.ROBUST, 1.4, 0.0, None, spread=spread)
+    names = ["status", "value", "value_"]
+    groups = Groups({("open", 7, "x"): released}, names, epsilon=0.5, delta=0.0)
+    frame = groups.to_frame()
+    assert frame[names].to_numpy().tolist() == [["open", 7, "x"]]
+    assert list(frame.columns) == [*names, "value__", "low", "high", "status_"]
+    assert frame["status_"].tolist() == ["released"]
+    assert frame["value__"].tolist() == [5.0]
+    head = "".join(f"<th>{name}</th>" for name in names)
+    assert f"{head}<th>value</th>" in groups._repr_html_()
+    assert "<td>open</td><td>7</td><td>x</td>" in groups._repr_html_()
+    empty = Groups({}, names, epsilon=0.5, delta=0.0).to_frame()
+    assert list(empty.columns) == list(frame.columns)

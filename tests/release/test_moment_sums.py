@@ -152,15 +152,15 @@ def test_an_interval_of_little_confidence_misses_the_truth_at_times() -> None:
     assert max(covers(0.2, Distribution.LAPLACE, 400).values()) < 0.9
 
 
-def test_there_is_no_interval_where_there_may_be_no_record() -> None:
+def test_an_interval_is_all_that_bounds_allow_where_there_may_be_no_record() -> None:
     sums = MomentSums(2, fine_lattice((-1.0, 3.0)))
     found = sums.moments(
         sums.read(ArrayColumn(np.empty(0))), sums.sensitivity, Distribution.LAPLACE
     )
     assert (found.mean, found.variance, found.count) == (1.0, 0.0, 0.0)
-    assert found.mean_interval(0.95) is None
-    assert found.variance_interval(0.95) is None
-    assert found.deviation_interval(0.95) is None
+    assert found.mean_interval(0.95) == pytest.approx((-1.0, 3.0))
+    assert found.variance_interval(0.95) == (0.0, 4.0)
+    assert found.deviation_interval(0.95) == (0.0, 2.0)
     assert found.count_interval(0.95)[0] == 0.0
 
 

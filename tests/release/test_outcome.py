@@ -15,7 +15,14 @@ import prudent
 from prudent.cli.answering import _plain_value
 from prudent.release import statistics
 from prudent.release.noise import Distribution, ReproducibleNoise
-from prudent.release.outcome import NoiseSpread, Refused, Released
+from prudent.release.outcome import (
+    Branch,
+    Groups,
+    NoiseSpread,
+    Refused,
+    Released,
+    UnknownSpread,
+)
 
 SAMPLE = np.random.default_rng(3).normal(50.0, 10.0, 400)
 SORTED = np.sort(SAMPLE)
@@ -113,7 +120,7 @@ def test_a_refusal_is_plain() -> None:
 
 @pytest.mark.parametrize("name", ["median", "describe", "histogram", "table", "groups"])
 def test_every_answer_says_what_is_protected(name: str) -> None:
-    pandas = pytest.importorskip("pandas", reason="needs pip install 'prudent[tables]'")
+    pandas = pytest.importorskip("pandas", reason="needs the extra `tables`")
     frame = pandas.DataFrame({"x": SAMPLE, "who": np.arange(400) // 2, "g": ["a"] * 400})
     asks: dict[str, Any] = {
         "median": statistics.median,
@@ -129,7 +136,7 @@ def test_every_answer_says_what_is_protected(name: str) -> None:
 
 
 def test_a_description_and_a_histogram_are_frames() -> None:
-    pytest.importorskip("pandas", reason="needs pip install 'prudent[tables]'")
+    pytest.importorskip("pandas", reason="needs the extra `tables`")
     described = statistics.describe(SAMPLE, epsilon=5.0).to_frame()
     assert list(described) == ["statistic", "value", "low", "high", "status"]
     assert described.statistic[0] == "count"
@@ -210,3 +217,16 @@ def test_durations_are_seconds_and_dates_are_iso_in_json() -> None:
     plain = _plain_value({"a": [WAITS[0], START], "b": (TIMES[0], float("inf"), Decimal("1.50"))})
     assert plain["a"] == [WAITS[0].total_seconds(), "2020-01-01"]
     assert plain["b"][:2] == [TIMES[0].isoformat(), "inf"]
+
+
+def test_a_number_that_says_nothing_is_not_shown() -> None:
+    noise = NoiseSpread(Distribution.LAPLACE, 1.0, 0.0)
+    hidden = Released(
+        2.5, Branch.ROBUST, 1.4, 0.0, None, "laplace", UnknownSpread(noise), about="the mean of x"
+    )
+    assert hidden.lines() == ["too few records for this ε (laplace, no interval for the mean of x)"]
+    assert (hidden.plain()["status"], hidden.plain()["value"]) == ("too few records", None)
+    groups = Groups({"a": hidden}, ["g"], epsilon=1.0, delta=0.0)
+    assert groups.to_frame()["value"].isna().all()
+    assert "2.5" not in str(groups) + groups._repr_html_()
+    assert float(hidden) == 2.5

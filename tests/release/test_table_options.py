@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
-pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
 
 import pyarrow as pa  # noqa: E402
 import pyarrow.csv  # noqa: E402

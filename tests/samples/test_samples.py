@@ -41,7 +41,7 @@ def test_an_unknown_name_says_which_there_are(tmp_path: Path) -> None:
 
 
 def test_the_salaries_are_those_of_the_survey() -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pip install 'prudent[tables]'")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra `tables`")
     table = parquet.read_table(samples.SAMPLES["salaries"].file).to_pydict()
     about = samples.SAMPLES["salaries"].about
     assert all(name in about for name in table)

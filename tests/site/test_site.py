@@ -150,6 +150,55 @@ def test_the_search_opens_the_right_page(
     shown.close()
 
 
+SESSION = """
+$ prudent sample salaries
+$ prudent epsilon --steps 5000 \\
+    --delta 1e-5
+1.455
+$ ls
+salaries.parquet
+"""
+
+
+@pytest.mark.parametrize(
+    ("shown", "copied"),
+    [
+        (
+            SESSION,
+            [
+                "prudent sample salaries",
+                "prudent epsilon --steps 5000 \\",
+                "    --delta 1e-5",
+                "ls",
+            ],
+        ),
+        ("make demo  # all\nmake test\n", ["make demo  # all", "make test"]),
+    ],
+)
+def test_copy_takes_what_is_typed(
+    browser: Any, tmp_path: Path, shown: str, copied: list[str]
+) -> None:
+    """With the theme, its settings and our style, on a page of one block."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "stylesheets").symlink_to(ROOT / "docs" / "stylesheets")
+    (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n```console\n{shown.strip()}\n```\n")
+    settings = "docs_dir: docs\nsite_dir: site\nnav: [index.md]\nhooks: []\nplugins: [search]\n"
+    (tmp_path / "mkdocs.yml").write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\n{settings}")
+    mkdocs = [sys.executable, "-m", "mkdocs", "build", "--quiet"]
+    quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(mkdocs, cwd=tmp_path, check=True, timeout=300, env=quiet)
+    with served(tmp_path / "site") as address:
+        context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+        page = context.new_page()
+        page.goto(address)
+        page.locator(".highlight").hover()
+        page.locator(".highlight [data-clipboard-target]").click()
+        playwright.expect(page.get_by_text("Copied to clipboard")).to_be_visible()
+        text = page.evaluate("navigator.clipboard.readText()")
+        context.close()
+    assert [line for line in text.splitlines() if line] == copied
+
+
 def test_two_versions_are_published_side_by_side(browser: Any, tmp_path: Path) -> None:
     """The commands of `make publish-docs`, with the site's settings and one page."""
     clone, kept = tmp_path / "clone", tmp_path / "kept"

@@ -544,8 +544,8 @@ def test_a_step_replays_itself():
             plan, model, cross_entropy, expected_batch=40, key=Key(bytes(32)), cuda_graph=graph
         )
         runs.append(released(made, batches_of(6)))
-        assert (made._captured is None) == (graph is False)
-        assert graph is False or len(made._captured._graphs) == 1
+        assert (made._in_turn is None) == (graph is False)
+        assert graph is False or len(made._run._graphs) == 1
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
 
@@ -563,14 +563,14 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.filterwarnings("error:The step cannot be captured")
-def test_numbers_from_the_host_are_captured_as_a_program_has_them():
+def test_numbers_from_the_host_are_captured():
     plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
     runs = []
     for graph in (None, False):
         options = {"expected_batch": 40, "key": Key(bytes(32)), "cuda_graph": graph}
         made = Step(plan, Scaled().cuda(), cross_entropy, **options)
         runs.append(released(made, batches_of(10)))
-        assert graph is False or len(made._captured._graphs) == 1
+        assert graph is False or len(made._run._graphs) == 1
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
 
@@ -587,26 +587,19 @@ class Skipping(nn.Module):
         return self.inner(x) * (2 if skips else 1)
 
 
-@pytest.mark.filterwarnings("ignore:The step cannot be captured")
+@pytest.mark.filterwarnings("error:The step cannot be captured")
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_a_replay_follows_what_a_model_chooses_for_all_records(share):
     plan = Plan(sampling_rate=RATE, steps=40, aggregation=rule(GaussianTest(4.0)))
     runs = []
-    for kind in ("captured", "recorded", "as it is"):
+    for graph in (None, False):
         torch.manual_seed(0)
-        options = {"expected_batch": 40, "key": Key(bytes(32))}
-        options["cuda_graph"] = None if kind == "captured" else False
+        options = {"expected_batch": 40, "key": Key(bytes(32)), "cuda_graph": graph}
         made = Step(plan, Skipping(share).cuda(), cross_entropy, **options)
-        if kind == "as it is":
-            made._run = made._release
         runs.append(released(made, batches_of(30)))
-        if kind == "recorded":
-            assert [program is not None for program in made._run._programs.values()] == [True]
-        if kind == "captured" and not share:
-            assert len(made._captured._graphs) == 1
-    for mine, other, expected in zip(*runs, strict=True):
+        assert graph is False or len(made._run._graphs) == 1
+    for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)
-        torch.testing.assert_close(other, expected)
 
 
 @pytest.fixture
@@ -641,7 +634,7 @@ def test_exchanges_over_nccl_wait_for_no_device(nccl, graph):
                 found += [parameter.grad.clone() for parameter in made.model.parameters()]
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        assert (made._captured is None) == (graph is False)
+        assert (made._in_turn is None) == (graph is False)
         runs.append(found)
     for mine, expected in zip(*runs, strict=True):
         torch.testing.assert_close(mine, expected)

@@ -15,6 +15,9 @@ from prudent.release.noise import ReproducibleNoise
 from prudent.tune import Geometric, Poisson, price, search
 from tests.estimators.models.fitting import data
 
+# The records of these tests are public.
+pytestmark = pytest.mark.filterwarnings("ignore::prudent.PrivacyWarning")
+
 FEW = Poisson(2)
 
 
@@ -63,21 +66,18 @@ def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
 BOUNDED = GaussianNB(epsilon=1.0, classes=[0, 1], bounds={0: (-3, 3), 2: (2, 4)})
 
 
-@pytest.mark.parametrize("as_list", [False, True])
-def test_a_search_is_priced_by_the_event_of_its_fits(as_list: bool) -> None:
-    """Also where bounds replace quantiles, and where the first row of a list is an odd one."""
+def test_a_search_is_priced_by_the_event_of_its_fits() -> None:
+    """Also where bounds replace quantiles."""
     given = parts("GaussianNB", 300)
-    x, y = given["data"]
-    rows = [[1.0, 2.0], *x[1:].tolist()] if as_list else x
     best = search(
         BOUNDED,
         {"epsilon": [30.0]},
         trials=FEW,
         delta=1e-5,
         score_noise=None,
-        **{**given, "data": (rows, y)},
+        **given,
     )
-    fitted = clone(BOUNDED).set_params(epsilon=30.0).fit(rows, y)
+    fitted = clone(BOUNDED).set_params(epsilon=30.0).fit(*given["data"])
     assert best.event == FEW.event(fitted.event_)
 
 

@@ -35,6 +35,7 @@ from prudent.budget.storage import LedgerError, LedgerRow, Store, is_postgres, o
 
 _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
 _LIST = "PRUDENT_LEDGERS"
+_DUCKDB = "duckdb://"
 _BETWEEN = " + "
 
 FORMAT = 1  # of the rows of a ledger; its first row notes it
@@ -248,8 +249,15 @@ class SecondLedgerError(LedgerError):
         return SecondLedgerError, (self.data, self.location, self.dataset)
 
 
+def is_duckdb(address: str) -> bool:
+    """Whether an address is that of a DuckDB file."""
+    return len(address) > len(_DUCKDB) and address.startswith(_DUCKDB)
+
+
 def data_name(data: Data) -> str:
     """The public name of data: a file by its full path, an address without its password.
+
+    A DuckDB file has the same name by its path and by its address.
 
     Several, such as tables that are joined, have their names with " + " between.
     """
@@ -259,7 +267,9 @@ def data_name(data: Data) -> str:
     text = str(_validate.instance((str, os.PathLike), "a path, an address or a name", data=data))
     if _BETWEEN in text and not Path(text).exists():
         return data_name(text.split(_BETWEEN))
-    if "://" in text or is_postgres(text):
+    if is_duckdb(text):
+        text = text.removeprefix(_DUCKDB).partition("?")[0]
+    elif "://" in text or is_postgres(text):
         return without_password(text)
     path = Path(text)
     return str(path.resolve()) if path.exists() else text

@@ -360,4 +360,5 @@ class CertifiedClassifier:
             ValueError: If the file is none of `save`, or was made with other features.
         """
         arguments, counts = read_classifier(path, features)
-        return cls(landmarks=landmarks, **arguments).fit_counts(counts)
+        found = cls(landmarks=landmarks, **arguments)
+        return found.fit_counts(Counts(sizes=found.known().partition.sizes, **counts))

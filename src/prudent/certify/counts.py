@@ -69,25 +69,43 @@ class Counts:
 
     cells: Whole  # counts, (classes, cells of all tables)
     totals: Whole  # records of each class
-    tables: int  # how many cells a record is in
+    sizes: tuple[int, ...]  # how many cells each table has; a record is in one cell of each
     # Digest of the public partition and classes, which tables must share to be added.
     partition: str
     epsilon: float | None = None  # ε of the release; None for exact counts
 
+    def __attrs_post_init__(self) -> None:
+        if self.cells.shape != (len(self.totals), sum(self.sizes)):
+            raise ArgumentError(
+                "counts", "of each class in each cell of the partition", shown="other shapes"
+            )
+
+    @property
+    def tables(self) -> int:
+        """How many cells a record is in."""
+        return len(self.sizes)
+
     @classmethod
-    def empty(cls, classes: int, width: int, tables: int, partition: str) -> "Counts":
+    def empty(cls, classes: int, sizes: tuple[int, ...], partition: str) -> "Counts":
         """Counts of no records."""
-        zeros = np.zeros((classes, width), np.int64)
-        return cls(zeros, np.zeros(classes, np.int64), tables, partition)
+        zeros = np.zeros((classes, sum(sizes)), np.int64)
+        return cls(zeros, np.zeros(classes, np.int64), sizes, partition)
 
     def insert(self, places: Whole, classes: Whole) -> None:
-        """Add records to exact counts.
+        """Add records to exact counts: each adds one to a cell of each table, or is absent.
+
+        Price and theorem rest on this, so it is checked here, whatever made the numbers.
 
         Args:
-            places: The cells of each record, (records, tables); a record with `NONE` is absent.
+            places: The cells of each record, (records, tables); a record with `NONE`, or with a
+                cell that is not of the table in whose column it stands, is absent.
             classes: The number of the class of each record, or `NONE`.
         """
-        kept = (places >= 0).all(axis=1) & (classes != NONE)
+        if places.shape != (len(classes), self.tables):
+            raise ValueError
+        ends = np.cumsum(self.sizes)
+        kept = ((places >= ends - self.sizes) & (places < ends)).all(axis=1)
+        kept &= (classes != NONE) & (classes < len(self.totals))
         names = classes[kept]
         for column in places[kept].T:
             np.add.at(self.cells, (names, column), 1)

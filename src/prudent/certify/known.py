@@ -3,6 +3,7 @@
 Files hold numbers and JSON, no pickle.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 
 from prudent import _validate
 from prudent._files import replacing
@@ -30,7 +32,7 @@ from prudent.certify.landmarks import (
 )
 from prudent.records.arrays import Classes, declared_width, parts
 
-FORMAT = 1  # format number of saved classifiers
+FORMAT = 2  # format number of saved classifiers
 ROWS = 1024  # records or queries that are mapped at a time, to save memory
 _MOST_CLASSES = 10**6
 _MOST_LANDMARKS = 1_000_000
@@ -45,8 +47,7 @@ class Known:
 
     def empty(self) -> Counts:
         """Counts of no records."""
-        sizes = self.partition.sizes
-        return Counts.empty(len(self.classes), sum(sizes), len(sizes), self.digest)
+        return Counts.empty(len(self.classes), self.partition.sizes, self.digest)
 
     def counted(self, records: Any, labels: Any) -> Counts:
         """Exact counts of records."""
@@ -209,7 +210,6 @@ def write_classifier(
         "epsilon": counts.epsilon,
         "share": share,
         "ramp": getattr(partition, "ramp", None),
-        "tables": counts.tables,
         "partition": counts.partition,
     }
     arrays: dict[str, Any] = {"cells": counts.cells, "totals": counts.totals}
@@ -218,18 +218,35 @@ def write_classifier(
         if crowding := partition.crowding:
             arrays["crowding"] = crowding.products
             header["crowding"] = [crowding.records, crowding.landmarks, crowding.queries]
+    header["digest"] = _digest(header, arrays)
     with replacing(Path(path), "wb") as file:
         np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
 
 
-def read_classifier(path: str | os.PathLike[str], features: Any) -> tuple[dict[str, Any], Counts]:
-    """The arguments of a classifier and its counts; `features` replace those without a name."""
+def _digest(header: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> str:
+    """Of all that a file holds: damage and edits are noticed. It is no signature."""
+    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()
+
+
+def read_classifier(
+    path: str | os.PathLike[str], features: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of a classifier and those of its counts, but for what its partition says.
+
+    `features` replace those without a name.
+    """
     _validate.path(path=path)
     expected = "a file written by CertifiedClassifier.save"
     with reading(path, expected):
         archive = read_npz(path, expected, "header", "cells", "totals", "landmarks", "crowding")
         header = json.loads(str(archive["header"]))
         check_format(header, FORMAT, f"{path}")
+        stored = header.pop("digest")
+        if _digest(header, {name: archive[name] for name in archive if name != "header"}) != stored:
+            raise ValueError
         cells, totals = (archive[name].astype(np.int64) for name in ("cells", "totals"))
         ramp = None if header["ramp"] is None else tuple(header["ramp"])
         given = header["features"] if features is None else features
@@ -240,5 +257,8 @@ def read_classifier(path: str | os.PathLike[str], features: Any) -> tuple[dict[s
             crowding = Crowding(archive["crowding"], *shares) if shares else None
             given = Landmarks(own, codes, ramp, crowding)
         arguments = {name: header[name] for name in ("epsilon", "classes", "share")}
-        counts = Counts(cells, totals, header["tables"], header["partition"], header["epsilon"])
-        return {**arguments, "features": given, "ramp": ramp}, counts
+        counts = {name: header[name] for name in ("partition", "epsilon")}
+        return {**arguments, "features": given, "ramp": ramp}, counts | {
+            "cells": cells,
+            "totals": totals,
+        }

@@ -122,7 +122,8 @@ class _CellCounts(Statistic):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> ClassCounts:
         cells = _cells(records, self.known.partition.sizes[0])
-        exact = Counts(cells[None], cells.sum(keepdims=True), 1, self.known.digest)
+        sizes = self.known.partition.sizes
+        exact = Counts(cells[None], cells.sum(keepdims=True), sizes, self.known.digest)
         return ClassCounts(exact.released(priced.mechanism, noise))
 
 

@@ -143,13 +143,6 @@ class Request:
         bool,
         typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
     ] = False
-    explain: Annotated[
-        bool,
-        typer.Option(
-            help="Release and charge nothing: show the SQL that would be sent, with made-up "
-            "numbers in it, and the engine's plan. The plan is for the owner of the data only."
-        ),
-    ] = False
     as_json: options.Json = False
 
     def options(self) -> dict[str, Any]:
@@ -230,9 +223,6 @@ def answer(
     if request.column is not None:
         given["column"] = request.column
     _check_taken(given, ask)
-    if request.explain:
-        _explain(request, ask, given)
-        return
     ask_and_print(request, functools.partial(ask, **given), draw)
 
 
@@ -295,25 +285,6 @@ def rule_of(text: str | None) -> Any:
     if text is not None and text.isdecimal() and len(text) <= _LONGEST_NUMBER:
         return int(text)
     return text
-
-
-def _explain(request: Request, statistic: Callable[..., Any], given: dict[str, Any]) -> None:
-    """Print the questions of a release as one SQL script, the plans as remarks in it."""
-    from prudent.release.explanation import PRIVATE, explain
-
-    questions = explain(statistic, **given)
-    if request.as_json:
-        plain = [
-            {"asks": each.asks, "sql": each.sql, "plan": each.plan.splitlines()}
-            for each in questions
-        ]
-        echo_json({"private": " ".join(PRIVATE), "questions": plain})
-        return
-    echo("".join(f"-- {line}\n" for line in PRIVATE))
-    for number, each in enumerate(questions, start=1):
-        remarks = "\n".join(f"--   {line}".rstrip() for line in each.plan.splitlines())
-        echo(f"-- {number} of {len(questions)}: {each.asks}\n{each.sql};\n{remarks}\n")
-    note("Nothing was read or charged.")
 
 
 @contextlib.contextmanager

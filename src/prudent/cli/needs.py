@@ -21,8 +21,7 @@ LAB = ("train", "tune", "certify", "demo", "explore", "paper")
 MODULES = {
     "epsilon": "commands.pricing",
     "calibrate": "commands.pricing",
-    "sample": "commands.suggest",
-    "suggest": "commands.suggest",
+    "sample": "commands.sample",
     "doctor": "commands.doctor",
     "release": "commands.release",
     "regress": "commands.questions",
@@ -39,7 +38,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "epsilon": (),
     "calibrate": (),
     "sample": (),
-    "suggest": (TABLES,),
     "doctor": (),
     "release": (TABLES,),
     "regress": (TABLES, ESTIMATORS),

@@ -1,6 +1,5 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
-from prudent.estimators.aggregation import aggregate as aggregate
 from prudent.estimators.base import PrivateEstimator as PrivateEstimator
 from prudent.estimators.base import TooFewRecordsError as TooFewRecordsError
 from prudent.estimators.linear import LinearRegression as LinearRegression
@@ -8,9 +7,6 @@ from prudent.estimators.linear import QuantileRegressor as QuantileRegressor
 from prudent.estimators.linear import Ridge as Ridge
 from prudent.estimators.models.classifiers import GaussianNB as GaussianNB
 from prudent.estimators.models.classifiers import LogisticRegression as LogisticRegression
-from prudent.estimators.models.scalers import QuantileTransformer as QuantileTransformer
-from prudent.estimators.models.scalers import RobustScaler as RobustScaler
-from prudent.estimators.models.scalers import StandardScaler as StandardScaler
 from prudent.estimators.models.trees import GradientBoostingClassifier as GradientBoostingClassifier
 from prudent.estimators.models.trees import GradientBoostingRegressor as GradientBoostingRegressor
 from prudent.estimators.models.unsupervised import PCA as PCA

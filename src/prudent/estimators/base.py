@@ -19,6 +19,7 @@ from prudent import _validate
 from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.accounting.robustness import Certifier
+from prudent.estimators.callers import check_fit, check_query
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
@@ -187,7 +188,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         Raises:
             TooFewRecordsError: if the noisy count says that no useful model can be had.
             SourceError: if the records cannot be read; the message quotes none.
+
+        Warns:
+            PrivacyWarning: if scikit-learn does something around the fit that its price does not
+                cover, such as a search by scores; see `prudent.estimators.callers`.
         """
+        check_fit(self)
         if self._supervised and y is None:
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -210,7 +216,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         self._remember(asked, names)
         known, prices = self._priced(rows.names, len(names))
         noise = source_of(self.noise)
-        paid = self._charge(prices, table if connect else X, y, receipt)
+        paid = self._charge(prices, table if connect else X, connect, y, receipt)
         if selection := self._selection(labels == []):
             labels = withheld(asked.labels, selection, noise)
             if len(labels) < 2:
@@ -231,7 +237,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         private = len(formula.private)
         prices, noise = self._prices(formula.numbers, private), source_of(self.noise)
         named = options["table"] if options["connect"] else source
-        paid = self._charge(prices, named, formula.target, receipt)
+        paid = self._charge(prices, named, options["connect"], formula.target, receipt)
 
         def learn() -> TooFewRecordsError | None:
             rows.choose(self._selection(private), noise)
@@ -245,11 +251,17 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return self._fitted(paid, refused, prices)
 
     def _charge(
-        self, prices: Prices, source: Any, target: Any, receipt: ReceiptTarget | None
+        self,
+        prices: Prices,
+        source: Any,
+        connect: str | None,
+        target: Any,
+        receipt: ReceiptTarget | None,
     ) -> Paid:
         """Charge the ledger, if there is one; return what notes the outcome."""
         column = target if isinstance(target, str) else None
-        return charge(self.ledger, self._preview(prices), source, column, receipt=receipt)
+        preview = self._preview(prices)
+        return charge(self.ledger, preview, source, column, connect=connect, receipt=receipt)
 
     def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""
@@ -336,6 +348,9 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     def _queries(self, X: Any) -> FloatArray:
         """The features that a fitted model is asked about, as doubles, NaN where there is none."""
         check_is_fitted(self)
+        check_query(self)
+        if isinstance(X, list | tuple):  # its width is known by now
+            X = np.array(X, dtype=object)  # noqa: N806
         if self._formula is not None:
             return self._formula.queries(X)
         if not self._whole:

@@ -3,12 +3,16 @@
 A record is one row: its features and, for some models, its target, all as doubles. A row that has
 no value (NULL, NaN, or something that is not a number) in one of the columns is absent, and an
 infinite value is a value at the end. Nothing is read before the model is charged, except names,
-types and the number of columns, which are public.
+types and the number of columns, which are public: containers declare them. A list of rows declares
+nothing, and the length of one of its rows would decide how many features there are; so features
+come as an array or a table.
 """
 
+import datetime
 import functools
+import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -19,12 +23,13 @@ from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
 from prudent.release.columns.column import ArrayColumn, Column, in_order
+from prudent.release.columns.scales import Scale
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 
 _BATCH = 2**15
-_ROW = (list, tuple, np.ndarray)
+_NUMBERS = "biufmMcO"  # kinds of arrays in which each cell may hold a number
 
 
 class Rows(Protocol):
@@ -53,11 +58,16 @@ class ArrayRows:
         self._read = functools.cache(read)
 
     @classmethod
-    def of(cls, names: Sequence[str], *parts: Any) -> "ArrayRows":
+    def of(cls, names: Sequence[str], *parts: npt.NDArray[Any]) -> "ArrayRows":
         """Put two-dimensional arrays, or one-dimensional ones of one column, side by side."""
+        return cls.beside(names, *(functools.partial(doubles, part) for part in parts))
+
+    @classmethod
+    def beside(cls, names: Sequence[str], *parts: Callable[[], FloatArray]) -> "ArrayRows":
+        """Rows whose columns several functions return, all rows in one order, NaN in gaps."""
 
         def read() -> FloatArray:
-            matrix = np.concatenate([doubles(part) for part in parts], axis=1)
+            matrix = np.concatenate([part() for part in parts], axis=1)
             return np.ascontiguousarray(matrix[~np.isnan(matrix).any(axis=1)])
 
         return cls(names, read)
@@ -73,13 +83,16 @@ class ArrayRows:
         return ArrayColumn(self._read()[:, place])
 
 
-def doubles(values: Any) -> FloatArray:
+def doubles(array: npt.NDArray[Any]) -> FloatArray:
     """Convert an array of one or two dimensions to doubles, each value alone; NaN if it has none.
 
-    Times are converted as in a column of their own: to days or microseconds.
+    Times are converted as in a column of their own: to days or microseconds. What a masked array
+    masks is no value.
     """
-    array = values if isinstance(values, np.ndarray) else _objects(values)
     array = array[:, None] if array.ndim == 1 else array
+    if isinstance(array, np.ma.MaskedArray):
+        return np.where(np.ma.getmaskarray(array), np.nan, doubles(array.data))
+    array = conversions.real(array)
     if array.dtype.kind in "biuf":
         with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
             return array.astype(np.float64)
@@ -88,41 +101,28 @@ def doubles(values: Any) -> FloatArray:
         known = ~np.isnat(array)
         found[known] = conversions.numbers_of_times(array[known])
         return found
-    numbers = [conversions.number(each) for each in array.ravel().tolist()]
-    return np.array(numbers, np.float64).reshape(array.shape)
+    return np.array(list(map(_double, array.ravel().tolist())), np.float64).reshape(array.shape)
 
 
-def _objects(values: Any) -> npt.NDArray[Any]:
-    """A list of numbers, or of rows of numbers, as an array of objects.
-
-    Rows are as long as most of them are; one of another length has no values.
-    """
-    records = list(values)
-    rows = list(map(_cells, records))
-    lengths = Counter(map(len, rows))
-    width = max(lengths, key=lambda length: (lengths[length], length), default=0)
-    if not width:
-        return np.fromiter(records, dtype=object)
-    found = np.full((len(rows), width), None, dtype=object)
-    for place, row in enumerate(rows):
-        if len(row) == width:
-            found[place] = row
-    return found
+def _double(value: Any) -> float:
+    if type(value) is datetime.date:
+        return Scale("date").record(value)
+    number = conversions.number(value)
+    return Scale("timestamp").record(value) if number != number else number
 
 
-def _cells(record: Any) -> list[Any]:
-    """What a row holds; nothing if the record is no row. An error would quote a record."""
-    try:
-        return list(record) if isinstance(record, _ROW) else []
-    except Exception:
-        return []
+def _array(data: Any) -> npt.NDArray[Any]:
+    return data if isinstance(data, np.ma.MaskedArray) else np.asarray(data)
 
 
 def is_table(data: Any) -> bool:
     """Whether data have named columns: a frame, a path, a table of an engine."""
     if isinstance(data, np.ndarray | list | tuple) or data is None:
         return False
-    return isinstance(data, str) or hasattr(data, "__fspath__") or hasattr(data, "columns")
+    if isinstance(data, str) or hasattr(data, "__fspath__"):
+        return True
+    # Of its type first: the names of a lazy frame cost a warning.
+    return hasattr(type(data), "columns") or hasattr(data, "columns")
 
 
 def is_frame(data: Any) -> bool:
@@ -130,11 +130,30 @@ def is_frame(data: Any) -> bool:
     return type(data).__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
 
 
+def _in_memory(data: Any) -> bool:
+    return is_frame(data) and hasattr(data, "__len__")  # a lazy frame has no length
+
+
 def number_table(source: Any, **options: Any) -> Any:
-    """Open a `NumberTable`, which needs the packages for tables."""
+    """Open a `NumberTable`, which needs the packages for tables.
+
+    Raises:
+        ArgumentError: if two columns of a frame have the same name.
+    """
     with _extras.needed("A model of a table"):
         from prudent.release.columns.number_rows import NumberTable
+    names = _column_names(source) if is_frame(source) else []
+    if len(set(names)) < len(names):
+        raise ArgumentError("X", "columns of different names", shown="two of the same name")
+    source = source.set_axis(names, axis=1) if hasattr(source, "set_axis") else source
     return NumberTable(source, **options)
+
+
+def _column_names(frame: Any) -> list[str]:
+    if hasattr(frame, "collect_schema"):  # of polars, where `columns` of a lazy frame warns
+        return list(frame.collect_schema().names())
+    schema = getattr(frame, "schema", None)
+    return list(map(str, frame.columns if schema is None else schema.names))
 
 
 def rows_of(rows: Any, source: Any) -> Rows:
@@ -171,19 +190,34 @@ class ModelData:
 
     def open(self) -> tuple[Rows, list[str]]:
         """Open the rows, without reading any; and return them with the names of the features."""
+        own = not self.named or not (self.target is None or isinstance(self.target, str))
         if not self.named:
-            return self._of_arrays()
-        data, target = self.data, self.target
-        if is_frame(data):
-            names = list(map(str, getattr(data, "column_names", data.columns)))
-            data = data.set_axis(names, axis=1) if hasattr(data, "set_axis") else data
-            if target is not None and not isinstance(target, str):
-                data, target = _with_target(data, self._targets()[:, 0], names)
-        elif target is not None and not isinstance(target, str):
+            for name in ("features", "table", "where"):
+                if getattr(self, name) is not None:
+                    raise ArgumentError(name, "only with a table", got=getattr(self, name))
+            array = array_of(self.data)
+            records, names = len(array), [f"x{place}" for place in range(array.shape[1])]
+            read: Callable[[], FloatArray] = functools.partial(doubles, array)
+            if self.target is None:
+                return ArrayRows.beside(names, read), names
+        elif own and (self.where is not None or not _in_memory(self.data)):
             raise ArgumentError(
-                "y", "the name of a column of the table", shown=type(target).__name__
+                "y", "the name of a column of the table", shown=type(self.target).__name__
             )
-        opened = number_table(data, connect=self.connect, table=self.table, where=self.where)
+        else:
+            terms, names, opened = self._terms(None if own else self.target)
+            rows = opened.rows(terms)
+            if not own:
+                return rows_of(rows, self.data), names
+            records, read = len(self.data), functools.partial(matrix_of, rows, complete=False)
+        count, targets = self._targets()
+        if count != records:
+            raise ArgumentError("y", "one value for each row of X", shown="another number")
+        return ArrayRows.beside([*names, "target"], read, targets), names
+
+    def _terms(self, target: str | None) -> tuple[dict[str, Any], list[str], Any]:
+        """Columns of the table, the names of those that are features, and the table, opened."""
+        opened = number_table(self.data, connect=self.connect, table=self.table, where=self.where)
         features = [name for name in opened.names if name != target]
         if self.features is not None:
             for name in self.features:
@@ -191,11 +225,13 @@ class ModelData:
             features = list(self.features)
         terms = {name: opened.number(name) for name in features}
         if target is not None:
-            labels = self.classes is not None and isinstance(self.target, str)
-            if labels and not self.classes:
+            if self.classes == []:
                 self._groups()  # refuses a type that has no labels
+            labels = self.classes is not None
             terms[target] = opened.place(target, self.classes) if labels else opened.number(target)
-        return rows_of(opened.rows(terms), data), features
+        if not terms:
+            raise _no_features()
+        return terms, features, opened
 
     def _groups(self) -> Any:
         """The private groups of a named target, opened."""
@@ -208,50 +244,68 @@ class ModelData:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
             return selection.select(self._groups().counts(), noise)
-        found = map(conversions.category, self._target_values().tolist())
+        cells = map(conversions.category, self._cells())
+        # One record without a label makes floats of whole numbers in some containers.
+        found = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
         # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
         # the record that comes first, so each type is chosen by itself.
         keyed: Counter[Hashable] = Counter(in_order(each) for each in found if each is not None)
         kept: list[Any] = [*selection.select(keyed, noise)]
         return list(dict.fromkeys(label for _, label, _ in kept))
 
-    def _of_arrays(self) -> tuple[Rows, list[str]]:
-        for name in ("features", "table", "where"):
-            if getattr(self, name) is not None:
-                raise ArgumentError(name, "only with a table", got=getattr(self, name))
-        features = array_of(self.data)
-        names = [f"x{place}" for place in range(features.shape[1])]
-        if self.target is None:
-            return ArrayRows.of(names, features), names
-        targets = self._targets()
-        if len(targets) != len(features):
-            raise ArgumentError("y", "one value for each row of X", shown="another number")
-        return ArrayRows.of([*names, "target"], features, targets), names
+    def _targets(self) -> tuple[int, Callable[[], FloatArray]]:
+        """The number of targets that are not in the table, and what reads them as doubles."""
+        given = self._target_container()
+        if self.classes is not None:
+            places = {label: float(at) for at, label in enumerate(self.classes)}
 
-    def _target_values(self) -> npt.NDArray[Any]:
-        """The targets of an array as they are."""
-        from sklearn.utils.validation import column_or_1d
+            def read() -> FloatArray:
+                cells = map(conversions.category, self._cells())
+                return np.array([places.get(each, np.nan) for each in cells], np.float64)[:, None]
 
+            return len(given), read
+        if isinstance(given, np.ndarray):
+            if given.dtype.kind not in _NUMBERS:
+                raise ArgumentError("y", "numbers", shown=f"an array of type {given.dtype}")
+            return len(given), functools.partial(doubles, given)
+        terms, _, opened = ModelData(data=given)._terms(None)
+        return len(given), functools.partial(matrix_of, opened.rows(terms), complete=False)
+
+    def _cells(self) -> list[Any]:
+        """The targets that are not in the table, as objects; None for one that cannot be read."""
+        given = self._target_container()
+        if isinstance(given, np.ndarray):
+            return given.reshape(-1).tolist()  # None where masked
+        column = given.iloc[:, 0] if hasattr(given, "iloc") else given[_column_names(given)[0]]
+        column = column.to_arrow() if hasattr(column, "to_arrow") else column  # of polars
+        try:
+            return list(column.to_list() if hasattr(column, "to_list") else column.to_pylist())
+        except Exception:  # of one cell, which would then speak for all
+            return [_cell(column, place) for place in range(len(column))]
+
+    def _target_container(self) -> Any:
+        """An array of targets, or a frame of one column; nothing is converted, or read."""
         given = self.target
-        if isinstance(given, str):
-            raise ArgumentError("y", "one value for each row of X", got=given)
-        if not (hasattr(given, "__array__") or isinstance(given, Iterable)):
+        if isinstance(given, list | tuple):
+            given = np.fromiter(given, dtype=object, count=len(given))  # whatever each of them is
+        elif is_frame(given):
+            given = _frame_of(given)
+            if set(map(str, getattr(given, "dtypes", ()))) == {"object"}:
+                given = given.to_numpy()  # without a type to convert by, each cell has its own
+        elif not isinstance(given, str) and hasattr(given, "__array__"):
+            given = _array(given)
+        else:
             raise ArgumentError("y", "one value for each row of X", shown=type(given).__name__)
-        values = np.asarray(given) if hasattr(given, "__array__") else _objects(given)
-        values = conversions.real(values)
-        # The messages of scikit-learn hold the number of records, or the records themselves.
-        if values.ndim > 2 or values.shape[1:] not in ((), (1,)):
+        shape = getattr(given, "shape", ())
+        if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,)):
+            # A message of scikit-learn would hold the number of records.
             raise ArgumentError("y", "one real number for each row of X", shown="another array")
-        return np.asarray(column_or_1d(values, warn=True))
+        if len(getattr(self.target, "shape", ())) == 2:
+            from sklearn.exceptions import DataConversionWarning
 
-    def _targets(self) -> FloatArray:
-        """The targets of an array as doubles, labels as their places."""
-        values = self._target_values()
-        if self.classes is None:
-            return doubles(values)
-        places = {label: float(at) for at, label in enumerate(self.classes)}
-        found = [places.get(conversions.category(each), np.nan) for each in values.tolist()]
-        return np.array(found, np.float64)[:, None]
+            told = "A column-vector y was passed when a 1d array was expected: y.ravel()."
+            warnings.warn(told, DataConversionWarning, stacklevel=2)
+        return given
 
 
 def array_of(data: Any) -> npt.NDArray[Any]:
@@ -263,9 +317,15 @@ def array_of(data: Any) -> npt.NDArray[Any]:
     """
     if hasattr(data, "tocsr"):
         raise TypeError("Sparse data were passed for X, but dense data are required: X.toarray().")
-    if not (hasattr(data, "__array__") or isinstance(data, Iterable)):
-        raise ArgumentError("X", "an array, a frame or a table", shown=type(data).__name__)
-    array = np.asarray(data) if hasattr(data, "__array__") else _objects(data)
+    if not hasattr(data, "__array__"):
+        raise ArgumentError(
+            "X",
+            "an array, a frame or a table",
+            shown=type(data).__name__,
+            why="in a list of rows, one record could decide how many features there are",
+            hint="Write numpy.array(X, dtype=float).",
+        )
+    array = _array(data)
     if array.ndim != 2:
         raise ValueError(
             f"Expected a 2D array for X, got one of {array.ndim} dimensions. Reshape your data "
@@ -273,42 +333,48 @@ def array_of(data: Any) -> npt.NDArray[Any]:
         )
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported: give the parts as columns of their own.")
-    if array.dtype.kind in "US":
+    if array.dtype.kind not in _NUMBERS:
         hint = "Give a frame, in which one text leaves the other columns numbers."
         raise ArgumentError("X", "an array of numbers", shown="one of texts", hint=hint)
     if not array.shape[1]:
-        # In scikit-learn's words, without the number of records, which is private.
-        raise ValueError(
-            "Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
-        )
+        raise _no_features()
     return array
+
+
+def _no_features() -> ValueError:
+    # In scikit-learn's words, without the number of records, which is private.
+    return ValueError(
+        "Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required."
+    )
 
 
 def queries_of(data: Any, features: Sequence[str]) -> FloatArray:
     """The features of all rows that a fitted model is asked about, in their order; NaN in gaps."""
     if not is_table(data):
         return doubles(array_of(data))
-    if hasattr(data, "set_axis"):
-        data = data.set_axis(list(map(str, data.columns)), axis=1)
     opened = number_table(data, columns=list(features))
     rows = opened.rows({name: opened.number(name) for name in features})
     return matrix_of(rows, complete=False)
 
 
-def _with_target(frame: Any, values: FloatArray, names: list[str]) -> tuple[Any, str]:
-    """Add a column of targets to a frame, and return the frame and the column's name."""
-    name = "target"
-    while name in names:
-        name += "_"
-    if len(values) != len(frame):
-        raise ArgumentError("y", "one value for each row of X", shown="another number")
-    kind = type(frame).__module__.split(".")[0]
-    if kind == "pandas":
-        return frame.assign(**{name: values}), name
-    if kind == "polars":
-        import polars
+def _frame_of(column: Any) -> Any:
+    """A column of pandas, polars or Arrow as a frame; a frame as it is."""
+    if type(column).__module__.split(".")[0] == "pyarrow":
+        import pyarrow
 
-        return frame.with_columns(polars.Series(name, values)), name
-    import pyarrow
+        return column if hasattr(column, "schema") else pyarrow.table({"target": column})
+    if hasattr(column, "columns"):
+        return column
+    if not hasattr(column, "to_frame"):  # an array of pandas
+        import pandas
 
-    return frame.append_column(name, pyarrow.array(values)), name
+        column = pandas.Series(column)
+    return column.to_frame("target")
+
+
+def _cell(column: Any, place: int) -> Any:
+    try:
+        found = column.iloc[place] if hasattr(column, "iloc") else column[place]
+        return found.as_py() if hasattr(found, "as_py") else found
+    except Exception:
+        return None

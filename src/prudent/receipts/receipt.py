@@ -214,7 +214,6 @@ _EVENTS = {
 }
 _CERTIFICATES = {
     "distance": ("a noisy distance", "release.certificates"),
-    "votes": ("noisy votes", "estimators.answers"),
     "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
 }
 

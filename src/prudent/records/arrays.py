@@ -77,7 +77,7 @@ class ArrayForm:
                 present[...] = True
         else:
             for index, record in enumerate(given):
-                found = _numbers(record)
+                found = numbers_of(record)
                 if found is not None and found.size == self.size:
                     values[index], present[index] = found.reshape(self.shape), True
         flat = values.reshape(len(values), self.size)
@@ -137,14 +137,14 @@ def _container(records: Any) -> "npt.NDArray[Any] | Sequence[Any]":
     return records if isinstance(records, list | tuple) else list(records)
 
 
-def _numbers(record: Any) -> Real | None:
+def numbers_of(record: Any) -> Real | None:
     """One record as float64, or None if it is no array of numbers."""
     try:
         if hasattr(record, "is_floating_point"):
-            return _numbers(_container(record[None])[0])
+            return numbers_of(_container(record[None])[0])
         found = np.asarray(record)
         if found.dtype.kind in _NUMBERS:
-            return np.ascontiguousarray(found, dtype=np.float64)
+            return np.asarray(found, dtype=np.float64, order="C")
         if found.dtype != object:
             return None
         each = [_number(value) for value in found.ravel().tolist()]

@@ -35,6 +35,15 @@ def tensors_of(records: Any) -> tuple[Any, Any] | None:
     return records[0], records[1]
 
 
+def declared_form(items: Any) -> list[Tensor] | None:
+    """An item of the form that a data set declares, as one of tensors does; None: it does not."""
+    if type(items) is Subset:
+        return declared_form(items.dataset)
+    if type(items) is not TensorDataset:
+        return None
+    return [tensor.new_zeros(tensor.shape[1:]) for tensor in items.tensors]
+
+
 def count_of(records: Any, tensors: tuple[Any, Any] | None) -> int:
     """The number of records of a set, given what `tensors_of` returned for it."""
     return _items(records) if tensors is None else _rows(tensors)

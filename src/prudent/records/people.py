@@ -28,13 +28,14 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from prudent import _validate
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.records import Seeds, generators_kept
 from prudent.records.arrays import exact_key
-from prudent.records.containers import digest
+from prudent.records.containers import declared_form, digest
 from prudent.records.reader import TRIES, Collate, RecordReader
 
 _SLOTS = 8
@@ -197,6 +198,8 @@ class Units:
         """Reads the records; their form shows in the first of `own`, a start and a step."""
         people, (start, step) = self.people, own
         first = range(start, self.records, step) if people is None else people.first(start, step)
+        if collate_fn in (None, default_collate) and form.get("example") is None:
+            form = {"like": declared_form(self.items), **form}
         return RecordReader(self.items, collate_fn, first, **form)
 
     def reader(

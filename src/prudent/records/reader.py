@@ -6,13 +6,14 @@ because of one record:
 | case | what happens |
 |---|---|
 | a record that cannot be read, collated or converted to the form | counts as absent |
-| more than a quarter of the first eight records differ from the rest | an error at the start |
+| no declared form, and more than a quarter of the first eight differ | an error at the start |
 | more than a quarter of them change when they are read again | an error at the start |
 | no record of a batch of eight or more has the form | an error |
 
 Whether a record counts depends on that record and the form, so one that does not has the effect and
 the price of one that is absent. The errors quote no record. They show that the code does not fit
-the data as a whole; no single record can cause one unless others fail as well.
+the data as a whole; no single record can cause one unless others fail as well. Where a form is
+declared, it alone decides, and whether the first records have it is not asked.
 """
 
 import copy
@@ -39,10 +40,10 @@ Part = TypeVar("Part")
 class RecordReader:
     """Reads records by id and converts each of them, alone, to one form.
 
-    The form is declared by something public, or else it is one that at least three quarters of the
-    first records have. The required majority means that no single record determines it: one record
-    more or less either leaves it as it is, or makes the reader refuse data of which a quarter
-    differs.
+    The form is declared by something public. If not, it is one that at least three quarters of the
+    first records have, and that they have it counts as public: one record more or less either
+    leaves the form as it is, or makes the reader refuse data of which a quarter differs. Declare
+    the form by an example where that must stay secret.
 
     Every record is read and collated by itself, after the generators of torch, `random` and numpy
     were seeded with its own seed. `__getitems__` is not used. With an example, the collator gets
@@ -90,7 +91,8 @@ class RecordReader:
                 seed_generators(0)
                 public = [self._value(example)]
             self.form, self.stand_in = _find_form(public or values, cut, check)
-            self._refuse_unlike(values)
+            if not public:
+                self._refuse_unlike(values)
             self._refuse_unsteady(ids, values)
 
     def rows(

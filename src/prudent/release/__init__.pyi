@@ -8,8 +8,6 @@ from prudent.release.columns.column import ArrayColumn as ArrayColumn
 from prudent.release.columns.column import Column as Column
 from prudent.release.columns.opening import open_column as open_column
 from prudent.release.columns.opening import open_groups as open_groups
-from prudent.release.explanation import Question as Question
-from prudent.release.explanation import explain as explain
 from prudent.release.joins import Join as Join
 from prudent.release.joins import join as join
 from prudent.release.lattice import Lattice as Lattice
@@ -59,6 +57,3 @@ from prudent.release.statistics.histograms import Histogram as Histogram
 from prudent.release.statistics.summaries import Description as Description
 from prudent.release.statistics.tested import ProposalSearch as ProposalSearch
 from prudent.release.statistics.tested import search_quantile as search_quantile
-from prudent.release.suggestion import Suggestion as Suggestion
-from prudent.release.suggestion import suggest as suggest
-from prudent.release.suggestion import suggest_proposal as suggest_proposal

@@ -131,6 +131,7 @@ def charge(
     source: Any = None,
     column: str | None = None,
     *,
+    connect: str | None = None,
     groups: Any = None,
     unit: str | None = None,
     receipt: ReceiptTarget | None = None,
@@ -140,8 +141,10 @@ def charge(
     Args:
         ledger: The ledger; None: nobody keeps count.
         preview: What will be released.
-        source: The data, whose name the ledger compares with that of its own.
+        source: The data, whose name the ledger compares with that of its own; with `connect` the
+            name of a table.
         column: The name of the column.
+        connect: The address of the database that has the table.
         groups: The public groups, for the ledger's history.
         unit: The column of privacy units, for the ledger's history.
         receipt: Where to write the receipt; found to be writable before anything is charged.
@@ -158,7 +161,7 @@ def charge(
         "groups": _shown(groups),
         "unit": unit,
         "epsilon": preview.epsilon,
-        "data": " + ".join(names_of(source)) or None,
+        "data": " + ".join(names_of(source, connect)) or None,
     }
     charged = None
     if ledger is not None:

@@ -27,6 +27,7 @@ import attrs
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent.budget.allowance import is_duckdb
 
 How: TypeAlias = Literal["inner", "left"]
 MOST_ROWS = 1000
@@ -50,9 +51,8 @@ class Join:
     @property
     def private_names(self) -> list[str]:
         """The names of the private tables that have one, for the ledger."""
-        if self.connect is not None and self.connect.startswith("duckdb://"):
-            return [self.connect.removeprefix("duckdb://")]  # the file that has both
-        return names_of(self.left) + ([] if self.public else names_of(self.right))
+        read = [self.left] if self.public else [self.left, self.right]
+        return [name for each in read for name in names_of(each, self.connect)]
 
     @property
     def sentence(self) -> str:
@@ -137,10 +137,20 @@ def join(
     return Join(left, right, keys, unit, public, how, most_rows, connect, (called[0], called[1]))
 
 
-def names_of(source: Any) -> list[str]:
-    """The names of the private data that a source reads, as far as they have one."""
+def names_of(source: Any, connect: str | None = None) -> list[str]:
+    """The names of the private data that a source reads, as far as they have one.
+
+    `prudent.budget.allowance.data_name` makes one name of those that mean the same: a DuckDB file
+    is named as a whole, also where one of its tables is read, by its path or by its address.
+
+    Args:
+        source: The source; with `connect` a table of that database.
+        connect: The address of a database.
+    """
     if isinstance(source, Join):
         return source.private_names
+    if connect is not None and is_duckdb(connect):
+        return [connect]
     return [os.fspath(source)] if isinstance(source, str | os.PathLike) else []
 
 

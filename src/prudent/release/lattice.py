@@ -235,6 +235,7 @@ def exponents(values: FloatArray) -> IntArray:
 
     They are `_EXPONENTS` whole numbers from 0 on, whose half-octaves are `PLACES`.
     """
+    assert values.dtype == np.float64, "other numbers have other bits"
     with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
         squares = np.abs(values)
         squares *= values

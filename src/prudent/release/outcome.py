@@ -19,7 +19,7 @@ from prudent.release.columns.scales import Scale
 from prudent.release.noise import Distribution
 
 TOO_FEW = "too few records for this ε"
-"""Why a number has no interval."""
+"""Why a number has no interval, or is not shown at all."""
 
 _MANY_LABELS = 6  # of a picture: so many are written without turning them
 
@@ -126,7 +126,7 @@ class ReleasedInterval:
 
 @attrs.frozen
 class UnknownSpread:
-    """The spread of a number of which no interval may be shown."""
+    """The spread of a number that says nothing about the records, so it is not shown either."""
 
     noise: Spread | None = None  # the spread by its noise alone, which would mislead
 
@@ -154,8 +154,10 @@ class Released:
     """A released value, which may be published.
 
     Printed, a value has the digits that its interval supports. `value`, `float`, `repr` and JSON
-    keep all of them. `format(answer, ".2f")`, `round(answer, 2)`, arithmetic and comparisons by
-    size are those of the value, and give plain numbers.
+    keep all of them. Of private bounds that half of the values may lie outside of nothing follows:
+    such a value is not shown, in a sentence, a frame or JSON, but `value` has it.
+    `format(answer, ".2f")`, `round(answer, 2)`, arithmetic and comparisons by size are those of the
+    value, and give plain numbers.
 
     Attributes:
         value: A number, a date, a tuple of numbers, or a category.
@@ -283,14 +285,23 @@ class Released:
         return [f"{self.shown} ({how}{self._error})", *certified, *self.notes]
 
     @property
+    def known(self) -> bool:
+        """Whether the value is shown: it says something about the records."""
+        return not isinstance(self.spread, UnknownSpread)
+
+    @property
     def shown(self) -> str:
         """The value to the digits that its interval, or else its noise, supports."""
+        if not self.known:
+            return TOO_FEW
         return digits(self.value, self.usual_interval, self.noise_scale)
 
     @property
     def _error(self) -> str:
         if self.spread is not None:
             about = "" if self.about is None else f" for {self.about}"
+            if not self.known:
+                return f", no interval{about}"
             return _between(self.usual_interval, f" {percent(self.shown_confidence)}", about)
         if self.noise_scale:
             return f", noise of standard deviation {nearest(self.noise_scale)}"
@@ -299,7 +310,7 @@ class Released:
     def plain(self) -> dict[str, Any]:
         """The answer as JSON holds it."""
         return {
-            "status": "released",
+            "status": "released" if self.known else "too few records",
             **self._values(),
             "mechanism": self.mechanism,
             "branch": self.branch.value,
@@ -327,7 +338,8 @@ class Released:
             intervals = [list(each) if each else None for each in self.intervals]
             return {"values": list(self.value), "intervals": intervals}
         interval = self.usual_interval
-        return {"value": self.value, "interval": None if interval is None else list(interval)}
+        value = self.value if self.known else None
+        return {"value": value, "interval": None if interval is None else list(interval)}
 
     def _repr_html_(self) -> str:
         """The answer for a notebook."""
@@ -450,11 +462,15 @@ class Groups(dict[Hashable, T]):
         return dict(zip(self.names, values, strict=True))
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with one row per group: value, low, high, status."""
+        """Return a pandas frame with one row per group: value, low, high, status.
+
+        Of these, one that a group's column has the name of gets an underscore: `value_`.
+        """
         import pandas as pd
 
-        columns = [*self.names, "value", "low", "high", "status"]
-        return pd.DataFrame(self._rows(), columns=columns)
+        none = dict.fromkeys(("value", "low", "high", "status"))
+        columns = list(beside(dict.fromkeys(self.names, None), none))
+        return pd.DataFrame([beside(*row) for row in self._rows()], columns=columns)
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the values with their intervals, one for each group; dates along a line.
@@ -474,8 +490,8 @@ class Groups(dict[Hashable, T]):
         shown = [getattr(each, "shown_confidence", None) for each in self.values()]
         return min((each for each in shown if each is not None), default=0.95)
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [self.labels(group) | _row(outcome) for group, outcome in self.items()]
+    def _rows(self) -> list["LabelledRow"]:
+        return [(self.labels(group), _row(outcome)) for group, outcome in self.items()]
 
     def lines(self) -> list[str]:
         """The outcomes in words, each with its group."""
@@ -492,22 +508,22 @@ class Groups(dict[Hashable, T]):
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""
         rows = [
-            self.labels(group) | ({} if part is None else {"statistic": part}) | row
+            (self.labels(group), ({} if part is None else {"statistic": part}) | row)
             for group, outcome in self.items()
             for part, row in rows_of(outcome)
         ]
         return f"{html_table(rows, self._confidence)}<small>{' '.join(price_lines(self))}</small>"
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str], confidence: float) -> Any:
+def _drawn(rows: Sequence["LabelledRow"], names: Sequence[str], confidence: float) -> Any:
     """Draw one value for each row, with its interval; of a category there is none to draw."""
     from matplotlib.figure import Figure  # a heavy import, for pictures only
 
-    known = [row for row in rows if isinstance(row["value"], int | float)]
-    values = [float(row["value"]) for row in known]
-    below = [_off(value, row["low"]) for value, row in zip(values, known, strict=True)]
-    above = [_off(value, row["high"]) for value, row in zip(values, known, strict=True)]
-    moments = [row[names[0]] for row in known]
+    known = [(labels, row) for labels, row in rows if isinstance(row["value"], int | float)]
+    values = [float(row["value"]) for _, row in known]
+    below = [_off(value, row["low"]) for value, (_, row) in zip(values, known, strict=True)]
+    above = [_off(value, row["high"]) for value, (_, row) in zip(values, known, strict=True)]
+    moments = [labels[names[0]] for labels, _ in known]
     in_time = len(names) == 1 and all(isinstance(each, datetime.date) for each in moments)
     places: Sequence[Any] = moments if in_time else range(len(known))
     figure = Figure(figsize=(7, 4), layout="constrained")
@@ -521,7 +537,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str], confidence: 
         ecolor="#b0b0b0",
     )
     if not in_time:
-        titles = [", ".join(str(row[name]) for name in names) for row in known]
+        titles = [", ".join(str(labels[name]) for name in names) for labels, _ in known]
         axes.set_xticks(list(places), titles, rotation=30 if len(titles) > _MANY_LABELS else 0)
     axes.set(xlabel=", ".join(names), ylabel=f"value (bars: {percent(confidence)} intervals)")
     return figure
@@ -546,6 +562,20 @@ def _row(outcome: Any) -> dict[str, Any]:
     return {"value": value, "low": low, "high": high, "status": plain["status"]}
 
 
+LabelledRow: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The names of a group, by the columns of the data, and what was released of it."""
+
+
+def beside(labels: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Both in one row: a fact with the name of a column of the data gets an underscore."""
+    row = dict(labels)
+    for name, fact in facts.items():
+        while name in row:
+            name += "_"
+        row[name] = fact
+    return row
+
+
 def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
     """The numbers of an outcome, each with its name if there are several."""
     parts = getattr(outcome, "parts", None)
@@ -554,21 +584,23 @@ def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
     return [(name, _row(each)) for name, each in parts().items()]
 
 
-def html_table(rows: Sequence[Mapping[str, Any]], confidence: float = 0.95) -> str:
+def html_table(rows: Sequence[LabelledRow], confidence: float = 0.95) -> str:
     """Rows as a small table: values to the digits that their intervals support."""
     if not rows:
         return "<table></table>"
-    names = [name for name in rows[0] if name not in ("value", "low", "high", "status")]
-    head = "".join(f"<th>{html.escape(str(name))}</th>" for name in names)
-    lines = []
-    for row in rows:
-        cells = [html.escape("" if row[name] is None else str(row[name])) for name in names]
-        interval = None if row["low"] is None else (row["low"], row["high"])
-        shown = row["status"] if row["value"] is None else digits(row["value"], interval)
+    lines, names = [], [""]
+    for labels, facts in rows:
+        own = {name: facts[name] for name in ("column", "statistic") if name in facts}
+        named = [*labels.items(), *own.items()]
+        names = [html.escape(str(name)) for name, _ in named]
+        cells = [html.escape("" if each is None else str(each)) for _, each in named]
+        interval = None if facts["low"] is None else (facts["low"], facts["high"])
+        shown = facts["status"] if facts["value"] is None else digits(facts["value"], interval)
         between = "" if interval is None else " to ".join(outward(*interval))
         numbers = [
             f"<td style='text-align:right'>{html.escape(each)}</td>" for each in (shown, between)
         ]
         lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}{''.join(numbers)}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in names)
     head += f"<th>value</th><th>{percent(confidence)} interval</th>"
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"

@@ -14,6 +14,7 @@ import inspect
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import attrs
@@ -268,6 +269,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         whole.preview,
         request.table if request.connect else request.join or request.data,
         ", ".join(dict.fromkeys(names)) or None,
+        connect=request.connect,
         groups=request.groups,
         unit=request.unit,
         receipt=request.receipt,
@@ -413,16 +415,16 @@ def _price_all(
     total = sum(part.weight for part in parts)
     shares = [part.weight / total for part in parts]
     epsilons = shares_of(epsilon, *shares[:-1]) if len(parts) > 1 else (epsilon,)
+    deltas = (None,) * len(parts) if delta is None else shares_of(delta, *shares[:-1])
     offers = []
-    for part, share, own, columns in zip(parts, shares, epsilons, opened, strict=True):
+    for part, own, spent, columns in zip(parts, epsilons, deltas, opened, strict=True):
         if len(parts) > 1 or request.private_groups:
-            spent = None if delta is None else delta * share
             part = attrs.evolve(part, request=attrs.evolve(part.request, epsilon=own, delta=spent))
         offers.append(_price(part.statistic, part.request, columns))
     selection: PartitionSelection | None = None
     notes = [] if request.join is None else [request.join.sentence]
     events = [offer.preview.event for offer in offers]
-    spent_delta = sum(offer.preview.delta for offer in offers)
+    spent_delta = _sum_rounded_up([offer.preview.delta for offer in offers])
     if request.private_groups:
         assert request.delta is not None
         selection = PartitionSelection(
@@ -455,6 +457,13 @@ def _price_all(
         event = dp.ComposedDpEvent(events)
         preview = attrs.evolve(preview, epsilon=request.epsilon, delta=spent_delta, event=event)
     return _Whole(preview, (attrs.evolve(offers[0], preview=preview),), selection)
+
+
+def _sum_rounded_up(deltas: Sequence[float]) -> float:
+    """The sum of parts of δ; it is at most δ, since the exact sum is."""
+    exact = sum(map(Fraction, deltas), Fraction(0))
+    found = float(exact)
+    return math.nextafter(found, math.inf) if Fraction(found) < exact else found
 
 
 def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:

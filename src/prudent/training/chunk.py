@@ -4,7 +4,7 @@ A hook replaces their gradients, to simulate faulty or hostile records. If memor
 reported without a word about the data.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -12,9 +12,8 @@ from torch import Tensor
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.training.compiled import Captured, kind_of
+from prudent.training.compiled import Captured, exchanged, kind_of
 from prudent.training.gradients.record_streams import is_capturing
-from prudent.training.gradients.recording import exchanged
 from prudent.training.gradients.results import Gradients, Values
 
 
@@ -181,18 +180,11 @@ class InTurn:
     Args:
         gradients: Returns the gradients of a chunk, given the parameters, the chunk, and the number
             of rows before it.
-        setting: As for `Captured`; None: nothing is captured.
     """
 
-    def __init__(
-        self,
-        gradients: Callable[[Values, Chunk, int], Gradients],
-        setting: Callable[[], Hashable] | None,
-    ) -> None:
+    def __init__(self, gradients: Callable[[Values, Chunk, int], Gradients]) -> None:
         self._gradients = gradients
-        self._run: Callable[..., Any] = self._halves
-        if setting is not None:
-            self._run = Captured(self._halves, setting, shares=False)
+        self.captured = Captured(self._halves, shares=False)
         self._total: Values = {}  # always the same tensors, to which graphs add
 
     def __call__(
@@ -218,7 +210,7 @@ class InTurn:
 
     def _next(self) -> None:
         chunk, number = self._waiting.pop(0)
-        self._run((self._values, self._total), chunk, number)
+        self.captured((self._values, self._total), chunk, number)
 
     def _halves(self, fixed: tuple[Values, Values], chunk: Chunk, number: int) -> tuple[()]:
         values, total = fixed

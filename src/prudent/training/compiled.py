@@ -5,6 +5,10 @@ happens below autograd and vmap, where a step is a straight sequence of tensor o
 compiler sees norms, test and weighted sum as one graph.
 
 A replay is one launch instead of thousands, without Python in between.
+
+A program is made for the shapes of a batch, and so for its number of chunks, which is secret. It
+repeats what Python did when it was made. So all programs of a step must have been made in one state
+of the model and the loss: as soon as that changes, the step drops all of them (`Step.programs`).
 """
 
 import gc
@@ -12,6 +16,7 @@ import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
@@ -23,11 +28,12 @@ from torch.overrides import TorchFunctionMode
 from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytree
 from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.factors.products import whole_products
-from prudent.training.gradients.record_streams import is_capturing
-from prudent.training.gradients.recording import SPLIT, Recorded
+from prudent.training.gradients.record_streams import Branches, followed_branches, is_capturing
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
+_SETTLED = 2
+"""Calls that run as they are after programs were dropped, lest one is compiled for every step."""
 
 
 class Compiled:
@@ -41,29 +47,28 @@ class Compiled:
     The first call with new shapes runs the function eagerly, to see what it draws, and then once
     more for tracing. Neither result is kept, since a gradient is as large as the model: the program
     computes it again from the same draws. It contains no Python, so the function must depend only
-    on the values of its arguments and on the setting.
+    on the values of its arguments; if anything else changes, call `clear`.
 
     Args:
         function: Takes and returns trees of tensors.
         backend: Turns a traced graph into a callable.
-        setting: Returns what else the function depends on; another one is compiled anew.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        backend: Backend = compile_graph,
-        setting: Callable[[], Hashable] = tuple,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], backend: Backend = compile_graph) -> None:
         self._function = function
         self._backend = backend
-        self._setting = setting
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[Any, tuple[Program, Branches]] = {}
+        self._waits = 0
+
+    def clear(self) -> None:
+        """Drop all programs."""
+        self._programs.clear()
+        self._waits = _SETTLED
 
     def __call__(self, *arguments: Any) -> Any:
         """Return what the function returns."""
         leaves = pytree.tree_leaves(arguments)
-        key = kind_of(arguments), self._setting()
+        key = kind_of(arguments)
         # On the CPU the program is compiled as one, so the layers, like the norms, must not use
         # reduced-precision products. On a GPU the products of norms and sums have settings of
         # their own.
@@ -71,12 +76,19 @@ class Compiled:
         precision = nullcontext() if on_device else whole_products()
         with torch.no_grad(), native_products(), precision:
             if key in self._programs:
-                return self._programs[key](*arguments)
+                program, branches = self._programs[key]
+                if (outer := followed_branches()) is not None:
+                    outer.include(branches)  # a graph of the program repeats its branches, too
+                return (program if branches.holds() else self._function)(*arguments)
+            if self._waits:
+                self._waits -= 1
+                return self._function(*arguments)
             with _Recorded() as recorded:
                 self._function(*arguments)
-            drawn = [draw.example for draw in recorded.draws]
+            drawn, branches = [draw.example for draw in recorded.draws], Branches()
             try:
-                program = self._compile(arguments, recorded.draws)
+                with branches.followed():
+                    program = self._compile(arguments, recorded.draws)
             except Exception as error:  # any operation that cannot be traced or compiled
                 # Its text may come from values of the batch, so only its kind is shown.
                 warnings.warn(
@@ -85,10 +97,10 @@ class Compiled:
                     RuntimeWarning,
                     stacklevel=2,
                 )
-                self._programs[key] = self._function
+                self._programs[key] = self._function, Branches()
                 with _Replayed(drawn):
                     return self._function(*arguments)
-            self._programs[key] = program
+            self._programs[key] = program, branches
             return program(*arguments, drawn=drawn)
 
     def _compile(self, arguments: tuple[Any, ...], draws: "Sequence[_RandomCall]") -> Program:
@@ -173,10 +185,26 @@ def kind_of(tree: Any) -> Hashable:
     return repr(structure), tuple(map(kind, leaves))  # torch 2.6 hashes no dict
 
 
-_WARM_UP, _RECORDED = 2, 3
-"""Calls that run as they are before a capture, and before that of a program that repeats them."""
+_WARM_UP = 2
+"""Calls that run as they are before a capture."""
 _MOST, _MOST_KEYS = 32, 1 << 10
 _LOG = logging.getLogger(__name__)
+
+Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
+_SPLIT: ContextVar[Split | None] = ContextVar("divides a capture", default=None)
+
+
+def exchanged(function: Callable[..., None], *tensors: Tensor) -> None:
+    """Call a function that waits for others, now and whenever the step is repeated.
+
+    It reads and overwrites the given tensors and returns nothing. A CUDA graph is divided here, and
+    the function is called between its parts.
+    """
+    split = _SPLIT.get()
+    if split is None:
+        function(*tensors)
+    else:
+        split(function, tensors)
 
 
 class Captured:
@@ -188,18 +216,14 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     Only a few shapes get a graph, because each keeps memory; others, and functions that cannot be
-    captured, run as they are. A function that cannot because of what it does on the host, such as
-    copying a number to the device, may be captured as a recorded program, which has done that.
+    captured, run as they are.
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
             argument are read where they are, and must not move between calls. Tensors that it
             changes in place are changed by every replay; what it does on the host happens once in
-            a capture, and not in a replay.
-        setting: Returns what else the function depends on; another one is captured anew.
+            a capture, and not in a replay. If what it depends on there changes, call `clear`.
         generators: Generators that the function draws from, besides torch's default.
-        otherwise: The same function for calls that cannot be captured, as a `Recorded`; itself
-            unless given.
         shares: Whether a graph may use the memory of another, because one ends before the next
             begins.
     """
@@ -207,72 +231,65 @@ class Captured:
     def __init__(
         self,
         function: Callable[..., Any],
-        setting: Callable[[], Hashable] = tuple,
         generators: Sequence[torch.Generator] = (),
-        otherwise: Callable[..., Any] | None = None,
         *,
         shares: bool = True,
     ) -> None:
         self._function = function
-        self._otherwise = function if otherwise is None else otherwise
-        self._setting = setting
         self._generators = generators
+        self._shares = shares
+        self._warned = False
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all graphs."""
         self._calls: dict[Any, int] = {}
         self._graphs: dict[Any, _Graph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if shares else None
+        self._pool = torch.cuda.graph_pool_handle() if self._shares else None
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
         """Return what the function returns."""
         if is_capturing():
             return self._function(fixed, *arguments)
-        leaves = pytree.tree_leaves(arguments)
         places = tuple(map(_place, pytree.tree_leaves(fixed)))
-        key = kind_of(arguments), places, self._setting()
+        key = kind_of(arguments), places
         graph = self._graphs.get(key)
-        if graph is not None:
-            return graph.replay(leaves) if graph.holds() else self._otherwise(fixed, *arguments)
-        if len(self._calls) > _MOST_KEYS:  # of a model that changes with every step
-            self._calls.clear()
-        calls = self._calls[key] = self._calls.get(key, 0) + 1
-        if calls <= _WARM_UP:
+        if graph is None:
+            if len(self._calls) > _MOST_KEYS:
+                self._calls.clear()
+            calls = self._calls[key] = self._calls.get(key, 0) + 1
+            if calls == _WARM_UP + 1 and len(self._graphs) < _MOST:
+                graph = self._capture(fixed, arguments)
+        if graph is None or not graph.branches.holds():
             return self._function(fixed, *arguments)
-        attempts = {_WARM_UP + 1: self._function}
-        if self._otherwise is not self._function:
-            attempts[_WARM_UP + 1 + _RECORDED] = self._otherwise
-        if calls in attempts and len(self._graphs) < _MOST:
-            graph = self._capture(attempts[calls], fixed, arguments)
-            if graph is not None:
-                self._graphs[key] = graph
-                return graph.replay(leaves)
-            if calls == max(attempts):
-                warnings.warn(
-                    "The step cannot be captured as a CUDA graph and runs as it is, which changes "
-                    "no number but takes longer.",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-        return self._otherwise(fixed, *arguments)
+        self._graphs[key] = graph
+        return graph.replay(pytree.tree_leaves(arguments))
 
-    def _capture(
-        self, function: Callable[..., Any], fixed: Any, arguments: tuple[Any, ...]
-    ) -> "_Graph | None":
+    def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = [(each, each.get_state()) for each in (default, *self._generators)]
         pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
-        parts = _Parts(pool, self._generators)
+        parts, branches = _Parts(pool, self._generators), Branches()
         try:
-            with _no_collection(), parts:
-                result = function(fixed, *inputs)
+            with _no_collection(), branches.followed(), parts:
+                result = self._function(fixed, *inputs)
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             for generator, state in before:
                 _renew(generator, state)
             if self._pool is not None:  # it cannot be used again while a part of it is held
                 self._pool = torch.cuda.graph_pool_handle()
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    "The step cannot be captured as a CUDA graph and runs as it is, which changes "
+                    "no number but takes longer.",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
-        holds = function.holds(fixed, *inputs) if isinstance(function, Recorded) else _always
-        return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, holds)
+        return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, branches)
 
 
 class _Parts:
@@ -299,8 +316,8 @@ class _Parts:
         stream = current if own else _capture_stream(torch.cuda.current_device())
         self._contexts.enter_context(torch.cuda.stream(stream))
         self._begin()
-        token = SPLIT.set(self._split)
-        self._contexts.callback(SPLIT.reset, token)
+        token = _SPLIT.set(self._split)
+        self._contexts.callback(_SPLIT.reset, token)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -336,10 +353,6 @@ def _capture_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _always() -> bool:
-    return True
-
-
 class _Graph(NamedTuple):
     """A captured call: where it reads its inputs, and where it writes its result."""
 
@@ -347,7 +360,7 @@ class _Graph(NamedTuple):
     fixed: Any  # kept alive: the graph reads it by address
     inputs: list[Any]
     result: Any
-    holds: Callable[[], bool]  # whether the step takes the branches that were captured
+    branches: Branches  # those that were captured
 
     def replay(self, leaves: list[Any]) -> Any:
         for place, leaf in zip(self.inputs, leaves, strict=True):

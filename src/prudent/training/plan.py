@@ -365,7 +365,7 @@ class Plan:
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        usual = {"before": None, "watch": None, "bands": 1, "held_out": None}
+        usual: dict[str, object] = {"before": None, "watch": None, "bands": 1, "held_out": None}
         usual["sampling"] = Sampling.POISSON
         names = [n for n in names if n not in usual or getattr(self, n) != usual[n]]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"

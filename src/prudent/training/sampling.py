@@ -29,6 +29,7 @@ from prudent._validate import ArgumentError
 from prudent.records import Seeds
 from prudent.records.people import PeopleReader, Units
 from prudent.records.reader import RecordReader, checked
+from prudent.training.gradients.output_guard import traced_batch
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Processes
 from prudent.training.run.charging import RunCharge
@@ -324,7 +325,7 @@ class PoissonLoader(DataLoader[Any]):
         self._outstanding.clear()
         for drawn, batch in map(checked, self._read):
             self._outstanding.append(drawn)
-            yield batch
+            yield traced_batch(batch)
 
     def _in_turn(self, number: int) -> int:
         """The next number at which it is the turn of the part that the next step draws from."""

@@ -20,11 +20,11 @@ from prudent.training.chunk import (
     repeated_ids,
     valid_rows,
 )
-from prudent.training.compiled import Captured, Compiled, kind, kind_of
+from prudent.training.compiled import Captured, Compiled, kind_of
 from prudent.training.gradients import BookKeeping, Engine, Gradients
 from prudent.training.gradients.engine import Loss
-from prudent.training.gradients.record_streams import is_capturing, restarting
-from prudent.training.gradients.recording import Recorded
+from prudent.training.gradients.host_state import settings
+from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.gradients.results import Values
 from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
 from prudent.training.noise import StepState, add_cancelling_, noise_on
@@ -180,6 +180,7 @@ class Step:
         noise: The source of the noise.
         generator: The generator that a corruption draws from, seeded from the key.
         randomness: What the model draws, such as the masks of dropout; from the key as well.
+        programs: The captured and compiled programs; `refresh` drops them when they may be stale.
     """
 
     def __init__(
@@ -221,16 +222,19 @@ class Step:
         self.use(given_or_random(key))
         self._rehearsed = False
         self._repeated = repeated_ids()
-        run: Callable[..., _Released] = self._release
-        self._run = run
+        self.programs: list[Compiled | Captured] = []
+        self._made_for: Any = None
+        self._run: Callable[..., _Released] = self._release
         if compile:
-            run = self._run = Compiled(self._release, setting=self.modes)
-        elif device.type == "cuda" and self._repeats():
-            self._run = Recorded(self._release, kind, lambda: restarting(device), self.modes)
-        captures = device.type == "cuda" and cuda_graph is not False
-        captures = captures and self._repeats() and not has_shards(model)
-        self._captured = Captured(run, self.modes, otherwise=self._run) if captures else None
-        self._in_turn = InTurn(self._gradients, self.modes if captures else None)
+            self._run = compiled = Compiled(self._release)
+            self.programs.append(compiled)
+        self._in_turn: InTurn | None = None
+        # Steps with batches of the same shape must consist of the same operations.
+        repeats = corrupt is None and not self.engine.recompute and not has_shards(model)
+        if device.type == "cuda" and cuda_graph is not False and repeats:
+            self._run = captured = Captured(self._run)
+            self._in_turn = InTurn(self._gradients)
+            self.programs += [captured, self._in_turn.captured]
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
     @property
@@ -255,6 +259,9 @@ class Step:
         """Release one batch, given as one or more chunks."""
         check_chunks(chunks, self._repeated)
         self.plan.refuse_beyond(self.taken)
+        if not self._rehearsed and not is_capturing():
+            self.rehearse(chunks[0].read())
+        self.refresh()
         self.state.begin()
         words = self.noise.test_words(self.state)
         self._drawn = self.randomness.at(self.taken)
@@ -281,23 +288,16 @@ class Step:
         with without_gathering(self.model) if has_shards(self.model) else nullcontext():
             self.engine.rehearse(self.values(), lambda: form)
 
-    def modes(self) -> tuple[Any, ...]:
-        """What the modules are set to, for which a captured, recorded or compiled step was made.
+    def refresh(self) -> None:
+        """Drop all programs if anything has changed that a program would repeat as it was.
 
-        That is whether they are training, numbers such as the probability of dropout, and hooks.
+        That is everything on the host that the model or the loss can read: see `HostState`.
         """
-        found: list[Any] = []
-        for module in self.model.modules():
-            own = module.__dict__
-            found.append(type(module))
-            found += [each for each in own.values() if type(each) in (bool, float)]
-            found += own["_forward_hooks"]
-            found += own["_forward_pre_hooks"]
-        return tuple(found)
-
-    def _repeats(self) -> bool:
-        """Whether steps with batches of the same shape consist of the same operations."""
-        return self.corrupt is None and not self.engine.recompute
+        if self.programs and not is_capturing():
+            made_for = self.engine.host.refresh(), settings()
+            for program in self.programs if self._made_for not in (None, made_for) else ():
+                program.clear()
+            self._made_for = made_for
 
     def _run_on(
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
@@ -306,11 +306,11 @@ class Step:
         reads = any(callable(leaf) for leaf in pytree.tree_leaves(chunks))
         if reads or is_capturing():
             return self._release(*arguments)
-        if self._captured is None:
+        if self._in_turn is None:
             return self._run(*arguments)
         if len(set(map(kind_of, chunks))) > 1:
-            return self._release_in_turn(*arguments)
-        released: _Released = self._captured(*arguments)
+            return self._release_in_turn(self._in_turn, *arguments)
+        released = self._run(*arguments)
         # The next replay overwrites what this one returned; the sum is used up before it.
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
@@ -340,11 +340,17 @@ class Step:
         return released._replace(total=total)
 
     def _release_in_turn(
-        self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
+        self,
+        in_turn: InTurn,
+        values: Values,
+        trim: Tensor,
+        chunks: tuple[Chunk, ...],
+        words: Tensor,
+        most: int,
     ) -> "_Released":
         """The same for chunks of different forms, with a graph for each of them."""
         released: _Released
-        total, released = self._in_turn(
+        total, released = in_turn(
             values,
             [name for name, value in self.model.named_parameters() if value.requires_grad],
             chunks,
@@ -388,9 +394,6 @@ class Step:
 
     def _gradients(self, values: Values, chunk: Chunk, first: int) -> Gradients:
         """The gradients of a chunk; `first` is the number of its first row."""
-        if not self._rehearsed and not is_capturing():
-            self._rehearsed = True
-            self.engine.rehearse(values, chunk.read)
         corrupt = self.corrupt
         with self._drawn.records(chunk.ids, first, self.engine.slots or 1).active():
             if corrupt is None:

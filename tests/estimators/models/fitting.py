@@ -35,9 +35,6 @@ SUPERVISED: dict[str, Callable[..., Any]] = {
 UNSUPERVISED: dict[str, Callable[..., Any]] = {
     "PCA": lambda **given: estimators.PCA(2, **given),
     "KMeans": lambda **given: estimators.KMeans(3, **given),
-    "StandardScaler": estimators.StandardScaler,
-    "RobustScaler": estimators.RobustScaler,
-    "QuantileTransformer": lambda **given: estimators.QuantileTransformer(levels=3, **given),
 }
 SUPERVISED |= NUMBERS
 ALL = SUPERVISED | UNSUPERVISED

@@ -11,7 +11,7 @@ from prudent.certify import CertifiedClassifier
 from prudent_lab.certifying import BrokenCertificateError
 from tests.cli.conftest import prudent
 
-pytest.importorskip("torch", reason="data sets need pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="data sets need the extra `train`")
 
 pytestmark = pytest.mark.usefixtures("same_draws")
 
@@ -38,22 +38,18 @@ def test_a_run_prints_its_certificates_and_keeps_the_classifier(
     archive: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as ledger:
-        answer = prudent(
-            *("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10"),
-            *("--epsilon", "1", "--ledger", str(tmp_path / "b.db")),
-            *("--out", str(out), "--attack", "--json"),
-        )
-        assert (answer.status, answer.err) == (0, "")
-        found = json.loads(answer.out)
-        assert len(ledger.history()) == 1
+    answer = prudent(
+        *("certify", "--dataset", f"npz:{archive}", "--public", "--features", "vectors:10"),
+        *("--epsilon", "1", "--out", str(out), "--attack", "--json"),
+    )
+    assert (answer.status, answer.err) == (0, "")
+    found = json.loads(answer.out)
     assert set(found) >= {"accuracy", "certified", "median_radius", "epsilon", "delta"}
     assert list(found["certified"]) == ["0", "100", "500", "1000", "2000"]
     assert found["accuracy"] == found["certified"]["0"] > 90
     for k, certified in found["certified"].items():
         assert certified <= found["attacked"][k]
     assert found["attacked"]["2000"] < found["accuracy"]
-    assert (found["epsilon"], found["delta"]) == (1.0, 0.0)
     assert (out / "certified.csv").read_text().startswith("bad_records,")
     assert (out / "certified.png").stat().st_size > 10_000
     model = CertifiedClassifier.load(out / "classifier.npz")
@@ -61,19 +57,75 @@ def test_a_run_prints_its_certificates_and_keeps_the_classifier(
         assert 100 * model.score(data["x_test"], data["y_test"]) == pytest.approx(found["accuracy"])
 
 
-def test_a_seed_repeats_and_says_that_it_is_not_private(archive: Path) -> None:
-    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--seed", "3")
+def private(path: Path, out: Path, *flags: str) -> tuple[str, ...]:
+    given = ("certify", "--dataset", f"npz:{path}", "--features", "vectors:10", "--epsilon", "1")
+    return (*given, "--out", str(out), *flags)
+
+
+def test_of_private_records_only_the_classifier_is_released(archive: Path, tmp_path: Path) -> None:
+    out, ledger = tmp_path / "out", tmp_path / "b.db"
+    with Ledger(ledger, epsilon=2.5, delta=1e-5) as opened:
+        answer = prudent(*private(archive, out, "--ledger", str(ledger), "--json"))
+        assert (answer.status, answer.err) == (0, "")
+        assert json.loads(answer.out) == {"epsilon": 1.0, "delta": 0.0}
+        assert len(opened.history()) == 1
+        with np.load(archive) as data:
+            given = {name: data[name] for name in data}
+        model = CertifiedClassifier.load(out / "classifier.npz")
+        assert model.score(given["x_test"], given["y_test"]) > 0.9
+        assert [path.name for path in out.iterdir()] == ["classifier.npz"]
+        # Whatever else the records are, the same words come out: also for odd ones of either part.
+        given["y_test"][3], given["x_test"][0] = 77, np.nan
+        given["y_train"][:100] = -5
+        np.savez(archive, **given)
+        (out / "classifier.npz").unlink()
+        plain = prudent(*private(archive, out, "--ledger", str(ledger)))
+        assert plain.status == 0
+        assert "%" not in plain.out
+        assert "Released at ε = 1, δ = 0" in plain.out
+        assert len(opened.history()) == 2
+
+
+@pytest.mark.parametrize("flag", ["--attack", "--compare"])
+def test_experiments_are_refused_on_private_records(
+    archive: Path, tmp_path: Path, flag: str
+) -> None:
+    with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as opened:
+        flags = private(archive, tmp_path / "out", "--ledger", str(tmp_path / "b.db"), flag)
+        answer = prudent(*flags)
+        assert (answer.status, answer.out) == (2, "")
+        assert "--public" in answer.err
+        assert not opened.history()
+        assert not list((tmp_path / "out").glob("*"))
+
+
+def test_an_experiment_claims_no_epsilon(archive: Path, tmp_path: Path) -> None:
+    with Ledger(tmp_path / "b.db", epsilon=2.0, delta=1e-5) as opened:
+        flags = private(archive, tmp_path / "out", "--public")
+        refused = prudent(*flags, "--ledger", str(tmp_path / "b.db"))
+        assert (refused.status, refused.out) == (2, "")
+        assert not opened.history()
+    told = prudent(*flags).out
+    assert "nothing here is private" in " ".join(told.split())
+    assert "δ = 0" not in told
+
+
+def test_a_seed_repeats_and_says_that_it_is_not_private(archive: Path, tmp_path: Path) -> None:
+    flags = private(archive, tmp_path / "out", "--public", "--seed", "3")
     one, two = prudent(*flags), prudent(*flags)
     assert one.status == 0
     assert one.out == two.out
     assert "predictable" in one.err
 
 
-def test_other_rules_are_compared(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prudent.certify.report.PARTS", 30)
-    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--compare")
+def test_other_rules_are_compared(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PARTS": 30, "DUEL_PARTS": 30, "SPREAD": 3, "NEIGHBOURS": 50}.items():
+        monkeypatch.setattr(f"prudent_lab.other_rules.{name}", value)
+    flags = private(archive, tmp_path / "out", "--public", "--compare")
     others = json.loads(prudent(*flags, "--json").out)["others"]
-    assert len(others) == 4
+    assert len(others) == 7
     assert all(each["0"] > 60 for each in others.values())
     assert "run-off election, 30 parts, not private: 0: " in prudent(*flags).out
     refused = prudent("certify", "--dataset", "census", "--compare")
@@ -129,7 +181,7 @@ def test_a_table_of_unequal_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers", reason="needs pip install 'prudent[huggingface]'")
+    pytest.importorskip("transformers", reason="needs the extra `huggingface`")
     monkeypatch.setenv("PRUDENT_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     answer = prudent("certify", "--dataset", "imdb")
@@ -157,7 +209,8 @@ def test_what_is_wrong_is_said_in_one_line(flags: tuple[str, str], message: str)
 def test_public_records_are_landmarks(archive: Path, tmp_path: Path) -> None:
     with np.load(archive) as data:
         np.save(tmp_path / "public.npy", data["x_test"][:50])
-    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10", "--json")
+    flags = ("certify", "--dataset", f"npz:{archive}", "--features", "vectors:10")
+    flags = (*flags, "--public", "--json")
     answer = prudent(*flags, "--landmarks", str(tmp_path / "public.npy"))
     assert json.loads(answer.out)["accuracy"] > 90
     (tmp_path / "wrong.npy").write_bytes(b"none")

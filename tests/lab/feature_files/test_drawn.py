@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+torch = pytest.importorskip("torch", reason="training needs the extra `train`")
 
 from tools.feature_files import glyphs, landmarks, letters  # noqa: E402
 from tools.feature_files.__main__ import main  # noqa: E402

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="networks need pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="networks need the extra `train`")
 import torch
 from tools.feature_files import landmarks as photographs
 from tools.feature_files.landmarks import whitened

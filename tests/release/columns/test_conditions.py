@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402

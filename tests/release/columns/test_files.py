@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa
 import pyarrow.parquet

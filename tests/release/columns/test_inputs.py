@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import duckdb
 import ibis

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 pytest.importorskip("pandas", reason="frames of pandas are read")
 
 import pandas as pd

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import duckdb
 import ibis

@@ -15,7 +15,7 @@ import pytest
 
 from tests.tiers import examples
 
-ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import ibis
 import pyarrow as pa

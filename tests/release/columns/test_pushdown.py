@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
-pytest.importorskip("opendp", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
 
-from prudent.release import explain, statistics
+from prudent.release import statistics
 from prudent.release.columns import queries as table_queries
 from prudent.release.columns.kinds import table_columns
 from prudent.release.columns.kinds.table_columns import TableColumn
 from tests.release.columns.pushdown import check_little_leaves, fetch_everything, growth
+from tests.release.recording import queries_of
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 ROWS = 20_000
@@ -114,6 +115,12 @@ def test_a_release_that_fetches_rows_is_caught(
         check_little_leaves(told(postgres_url, table))
 
 
+def plan_of(url: str, sql: str) -> str:
+    psycopg = pytest.importorskip("psycopg")
+    with psycopg.connect(url) as connection:
+        return "\n".join(row[0] for row in connection.execute(f"EXPLAIN {sql}"))
+
+
 @pytest.mark.usefixtures("narrowing")
 def test_postgres_uses_an_index_on_the_column(
     make_table: Callable[[int], str],
@@ -126,9 +133,9 @@ def test_postgres_uses_an_index_on_the_column(
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute(f"VACUUM ANALYZE {table}")
         where: Any = {"connect": postgres_url, "table": table, "column": "x"}
-        *_, window = explain(statistics.median, **where, propose=1.0, **COST)
-        assert window.asks == table_queries.near_ranks.__doc__
-        return window.plan
+        *_, (asks, sql) = queries_of("median", **where, propose=1.0, **COST)
+        assert asks == table_queries.near_ranks.__doc__
+        return plan_of(postgres_url, sql)
 
     before = plan()
     with psycopg.connect(postgres_url) as connection:
@@ -147,12 +154,13 @@ def test_postgres_takes_few_groups_for_few(
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"VACUUM ANALYZE {table}")
     where: Any = {"connect": postgres_url, "table": table, "column": "x", "epsilon": 1.0}
-    questions = explain(statistics.mean, **where)
+    questions = queries_of("mean", **where)
     assert len(questions) == 3
-    for question in questions:
-        rows = re.findall(r"Aggregate .*rows=(\d+)", question.plan)
+    for _, sql in questions:
+        plan = plan_of(postgres_url, sql)
+        rows = re.findall(r"Aggregate .*rows=(\d+)", plan)
         assert rows
-        assert all(int(each) < ROWS / 10 for each in rows), question.plan
+        assert all(int(each) < ROWS / 10 for each in rows), plan
 
 
 MEMORY = """

@@ -11,7 +11,7 @@ import duckdb
 import numpy as np
 import pytest
 
-ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402

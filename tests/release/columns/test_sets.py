@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 from prudent.release.columns.kinds.sets import matched
 

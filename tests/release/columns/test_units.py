@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-ibis = pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa  # noqa: E402
 

@@ -101,8 +101,13 @@ def test_intervals_around_a_value_grow_to_everything(measure: Measure) -> None:
     for value in (0.0, 37.0, -1e6):
         index = int(measure.indices(np.array([value]))[0])
         found = measure.around(index)
-        assert len(found) == measure.widths
-        assert found[0] == (index, index)
+        assert len(found) <= measure.widths
+        least, most = (measure.value(end) for end in found[0])
+        assert least <= value <= most
+        assert most - least <= 2**-18 * max(1.0, abs(value))
+        # As narrow as values can be told apart: a whole number, or the sixth digit of a double.
+        assert (least < most) == isinstance(measure, DoubleMeasure)
         assert found[-1] == (measure.low, measure.high)
         for (low, high), (wider_low, wider_high) in itertools.pairwise(found):
             assert wider_low <= low <= high <= wider_high
+        assert all(measure.low < low and high < measure.high for low, high in found[:-1])

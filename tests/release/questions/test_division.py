@@ -1,10 +1,13 @@
 """ε is divided by what the questions need, which is public."""
 
+from fractions import Fraction
+from typing import Any
+
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import numpy as np
 import pyarrow as pa
@@ -34,3 +37,16 @@ def test_by_need_is_better_than_equal_shares(monkeypatch: pytest.MonkeyPatch) ->
     by_need = table_division.errors(table_division.needs())
     assert np.mean(by_need) < 0.6 * np.mean(equal)
     assert max(by_need) < max(equal)
+
+
+@pytest.mark.parametrize("number", [1, 3, 7, 11])
+def test_the_parts_of_delta_add_up_to_no_more_than_delta(number: int) -> None:
+    """Exactly, as those of ε do: a sum of rounded parts may be above the whole."""
+    frame = pa.table({"g": ["a", "b"], **{f"x{place}": [1.0, 2.0] for place in range(number)}})
+    asks = [prudent.release.Ask("mode", f"x{place}") for place in range(number)]
+    for delta in (1e-7, 3e-9, 0.1 * 3e-6, 7.77e-8):
+        found: Any = prudent.table(frame, asks, epsilon=1.0, delta=delta, dry_run=True)
+        parts = found.parts or (found,)
+        assert sum(Fraction(part.delta) for part in parts) <= Fraction(found.delta)
+        assert sum(Fraction(part.epsilon) for part in parts) <= 1
+        assert found.delta <= delta

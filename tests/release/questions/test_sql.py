@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -73,7 +73,8 @@ def test_groups_that_the_query_names_are_public() -> None:
     assert {group: each.value for group, each in found["n"].items()} == {"oslo": 150, "bergen": 75}
     assert len(book.charges) == 1
     frame = found.to_frame(wide=True)
-    assert frame.to_dict("list") == {"city": ["oslo", "bergen"], "n": [150, 75]}
+    assert frame[["city", "n"]].to_dict("list") == {"city": ["oslo", "bergen"], "n": [150, 75]}
+    assert list(frame.columns) == ["city", "n", "n low", "n high", "n notes"]
 
 
 @pytest.mark.thorough

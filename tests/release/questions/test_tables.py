@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa
 
@@ -71,7 +71,14 @@ def test_answers_are_one_frame() -> None:
     assert list(frame.columns) == ["city", "column", "statistic", "value", "low", "high", "status"]
     assert len(frame) == 6
     wide = found.to_frame(wide=True)
-    assert list(wide.columns) == ["city", "median(x)", "mean(x)", "mean(n)"]
+    parts = [
+        f"{name}{part}"
+        for name in ("median(x)", "mean(x)", "mean(n)")
+        for part in ("", " low", " high", " notes")
+    ]
+    assert list(wide.columns) == ["city", *parts]
+    assert (wide["mean(x) low"] < wide["mean(x)"]).all()
+    assert wide["mean(x) notes"].str.contains("of the values lay outside").all()
     assert "<th>city</th>" in found._repr_html_()
     assert found.plain()["answers"]["mean(n)"]["groups"]["oslo"]["status"] == "released"
 

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 pytest.importorskip("pandas", reason="frames of pandas are read")
 
 import pandas as pd

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa
 
@@ -177,6 +177,26 @@ def test_a_ratio_of_few_records_without_bounds_has_no_interval(rows: int) -> Non
         found = prudent.ratio(TABLE.slice(0, rows), "x", "w", **bounds, **QUIET)
         assert found.usual_interval is None
         assert "values from about" in str(found.about)
-        sums: Any = found.spread
+        assert not found.known
+        sums: Any = found.spread.noise  # type: ignore[union-attr]
         if sums.below.value:
             assert found.value == pytest.approx(sums.above.value / sums.below.value)
+
+
+@pytest.mark.unhurried
+@pytest.mark.parametrize("statistic", [prudent.covariance, prudent.correlation])
+def test_pairs_are_shown_only_if_most_values_are_known_to_be_inside(statistic: Any) -> None:
+    draw = np.random.default_rng(4)
+    x = draw.normal(50.0, 10.0, 6_000)
+    table = pa.table({"x": x, "y": x + draw.normal(0.0, 5.0, 6_000)})
+    given: Any = {"epsilon": 1.0, "noise": ReproducibleNoise(3)}
+    few = statistic(table.slice(0, 60), "x", "y", **given)
+    assert not few.known
+    assert "half of the values or more may lie outside" in few.notes[0]
+    many = statistic(table, "x", "y", **given)
+    assert many.known
+    assert [note.split(":")[0] for note in many.notes] == ["First column", "Second column"]
+    assert all("of the values lay outside" in note for note in many.notes)
+    public = statistic(table.slice(0, 2), "x", "y", bounds=(0, 100), other_bounds=(0, 9), **given)
+    assert public.usual_interval is not None
+    assert public.notes == ()

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import huggingface_hub
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-pytest.importorskip("transformers")
+pytest.importorskip("transformers", reason="needs the extra `huggingface`")
 
+import huggingface_hub
 from transformers import (
     BertConfig,
     BertForSequenceClassification,

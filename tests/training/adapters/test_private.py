@@ -33,6 +33,7 @@ from prudent.training import (
     make_private,
 )
 from prudent.training.adapters.private_optimizer import _RELEASED
+from prudent.training.gradients.output_guard import Computed
 from prudent.training.sampling import Drawn
 
 RECORDS, BATCH = 48, 12
@@ -151,16 +152,6 @@ def test_takes_the_steps_of_prudent_step(name: str, reduction: str, physical: in
     assert len(set(sizes)) > 1  # or a mean that is not undone would go unnoticed
 
 
-def test_a_loss_that_is_not_as_declared_takes_other_steps() -> None:
-    one, other = digits(), digits()
-    one, optimizer, loader = private(one, loss_reduction="sum")
-    take(one, optimizer, *next(iter(loader)))
-    other, optimizer, loader = private(other)
-    take(other, optimizer, *next(iter(loader)))
-    with pytest.raises(AssertionError):
-        assert_close(one, other)
-
-
 def test_noise_is_that_of_step() -> None:
     loud = plan(Sum(clip=0.5, noise_multiplier=3.0))
     model = digits()
@@ -213,7 +204,7 @@ def test_outputs_behave_like_tensors() -> None:
     outputs = model(inputs)
     assert isinstance(outputs, Tensor)
     assert all(isinstance(each, Tensor) for each in (outputs + 1, outputs.detach()))
-    assert type(outputs[0]) is type(next(iter(outputs))) is type(outputs.sum()) is Tensor
+    assert not any(isinstance(each, Computed) for each in (outputs[0], next(iter(outputs))))
     assert float((outputs.argmax(1) == targets).float().mean()) <= 1
     assert outputs.detach().numpy().shape == (len(targets), 10)
     weighted = nn.NLLLoss(weight=torch.arange(1.0, 11.0), reduction="none")

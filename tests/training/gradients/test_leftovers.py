@@ -113,9 +113,14 @@ def test_tensors_of_no_record_may_be_kept(engine):
 
     model = Masked(4, 3).double()
     made = engine(model, cross_entropy)
-    for _ in range(2):
-        made(model, torch.randn(2, 4).double(), torch.arange(2)).weighted_sum(torch.ones(2))
-    assert model.mask is not None
+    batch = torch.randn(2, 4).double(), torch.arange(2)
+    made(model, *batch)
+    assert model.mask is None  # what a pass leaves behind is undone
+    made.rehearse(model, lambda: batch)
+    mask = model.mask
+    assert mask is not None  # but what the rehearsal made is kept
+    made(model, *batch).weighted_sum(torch.ones(2))
+    assert model.mask is mask
 
 
 def test_what_a_cycle_holds_is_not_kept(engine):

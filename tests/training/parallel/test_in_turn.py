@@ -1,11 +1,14 @@
 """Chunks of several forms, one after the other: the step is the same, bit for bit."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
 
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, ProposeTestRelease, Step
+from prudent.training.chunk import InTurn
 from tests.training.gradients.oracle import cross_entropy
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -41,12 +44,19 @@ def text(number, device):
     return chunks
 
 
+def uncaptured(step):
+    """A step on chunks of different forms, without graphs."""
+    in_turn = InTurn(step._gradients)
+    in_turn.captured = in_turn._halves
+    return functools.partial(step._release_in_turn, in_turn)
+
+
 def trained(device, *, in_turn, steps, **options):
     torch.manual_seed(0)
     model = Words().double().to(device).train()
     step = Step(PLAN, model, cross_entropy, expected_batch=12, key=Key.from_seed(1), **options)
     if in_turn is not None:
-        step._run_on = step._release_in_turn if in_turn else step._release
+        step._run_on = uncaptured(step) if in_turn else step._release
     found = []
     for number in range(steps):
         outcome = step(text(number, device))
@@ -70,7 +80,7 @@ def test_it_is_the_step_at_once(device):
 def test_layers_may_be_frozen_and_unfrozen(device):
     model = Words().to(device)
     step = Step(PLAN, model, cross_entropy, expected_batch=12, key=Key.from_seed(1))
-    step._run_on = step._release_in_turn
+    step._run_on = uncaptured(step)
     for number, frozen in enumerate((model.table, model.head, model.inner)):
         model.requires_grad_(True)
         frozen.requires_grad_(False)
@@ -84,7 +94,7 @@ def test_each_form_is_captured_once():
     """Also the second chunk of a form, which is worked on at the same time as the first."""
     expected, _ = trained("cuda", in_turn=False, steps=30, cuda_graph=False)
     found, step = trained("cuda", in_turn=None, steps=30)
-    graphs = step._in_turn._run._graphs
+    graphs = step._in_turn.captured._graphs
     assert 5 <= len(graphs) <= 3 + 2 + 2
     for mine, same in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, same, rtol=1e-8, atol=1e-8)

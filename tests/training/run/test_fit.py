@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import types
 import warnings
 import weakref
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from prudent.accounting import GaussianTest
+from prudent.budget.ledger import Ledger
 from prudent.training import (
     AdaptiveTrim,
     EngineChoice,
@@ -21,6 +23,7 @@ from prudent.training import (
     Plan,
     PoissonSampler,
     ProposeTestRelease,
+    Reporting,
     Step,
     Sum,
     accuracy,
@@ -530,3 +533,39 @@ def test_a_label_out_of_range_neither_stops_a_run_nor_is_told_of(engine, recompu
     fitted = train(data=(inputs, targets), execution=execution, delta=1e-5, progress=True)
     assert weights(fitted.model).isfinite().all()
     assert "918273" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("at", "folder", "said"),
+    [
+        (0, False, "Nothing was charged"),
+        (1, True, "after 2 steps.*charged for the whole plan.*resume=True"),
+        (1, False, "after 2 steps.*charged for the whole plan.*cannot be resumed"),
+    ],
+)
+def test_an_interruption_says_whether_anything_was_charged(tmp_path, at, folder, said):
+    calls = []
+
+    def evaluate(model):
+        calls.append(model)
+        if len(calls) == at + 1:  # the first call is the rehearsal
+            raise KeyboardInterrupt
+        return {}
+
+    rule = Sum(clip=1.0, noise_multiplier=1.0)
+    plan = Plan(sampling_rate=0.5, steps=4, aggregation=rule, expected_batch=10)
+    out = {"out": tmp_path / "run"} if folder else {}
+    reporting = Reporting(evaluate=evaluate, evaluate_every=2, **out)
+    with Ledger(tmp_path / "budget.db", epsilon=100.0, delta=1e-3) as ledger:
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            fit(
+                plan,
+                nn.Linear(3, 2),
+                cross_entropy,
+                (torch.randn(20, 3), torch.arange(20) % 2),
+                reporting=reporting,
+                ledger=ledger,
+                lr=0.1,
+            )
+        assert len(ledger.history()) == min(at, 1)
+    assert re.search(said, " ".join(interrupted.value.__notes__))

@@ -1,5 +1,7 @@
 """A resumed run repeats lost steps only if they are proved to be the same releases."""
 
+import contextlib
+import os
 import shutil
 
 import pytest
@@ -114,6 +116,75 @@ def test_lost_steps_that_may_differ_are_counted_and_not_repeated(tmp_path, name)
     assert updates(kept) == STEPS - EVERY
     assert charged(tmp_path).steps == kept["step"] == STEPS
     assert resumed.plan == PLAN
+
+
+def from_environment(outputs, targets):
+    return float(os.environ.get("PRUDENT_TEST_SCALE", "1")) * cross_entropy(outputs, targets)
+
+
+def hooked(monkeypatch, stack):
+    handle = nn.modules.module.register_module_forward_hook(lambda module, args, out: 2 * out)
+    stack.callback(handle.remove)
+
+
+def patched_loss(monkeypatch, stack):
+    own = nn.functional.cross_entropy
+    monkeypatch.setattr(nn.functional, "cross_entropy", lambda *a, **k: 2 * own(*a, **k))
+
+
+def patched_layer(monkeypatch, stack):
+    own = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 2 * own(self, x))
+
+
+# Nothing of these is in a fingerprint of the model or the loss.
+UNSEEN = {
+    "global hook": hooked,
+    "patched loss": patched_loss,
+    "patched layer": patched_layer,
+    "environment": lambda monkeypatch, stack: monkeypatch.setenv("PRUDENT_TEST_SCALE", "2"),
+    "autocast": lambda monkeypatch, stack: stack.enter_context(
+        torch.autocast("cpu", torch.bfloat16)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_repeated_steps_that_release_something_else_get_a_new_key(tmp_path, monkeypatch, name):
+    same = {"loss": from_environment, "execution": Execution(seed=1)}
+    state = killed(tmp_path, **same)
+    with contextlib.ExitStack() as stack:
+        UNSEEN[name](monkeypatch, stack)
+        with pytest.warns(RuntimeWarning, match=r"steps \d to 8, .* not repeated.*what a step"):
+            resumed = train(tmp_path, resume=True, **same)
+    kept = load_checkpoint(tmp_path, CPU)
+    assert kept["key"] != state["key"]
+    assert 0 < resumed.lost <= EVERY  # rounding may leave the first of them as they were
+    assert updates(kept) == STEPS - resumed.lost
+    assert charged(tmp_path).steps == kept["step"] == STEPS
+    assert [entry.step for entry in resumed.history] == [STEPS]
+
+
+def test_digests_of_releases_reveal_nothing_without_the_key(tmp_path):
+    killed(tmp_path / "one")
+    killed(tmp_path / "two")
+    one, two = ((tmp_path / n / "releases.txt").read_text().split() for n in ("one", "two"))
+    assert one[::2] == two[::2] == ["5", "6", "7", "8"]
+    assert not set(one[1::2]) & set(two[1::2])
+
+
+def test_a_precision_that_only_one_backend_was_given_is_no_obstacle(tmp_path):
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("an older torch")
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "tf32"
+    try:
+        killed(tmp_path)
+        assert train(tmp_path, resume=True).lost == 0
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_what_is_proved_to_be_the_same_is_repeated_with_the_same_noise(tmp_path):

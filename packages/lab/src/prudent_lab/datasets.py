@@ -191,13 +191,14 @@ def _archive(name: str) -> Path:
     return path
 
 
-def _load_npz(name: str) -> Dataset:
+def archive_arrays(name: str) -> tuple[Arrays, Arrays]:
+    """The training and the test records of an archive npz:PATH, as they are stored."""
     path = _archive(name)
     spellings = (
         ("train_features", "train_labels", "test_features", "test_labels"),
         ("x_train", "y_train", "x_test", "y_test"),
     )
-    found = read_npz(path, "an .npz archive", *spellings[0], *spellings[1], "classes")
+    found = read_npz(path, "an .npz archive", *spellings[0], *spellings[1])
     keys = next((keys for keys in spellings if found.keys() >= set(keys)), None)
     if keys is None:
         got = ", ".join(found) or "none of them"
@@ -207,11 +208,16 @@ def _load_npz(name: str) -> Dataset:
     for _, part in (train, test):
         if not np.issubdtype(part.dtype, np.integer):
             raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
-    classes = _class_count(path, found)
     for records, _ in (train, test):
         if records.dtype.kind not in "biuf":
             raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
-    return _dataset(name, train, test, classes, f"From the archive {path.name}.")
+    return train, test
+
+
+def _load_npz(name: str) -> Dataset:
+    train, test = archive_arrays(name)
+    note = f"From the archive {_archive(name).name}."
+    return _dataset(name, train, test, archive_classes(name), note)
 
 
 def units(name: str, key: str) -> Array:

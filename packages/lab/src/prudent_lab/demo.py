@@ -29,7 +29,6 @@ from prudent.certify.classifier import RECORDS
 from prudent.certify.report import CertifyResult
 from prudent.training import Reporting
 from prudent_lab import certifying
-from prudent_lab.datasets import load
 from prudent_lab.experiment import Setup, run
 from prudent_lab.models import logistic_regression
 from prudent_lab.recipes import recipe_named
@@ -110,11 +109,10 @@ def certify(
     `records` are the numbers of bad records with which it is attacked; 0 is no attack.
     """
     torch.set_num_threads(1)  # training runs have the other cores
-    data = load(dataset)
     _, result = certifying.run(
-        lambda: data.arrays,
+        lambda: certifying.read(dataset),
         features=classifier.features,
-        classes=data.classes,
+        classes=certifying.classes_of(dataset),
         epsilon=classifier.epsilon,
         records=records,
     )

@@ -22,15 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         found = verify(given.receipt, signer=given.signer, head=given.head)
+        lines = [json.dumps(found.plain(), ensure_ascii=False)] if given.json else found.lines()
+        # Control characters, with which whoever wrote the receipt could overwrite the verdict.
+        print(*("".join(c if c.isprintable() else "�" for c in line) for line in lines), sep="\n")
     except (ReceiptError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     except Exception:
         print("The check itself failed: nothing is said about the receipt.", file=sys.stderr)
         return 3
-    lines = [json.dumps(found.plain(), ensure_ascii=False)] if given.json else found.lines()
-    # Of control characters, with which whoever wrote the receipt could overwrite the verdict.
-    print("\n".join("".join(c if c.isprintable() else "�" for c in line) for line in lines))
     return found.status
 
 

@@ -1,6 +1,5 @@
 """Certificates computed again from the released numbers that they follow from."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,15 +37,6 @@ def problem_of(certificate: Mapping[str, Any], event: Mapping[str, Any]) -> str 
                 if ("laplace", certificate["epsilon"]) not in noises:
                     return "no noise of its ε is in the event."
                 most = _by_distance(certificate, basis["noisy"])
-            case "votes":
-                # One part replaces its vote in each question: two counts move by one.
-                votes = 2.0 * len(basis["counts"])
-                moved = {"laplace": votes, "gaussian": math.sqrt(votes)}
-                kind = basis["distribution"]
-                scales = [moved[name] / each for name, each in noises if name == kind]
-                if not scales or basis["scale"] < min(scales) * (1 - 1e-12):
-                    return "no noise of its scale is in the event."
-                most = _by_votes(certificate, basis)
             case _:
                 return "what it follows from is not known here."
     return None if needed <= most else f"the released numbers show {most} records, not {needed}."
@@ -72,25 +62,6 @@ def _by_distance(certificate: Mapping[str, Any], noisy: int) -> int:
     if type(noisy) is not int:
         raise ValueError("A noisy distance is a whole number.")
     return max(0, noisy - _fewest(lambda t: ratio ** (t + 1) / (1 + ratio) <= wrong))
-
-
-def _by_votes(certificate: Mapping[str, Any], basis: Mapping[str, Any]) -> int:
-    """The least number of parts that must change their vote, whatever the noise of the counts."""
-    counts, scale = basis["counts"], positive(basis["scale"])
-    if any(type(each) is not int for votes in counts for each in votes):
-        raise ValueError("Noisy counts are whole numbers.")
-    each = (1 - arb(certificate["confidence"])) / sum(map(len, counts))
-    error = _fewest(lambda t: _exceeds(basis["distribution"], scale, t) <= each)
-    needed = []
-    for votes in counts:
-        winner = votes.index(max(votes))
-        gaps = [
-            votes[winner] - other - 2 * error + (place > winner)
-            for place, other in enumerate(votes)
-            if place != winner
-        ]
-        needed.append(max(0, -(-min(gaps) // 2)))
-    return int(min(needed))
 
 
 def _slopes_withstand(
@@ -156,13 +127,6 @@ def _fewest(holds: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
-
-
-def _exceeds(distribution: str, scale: arb, error: int) -> arb:
-    """A bound on the probability that a whole noisy number is off by more than a whole number."""
-    if distribution == "laplace":
-        return (-arb(error) / scale).exp()
-    return (arb(error) / scale / arb(2).sqrt()).erfc()  # rounded to whole numbers: one is allowed
 
 
 def problem_of_counts(released: Any) -> str | None:

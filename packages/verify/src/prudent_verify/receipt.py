@@ -33,6 +33,11 @@ def _of(*kinds: type) -> Any:
     return attrs.field(validator=attrs.validators.instance_of(kinds))
 
 
+def _check_range(value: Any, largest: float) -> None:
+    if not isinstance(value, float) or not 0 <= value <= largest:
+        raise ValueError("no number in range")
+
+
 def _is_relation(_: Any, __: Any, value: Any) -> None:
     records = value["records"] if isinstance(value, Mapping) else None
     if type(records) is not int or records < 1 or value["adjacency"] not in _ADJACENCIES:
@@ -55,16 +60,8 @@ class Receipt:
     event: Mapping[str, Any] = _of(Mapping)
     relation: Mapping[str, Any] = attrs.field(validator=_is_relation)
     unit: str = _of(str)
-    epsilon: float = attrs.field(
-        validator=[attrs.validators.instance_of(float), attrs.validators.ge(0)]
-    )
-    delta: float = attrs.field(
-        validator=[
-            attrs.validators.instance_of(float),
-            attrs.validators.ge(0),
-            attrs.validators.lt(1),
-        ]
-    )
+    epsilon: float = attrs.field(validator=lambda *given: _check_range(given[-1], math.inf))
+    delta: float = attrs.field(validator=lambda *given: _check_range(given[-1], 1 - 2.0**-53))
     released: Any
     files: Mapping[str, str] = _of(Mapping)
     digests: Mapping[str, str] = _of(Mapping)
@@ -225,7 +222,6 @@ _EVENTS = {
 }
 _CERTIFICATES = {
     "distance": ("a noisy distance", "release.certificates"),
-    "votes": ("noisy votes", "estimators.answers"),
     "SlopeBasis": ("a noisy gradient and curvature", "estimators.certificate"),
 }
 

@@ -50,7 +50,8 @@ class _PartialSum:
 
     @property
     def logs(self) -> Array:
-        return (self.start + np.arange(len(self.masses))) * self.interval
+        points = self.start + np.arange(len(self.masses))
+        return np.asarray(points * self.interval, np.float64)
 
     def refined(self, interval: float) -> "_PartialSum":
         """The same masses on a grid of which every so many points are those of this one."""

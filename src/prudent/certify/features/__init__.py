@@ -20,6 +20,7 @@ import hashlib
 import itertools
 import math
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata, resources
@@ -29,12 +30,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent import _extras
+from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
 from prudent.records.arrays import NONE, ArrayForm, parts
-from prudent.records.whole_network import TOP, Network, codes_of_bytes, shipped_network
+from prudent.records.whole_network import TOP, Network, shipped_network
 
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
 """The names that `named` accepts."""
@@ -44,6 +45,7 @@ Flags = npt.NDArray[np.bool_]
 
 _AT_ONCE = 128  # whose activations stay in the cache of a processor
 _CHUNKS = 32  # that are in memory at a time
+_MOST = sys.float_info.max
 
 
 @attrs.frozen(eq=False)
@@ -129,8 +131,7 @@ class Images:
         unit = values.max(axis=(1, 2)) <= 1
         pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
         each = [
-            length * whole(codes_of_bytes(network, pixels)).astype(np.float64)
-            for network, length in self.networks
+            length * whole(network(pixels)).astype(np.float64) for network, length in self.networks
         ]
         return whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]), present
 
@@ -143,9 +144,19 @@ class BinnedColumn:
     # Numbers that separate its intervals, in rising order; none for a category, which is a whole
     # number.
     edges: tuple[float, ...] = ()
-    # How many cells it has. Categories are counted modulo this: two may share a cell, whatever
-    # categories there are, and none is known from the records.
+    # How many cells it has: one more than edges. Categories are counted modulo this: two may share
+    # a cell, whatever categories there are, and none is known from the records.
     cells: int = attrs.field(default=attrs.Factory(lambda own: len(own.edges) + 1, True))
+
+    def __attrs_post_init__(self) -> None:
+        _validate.count(index=self.index)
+        _validate.count(1, cells=self.cells)
+        given = _validate.values(edges=self.edges)
+        edges = [_validate.between(-_MOST, _MOST, edges=each) for each in given]
+        if any(one >= two for one, two in itertools.pairwise(edges)):
+            raise ArgumentError("edges", "in rising order, no two the same", got=self.edges)
+        if edges and self.cells != len(edges) + 1:
+            raise ArgumentError("cells", f"{len(edges) + 1}, one more than edges", got=self.cells)
 
     def cell(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         """The number of the interval, from 0 on, or of the category, of each value."""
@@ -169,6 +180,13 @@ class Partitions:
     name: str  # as for `Partition`
     partitions: tuple[tuple[BinnedColumn, ...], ...]  # the columns of each table
     columns: int  # how many numbers a record has
+
+    def __attrs_post_init__(self) -> None:
+        places = [column.index for columns in self.partitions for column in columns]
+        if not self.partitions or not all(self.partitions) or max(places) >= self.columns:
+            raise ArgumentError(
+                "partitions", "one or more, of columns that records have", got=self.partitions
+            )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -239,7 +257,7 @@ def named(name: str) -> "Features | Partition":
     raise ArgumentError("features", f"one of {', '.join(NAMES)}", got=name)
 
 
-_NETWORKS = {"glyphs": {"glyphs": 1.0}, "letters": {"letters": 1.0, "glyphs": 0.5}}
+_NETWORKS = {"glyphs": {"glyphs": 1.0}, "letters": {"letters": 1.0, "glyphs": 0.6}}
 
 
 @functools.cache

@@ -1,1 +1,1 @@
-"""Estimators beside the linear ones: classifiers, trees, clusters, components and scalers."""
+"""Estimators beside the linear ones: classifiers, trees, clusters and components."""

@@ -305,8 +305,8 @@ class ArrayColumn:
         Args:
             values: The records.
             kind: Whether they are numbers or categories.
-            read_as: The type of the records of a list or an array of objects, whose own types are
-                not public: see `Scale.named`. None means numbers.
+            read_as: The type of the records of a list or an array of numbers or objects, whose own
+                types are not public: see `Scale.named`. None means numbers.
 
         Raises:
             ValueError: if numbers are requested and a typed array holds something else.
@@ -315,12 +315,14 @@ class ArrayColumn:
             (list, tuple, np.ndarray), "an array, a list or a tuple of records", values=values
         )
         _validate.one_of(KINDS, kind=kind)
-        if isinstance(values, list | tuple) or values.dtype == object:
+        if isinstance(values, list | tuple) or values.dtype.kind in "biufcO":
             records = np.asarray(values) if isinstance(values, np.ndarray) else _objects(values)
             if kind not in ("numbers", "truth") or records.ndim != 1:
                 return cls(records)
             usual = TRUTH if kind == "truth" else NUMBER
             scale = usual if read_as is None else Scale.named(read_as)
+            if records.dtype != object and scale in (NUMBER, INTEGER):
+                return cls(records, scale).checked(kind)
             number = conversions.number if scale in (NUMBER, INTEGER) else scale.record
             return cls(np.array([number(value) for value in records], np.float64), scale)
         if read_as is not None:
@@ -411,7 +413,7 @@ class ArrayColumn:
 
     def most_frequent(self) -> Any:
         """See `Column`."""
-        return self._by_frequency[0][1][1] if self._by_frequency else None
+        return conversions.category(self._by_frequency[0][1][1]) if self._by_frequency else None
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         """See `Column`."""
@@ -455,6 +457,8 @@ def in_order(category: Any) -> tuple[str, Any, str]:
     Numbers of different types are ordered by value, but True, 1 and 1.0 are distinct categories.
     """
     name = type(category).__name__
+    if isinstance(category, tuple):  # of groups by several columns, each perhaps of mixed types
+        return name, tuple(map(in_order, category)), ""
     return ("", category, name) if isinstance(category, numbers.Real) else (name, category, "")
 
 

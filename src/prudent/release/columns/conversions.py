@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.scales import INTEGER, NUMBER, TRUTH, Scale
+from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.lattice import FloatArray
 
 _MOMENTS = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+_EXACT = 2.0**53  # below it, doubles hold every integer
 _MICROSECONDS = 6  # decimal places of a second in `datetime`
 
 T = TypeVar("T")
@@ -83,13 +84,69 @@ def category(value: Any) -> Any:
         return int.__int__(value)
     if isinstance(value, float):
         plain = float.__float__(value)
-        return None if math.isnan(plain) else plain + 0.0  # -0.0 and 0.0 are one category
+        if plain.is_integer() and abs(plain) < _EXACT:  # numpy stores integers beside a NaN so
+            return int(plain)
+        return None if math.isnan(plain) else plain
     known = type(value) in _MOMENTS or type(value).__module__.startswith("pandas.")
     if not known or not isinstance(value, _MOMENTS) or value != value:  # NaT
         return None
     # Equal times with zones may be displayed differently, so the displayed one would depend on the
     # order of the records.
     return None if getattr(value, "tzinfo", None) is not None else value
+
+
+def written(values: FloatArray) -> Any:
+    """Doubles as an Arrow array of texts, NaN as NULL; 5.0 as "5", so that no type shows."""
+    import pyarrow
+    import pyarrow.compute
+
+    whole = (np.floor(values) == values) & (np.abs(values) < _EXACT)
+    with np.errstate(invalid="ignore"):  # a warning would reveal that some record is huge
+        integers = pyarrow.array(np.where(whole, values, 0).astype(np.int64), mask=~whole)
+    others = pyarrow.array(values, mask=whole | np.isnan(values))
+    texts = (each.cast(pyarrow.large_string()) for each in (integers, others))
+    return pyarrow.compute.coalesce(*texts)
+
+
+def cells(column: Any) -> Any:
+    """The cells of a pandas series, each as a text that does not depend on the other cells.
+
+    pandas infers the type of a column from all of its cells: one NaN makes floating numbers of
+    integers, and one text makes objects of numbers, truth values and times. So a number is the text
+    of its double here, whatever type it is stored in, a time that of its date and time of day in
+    UTC, and a duration that of its seconds.
+    """
+    import pyarrow
+    import pyarrow.compute
+
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "iuf":
+        return written(column.to_numpy(np.float64))
+    found = list(map(_cell, column))
+    numbers = np.array([each if isinstance(each, float) else np.nan for each in found], np.float64)
+    texts = [each if isinstance(each, str) else None for each in found]
+    return pyarrow.compute.coalesce(written(numbers), pyarrow.array(texts, pyarrow.large_string()))
+
+
+@_total
+def _cell(value: Any) -> float | str | None:
+    """A cell as a number or a text; None if it has no value."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value))
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        value = None if np.isnat(value) else moment(value)
+        if type(value) is datetime.date:  # which pandas would store as a time, too
+            value = datetime.datetime.combine(value, datetime.time())
+    if isinstance(value, datetime.timedelta):  # also of pandas
+        return float(value.total_seconds())
+    if isinstance(value, numbers.Real):
+        return _number(value)
+    if isinstance(value, numbers.Complex):
+        return float(value.real) if value.imag == 0 else None
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        return str(value)
+    return text(value)
 
 
 @_total
@@ -178,15 +235,16 @@ def real(values: Any) -> Any:
 
 
 def scale_of_array(dtype: np.dtype[Any]) -> Scale:
-    """The scale of an array: that of numbers for all types but integers, truth values and times."""
+    """The scale of an array: that of numbers for all types but times.
+
+    numpy infers the type of numbers from all records: one NaN makes floating numbers of integers.
+    """
     if dtype.kind == "m":
         return Scale("duration")
     if dtype.kind == "M":
         unit = np.datetime_data(dtype)[0]
         return Scale("date" if unit in _COARSE or unit in _CALENDAR else "timestamp")
-    if dtype.kind == "b":
-        return TRUTH
-    return INTEGER if dtype.kind in "iu" else NUMBER
+    return NUMBER
 
 
 def numbers_of_times(times: npt.NDArray[Any]) -> FloatArray:

@@ -177,6 +177,38 @@ def double(number: float) -> ir.Value:
     return ibis.literal(repr(float(number))).cast("float64")
 
 
+def as_double(value: ir.Value) -> ir.Value:
+    """Cast a number to a double, also where ibis takes it for one already.
+
+    ibis infers types by rules of its own: it takes a FLOAT divided by 3, or an integer times 0.5,
+    for a double, and omits the cast; DuckDB returns a FLOAT and a DECIMAL.
+    """
+    return ibis.expr.operations.Cast(value, dt.float64).to_expr()
+
+
+def doubles_of(batch: Any, name: str) -> Any:
+    """The numbers of an Arrow batch as an array; checked, since their bits are read."""
+    column = batch.column(name)
+    if str(column.type) != "double":
+        raise TypeError(f"Expected doubles, got {column.type}.")
+    return column.to_numpy(zero_copy_only=False)
+
+
+def floored(number: ir.Value) -> ir.Value:
+    """The largest whole double that is not above a double; of an infinite one in Spark, ±2**63.
+
+    `floor` of ibis casts to an integer, which fails at infinity. Every floor and every rounding in
+    a query is this function or `rounded`.
+    """
+    return as_double(call("floor", number, returns=dt.float64))
+
+
+def rounded(number: ir.Value) -> ir.Value:
+    """Round a double to the nearest whole one; those beyond 2**52, and infinities, are kept."""
+    small = number.abs() < double(2.0**52)
+    return ibis.ifelse(small, floored(number + double(0.5)), number)
+
+
 def present(value: ir.Value, *, numbers: bool = True) -> ir.BooleanValue:
     """Whether there is a value: not NULL, and with `numbers` not NaN.
 
@@ -276,13 +308,6 @@ def handed_over(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
             yield from (getattr(answer, "to_arrow_reader", None) or answer.fetch_record_batch)(size)
 
 
-def plan(expression: ir.Expr) -> str:
-    """Return the engine's query plan; only the engine's statistics are read for it."""
-    formatted = "FORMATTED " if backend_name(expression) == "pyspark" else ""
-    rows = _rows(expression, f"EXPLAIN {formatted}{ibis.to_sql(expression.as_table())}")
-    return "\n".join(str(row[-1]).rstrip() for row in rows)
-
-
 def _rows(expression: ir.Expr, sql: str) -> list[Any]:
     """Run SQL in the engine's own dialect and return the rows."""
     backend = expression.get_backend()
@@ -293,6 +318,33 @@ def _rows(expression: ir.Expr, sql: str) -> list[Any]:
             return list(cursor.execute(sql).fetchall())
     with alone(backend):
         return list(backend.raw_sql(sql).fetchall())
+
+
+def check_bound(rows: ir.Table, argument: str) -> None:
+    """Let the engine check the types of a query, without reading a record.
+
+    ibis accepts calls that an engine has no function for, such as a rounding to as many digits as
+    a column says: these would fail whatever the records are, when the release is paid for.
+
+    Raises:
+        ArgumentError: if the engine cannot run it.
+    """
+    try:
+        if backend_name(rows) == "duckdb" and not rows.op().find(
+            ibis.expr.operations.InMemoryTable
+        ):
+            _rows(rows, f"DESCRIBE {ibis.to_sql(rows)}")
+        else:
+            rows.limit(0).to_pyarrow()
+        return
+    except Exception:  # its message may quote a record
+        pass
+    raise ArgumentError(
+        argument,
+        "an expression that the engine can compute",
+        shown="one with an operation that it lacks for these types",
+        hint="Cast the columns that it uses.",
+    )
 
 
 INTEGERS = range(-(2**63), 2**63)
@@ -308,7 +360,8 @@ def typed(value: Hashable, dtype: dt.DataType, name: str) -> PublicValue:
     given: Any = value.item() if isinstance(value, np.generic) else value
     try:
         if dtype.is_string():
-            return str(given)
+            plain = isinstance(given, int | float) and not isinstance(given, bool)
+            return conversions.written(np.array([float(given)]))[0].as_py() if plain else str(given)
         if dtype.is_boolean():
             return {"true": True, "false": False}[str(given).lower()]
         if dtype.is_integer() and (number := int(given)) in INTEGERS:
@@ -352,25 +405,29 @@ def scale_of(dtype: dt.DataType, engine: str, name: str) -> Scale:
     raise ArgumentError(
         "column",
         "a column of numbers, dates, times or durations",
-        shown=f"{name!r} of type {dtype}",
+        shown=f"{name!r}, which holds text" if dtype.is_string() else f"{name!r} of type {dtype}",
         hint=OF_TEXT if dtype.is_string() else "Make one of these of it, in an ibis table.",
     )
 
 
 def number_of(column: ir.Column, scale: Scale) -> ir.Value:
     """Convert a typed column to doubles, in units of its scale."""
+    return as_double(_number_of(column, scale))
+
+
+def _number_of(column: ir.Column, scale: Scale) -> ir.Value:
     dtype, engine = column.type(), backend_name(column)
     if scale.truth:
-        return column.cast("int32").cast("float64")  # a condition is evaluated once
+        return column.cast("int32")  # a condition is evaluated once
     if scale.kind in _MOMENTS:
         return _MOMENTS[scale.kind][engine](column)
     if not dtype.is_decimal():
-        return column.cast("float64")
+        return column
     if engine == "postgres":  # its numerics are exact, and too wide for a product of doubles
         factor = ibis.literal(f"1e{scale.digits}").cast(dt.Decimal())
         return double_of_numeric(column * factor if scale.digits else column)
-    number = column.cast("float64")
-    return _rounded(number * double(10.0**scale.digits)) if scale.digits else number
+    number = as_double(column)
+    return rounded(number * double(10.0**scale.digits)) if scale.digits else number
 
 
 def number_of_text(column: ir.Column, scale: Scale) -> ir.Value:
@@ -380,15 +437,12 @@ def number_of_text(column: ir.Column, scale: Scale) -> ir.Value:
     if scale.truth:
         return number_of(column.try_cast("boolean"), scale)
     number = column.try_cast("float64")
+    if scale.kind in ("number", "integer"):
+        word = column.lower()
+        truth = ibis.cases((word == "true", double(1.0)), (word == "false", double(0.0)))
+        return ibis.coalesce(number, truth)
     factor = 1e6 if scale.kind == "duration" else 10.0**scale.digits
-    return number if not scale.whole or factor == 1 else _rounded(number * double(factor))
-
-
-def _rounded(number: ir.Value) -> ir.Value:
-    """Round to whole units; doubles beyond 2**52 are whole already, and too large for integers."""
-    small = number.abs() < double(2.0**52)
-    near = ibis.ifelse(small, number, double(0.0))
-    return ibis.ifelse(small, (near + double(0.5)).floor().cast("float64"), number)
+    return rounded(number * double(factor))
 
 
 def _with_ends(column: ir.Column, number: ir.Value) -> ir.Value:

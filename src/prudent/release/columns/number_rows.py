@@ -15,8 +15,10 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release.columns.dialects import (
+    as_double,
     backend_name,
     double,
+    doubles_of,
     exact,
     handed_over,
     number_of,
@@ -29,7 +31,7 @@ from prudent.release.columns.joining import open_source
 from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
-from prudent.release.columns.scales import NUMBER, Scale
+from prudent.release.columns.scales import NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.table_rows import group_key
 from prudent.release.lattice import FloatArray
@@ -71,8 +73,7 @@ class NumberRows:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
         for batch in handed_over(rows):
-            columns = [each.to_numpy(zero_copy_only=False) for each in batch.columns]
-            yield np.stack([np.asarray(each, np.float64) for each in columns], axis=1)
+            yield np.stack([doubles_of(batch, name) for name in self.names], axis=1)
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
@@ -115,20 +116,8 @@ class NumberTable:
 
     def rows(self, terms: Mapping[str, Term], gaps: Sequence[str] = ()) -> NumberRows:
         """The rows of these terms, by name; those in `gaps` need no number."""
-        chosen = {name: term(self.table) for name, term in terms.items()}
+        chosen = {name: as_double(term(self.table)) for name, term in terms.items()}
         return NumberRows(self.table.select(**chosen), self.owner, gaps)
-
-    def scale(self, name: str, read_as: str | None = None) -> Scale | None:
-        """The scale of a column, from its public type; None for truth values, which are 0 and 1.
-
-        Raises:
-            ArgumentError: if there is no such column, or it has no numbers.
-        """
-        _validate.one_of(self.names, column=name)
-        if name in self.owner.text:
-            return NUMBER if read_as is None else Scale.named(read_as)
-        dtype = self.table[name].type()
-        return None if dtype.is_boolean() else scale_of_type(dtype, backend_name(self.table), name)
 
     def place(self, name: str, levels: Sequence[Hashable]) -> Term:
         """The place of a record's category in a public list; no value if it is not in there.
@@ -150,11 +139,27 @@ class NumberTable:
 
         return term
 
-    def number(self, name: str, read_as: str | None = None) -> Term:
-        """The numbers of a column: those of dates in days, of times in microseconds."""
-        scale = self.scale(name, read_as)
-        if scale is None:
-            return lambda table: table[name].cast("int32").cast("float64")
+    def number(self, name: str) -> Term:
+        """The numbers of a column: those of dates in days, of times in microseconds.
+
+        Each text of a column without a type is read by itself: as a number, else as a boolean,
+        else as a date, or as a time if it has a colon.
+
+        Raises:
+            ArgumentError: if there is no such column, or it has no numbers.
+        """
+        _validate.one_of(self.names, column=name)
         if name in self.owner.text:
-            return lambda table: number_of_text(table[name], scale).cast("float64")
-        return lambda table: number_of(table[name], scale).cast("float64")
+            return lambda table: _number_of_any_text(table[name])
+        dtype = self.table[name].type()
+        if dtype.is_boolean():
+            return lambda table: table[name].cast("int32")
+        scale = scale_of_type(dtype, backend_name(self.table), name)
+        return lambda table: number_of(table[name], scale)
+
+
+def _number_of_any_text(text: ir.StringValue) -> ir.Value:
+    number, truth, date, time = (
+        number_of_text(text, scale) for scale in (NUMBER, TRUTH, Scale("date"), Scale("timestamp"))
+    )
+    return ibis.coalesce(number, truth, ibis.ifelse(text.contains(":"), time, date))

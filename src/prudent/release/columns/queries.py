@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import ibis
-import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent.release.columns.dialects import (
     backend_name,
-    call,
     computed_once,
     double,
+    floored,
     legible,
     limb_bits,
     stored_literal,
@@ -159,11 +158,7 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Table:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
-    # Not `floor` of ibis, which makes an integer of it; Spark does so itself, and infinity is none.
-    raised = rows.value.sign() * call("floor", size, returns=dt.float64)
-    if backend_name(rows) == "pyspark":
-        finite = rows.value.abs() < double(math.inf)
-        raised = ibis.cases((finite, raised), else_=rows.value)
+    raised = rows.value.sign() * floored(size)
     keys = keys_of(rows)
     found = computed_once(rows.select(*keys, raised=raised))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
@@ -228,7 +223,8 @@ def steps_of(
 
 def _rounded(value: ir.Value, factor: Given, tiny: Given) -> ir.Value:
     """The nearest step of a value inside of the lattice."""
-    step = (value * number(factor) + double(0.5)).floor()
+    # As `rounded`, of a value that its caller found to be inside, so that an integer can hold it.
+    step = floored(value * number(factor) + double(0.5)).cast("int64")
     if backend_name(value) != "postgres" or (isinstance(tiny, float) and tiny == 0):
         return step
     # It raises an error when a product underflows.

@@ -19,6 +19,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
+from prudent.budget.allowance import is_duckdb
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
@@ -34,6 +35,7 @@ _FRAMES = {
     "polars": ("DataFrame", "LazyFrame"),
     "pyarrow": ("Table",),
 }
+_DECLARED = re.compile(r"ArrowDtype|BooleanDtype|(U?Int|Float)\d+Dtype")  # of pandas
 _MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
@@ -44,11 +46,9 @@ class OpenTable:
 
     table: ir.Table  # the ibis table
     close: Callable[[], None] = lambda: None  # releases the resources that were opened for it
-    # The columns of unparsed strings: all columns of a CSV file, and object columns of a pandas
-    # frame.
+    # The columns without a declared type: all columns of a CSV file, and those of a pandas frame
+    # whose type pandas infers from the records.
     text: frozenset[str] = frozenset()
-    # The columns of a pandas frame whose type one odd record would have changed.
-    inferred: frozenset[str] = frozenset()
     own_connection: bool = True  # whether the connection was opened here, and not by the caller
     join: Join | None = None  # what it is a join of; None if it is one table
     # Of a join, the name that each column of each table has in it.
@@ -207,8 +207,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     untyped = _untyped(frame, kept) if kind == "pandas" else []
     backend = _embedded(backend)
     opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
-    inferred = frozenset(map(str, kept if kind == "pandas" else ()))
-    return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)), inferred)
+    return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)))
 
 
 def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
@@ -235,13 +234,8 @@ def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
 
 
 def _untyped(frame: Any, names: list[Any]) -> list[Any]:
-    """Columns whose dtype does not fix the type of a record, or depends on all records."""
-
-    def is_typed(dtype: Any) -> bool:
-        own = type(dtype).__name__
-        return own == "ArrowDtype" or (own != "CategoricalDtype" and dtype.kind in "biufcMm")
-
-    return [name for name in names if not is_typed(frame[name].dtype)]
+    """Columns whose dtype pandas infers from all records: all but Arrow's and the nullable ones."""
+    return [name for name in names if not _DECLARED.fullmatch(type(frame[name].dtype).__name__)]
 
 
 def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
@@ -249,12 +243,11 @@ def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
     import pyarrow
 
     if kind == "pandas":
-        # The common type of objects depends on every record; the string of a record does not.
         return pyarrow.table(
             {
-                str(name): pyarrow.array(map(conversions.text, frame[name]), "large_string")
+                str(name): conversions.cells(frame[name])
                 if name in untyped
-                else pyarrow.Array.from_pandas(conversions.real(frame[name]))
+                else pyarrow.Array.from_pandas(frame[name])
                 for name in kept
             }
         )
@@ -287,6 +280,11 @@ def _from_address(address: str, table: str | None, backend: Any = None) -> OpenT
         pass
     elif address.startswith(("postgres://", "postgresql://")):
         backend = _quietly(lambda: _postgres(address), "connect: check address, user, server")
+    elif is_duckdb(address) and not address.startswith("duckdb://md:"):
+        file = address.removeprefix("duckdb://").partition("?")[0]
+        backend = _quietly(
+            lambda: _duckdb(file, read_only=True), "open the database: check its path"
+        )
     elif (engine := _SCHEME.match(address)) is not None and engine[1] not in ENGINES:
         raise _other_engine("connect", engine[1])  # no more of the address: it may hold a password
     else:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ from prudent.release.columns.column import KINDS, Column, Contribution, Kind, Pe
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
+    double,
     encoding,
     exact,
     fetched,
@@ -34,12 +34,13 @@ from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
+    is_name,
     names_in,
     parse_condition,
     parse_value,
 )
 from prudent.release.columns.row_values.groups import GroupKey
-from prudent.release.columns.scales import DATE, INTEGER, NUMBER, TRUTH, Scale
+from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.together.asking import Memory, Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
@@ -57,7 +58,6 @@ _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.Binary,
 )
 _GROUPING = (dt.String, dt.Boolean, dt.Integer, dt.Floating, dt.Date)
-_NAME = re.compile(r"[\w ]+")  # of a column; other texts may be expressions
 _IDENTIFYING = (*_PLAIN, dt.UUID, dt.INET, dt.MACADDR)
 
 
@@ -207,10 +207,7 @@ class Opened:
 
     def named(self, stored: tuple[PublicValue, ...]) -> Hashable:
         """The name of a group, by how it is stored."""
-        named = tuple(
-            each if key.scale is None else key.scale.value(float(each))
-            for key, each in zip(self.keys, stored, strict=True)
-        )
+        named = tuple(key.shown(each) for key, each in zip(self.keys, stored, strict=True))
         return named[0] if self.single else named
 
     def _over(
@@ -294,7 +291,7 @@ def _filtered(asked: Asked, used: list[str] | None) -> tuple[OpenTable, ir.Table
         weakref.finalize(opened, opened.close)
     rows = opened.table
     for argument, given in asked.names:
-        if argument == "unit" or _NAME.fullmatch(given):
+        if given not in rows.columns and (argument == "unit" or is_name(given)):
             _validate.one_of(rows.columns, **{argument: given})
     if asked.where is not None:
         where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
@@ -312,7 +309,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     found = [] if where is None else names_in(where)  # also of words alone: name is not null
     for text in names:
         period = periods.split(text)
-        found += [text] if _NAME.fullmatch(text) else names_in(text)
+        found += [text] if is_name(text) else names_in(text)
         name, colon, _ = text.rpartition(":")  # of a period that does not exist, an error says so
         found += [period[0]] if period else [name] if colon else []
     return list(dict.fromkeys(found))
@@ -361,14 +358,16 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     column, dtype = rows[name], rows[name].type()
     wanted = periods.scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
     if name in opened.text:
-        scale, numbers = wanted, number_of_text(column, wanted)
-    elif not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
+        numbers = number_of_text(column, wanted)
+        unread = numbers.isnull() & column.notnull()
+        start = ibis.ifelse(unread, double(periods.UNREAD), periods.starts(numbers, wanted, unit))
+        return GroupKey(start, dt.date, wanted, unit, unread=True)
+    if not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
         raise _validate.ArgumentError(
             "by", f"the {unit} of a column of times or dates", shown=f"{name!r} of type {dtype}"
         )
-    else:
-        scale = scale_of(dtype, backend_name(rows), name)
-        numbers = number_of(column, scale)
+    scale = scale_of(dtype, backend_name(rows), name)
+    numbers = number_of(column, scale)
     return GroupKey(periods.starts(numbers, scale, unit), dt.date, wanted, unit)
 
 
@@ -417,9 +416,6 @@ def _value(
                 why=f"{name!r} has the type {dtype}",
             )
         found = number_of(column, scale)
-    if asked.kind == "truth" and name in opened.inferred and scale in (INTEGER, NUMBER):
-        known = (found == 0) | (found == 1)
-        return ibis.ifelse(known, found, ibis.null(found.type())), TRUTH
     if asked.kind == "truth" and not scale.truth:
         raise _validate.ArgumentError(
             argument,

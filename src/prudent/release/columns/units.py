@@ -21,7 +21,7 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.columns.column import Contribution
-from prudent.release.columns.dialects import alone, backend_name, double
+from prudent.release.columns.dialects import alone, backend_name, double, floored, rounded
 from prudent.release.columns.scales import Scale
 
 _BITS = 52
@@ -87,7 +87,7 @@ def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) ->
         sums = _whole_sums(rows, keys) if whole else _rounded_sums(rows, keys)
         value = _mean(sums) if how == "mean" else _sum(sums)
         if whole and scale is not None and scale.kind != "integer":
-            value = ibis.ifelse(sums.low == sums.high, value, _nearest(value))
+            value = ibis.ifelse(sums.low == sums.high, value, rounded(value))
         found = sums.mutate(value=value)
         found = found.filter(found.value.notnull())
     return found
@@ -132,7 +132,7 @@ def evenly_spaced(
 
     def before(places: ir.Value) -> ir.Value:
         whole = places * double(2.0 * most) + count - double(1.0)
-        return (whole / (count * double(2.0))).floor()
+        return floored(whole / (count * double(2.0)))
 
     chosen = before(place + double(1.0)) > before(place)
     return placed.filter((placed.rows <= most) | chosen)
@@ -148,7 +148,7 @@ def _placed(rows: ir.Table, keys: Sequence[str], order: Sequence[Any] = ("value"
 def _whole_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
     """Sums of whole numbers, each clipped to ±2**52, in two limbs that doubles add exactly."""
     inside = _clipped(rows.value, 2.0**_BITS)
-    upper = (inside / double(_LIMB)).floor().cast("float64")
+    upper = floored(inside / double(_LIMB))
     split = rows.mutate(upper=upper, lower=inside - upper * double(_LIMB))
     sums = split.group_by(keys).aggregate(
         rows=lambda t: t.count(),
@@ -173,9 +173,9 @@ def _rounded_sums(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
     limbs = {}
     for place in range(_LIMBS - 1, 0, -1):
         size = double(_LIMB**place)
-        limbs[f"limb{place}"] = (rest / size).floor().cast("float64")
+        limbs[f"limb{place}"] = floored(rest / size)
         rest = rest - limbs[f"limb{place}"] * size
-    limbs["limb0"] = _nearest(rest)
+    limbs["limb0"] = rounded(rest)
     split = rows.mutate(**limbs)
     sums = split.group_by(keys).aggregate(
         rows=lambda t: t.count(),
@@ -208,10 +208,6 @@ def _with_infinities(sums: ir.Table, finite: ir.Value) -> ir.Value:
         (low, double(-math.inf)),
         else_=finite,
     )
-
-
-def _nearest(number: ir.Value) -> ir.Value:
-    return (number + double(0.5)).floor().cast("float64")
 
 
 def _clipped(number: ir.Value, size: float) -> ir.Value:

@@ -247,6 +247,11 @@ class PrivateInterval:
         """Release the number of records, given how many are at each place."""
         return self.size.noisy([int(counts.sum())], self.narrow.records, noise)[0]
 
+    @property
+    def count_error(self) -> float:
+        """By how much that number is too large with a probability of 1 % at most."""
+        return self.size.scale(self.narrow.records) * math.log(50)
+
     def widest(
         self, column: Column, noise: Noise, sizes: Sizes | None = None
     ) -> tuple[float, float]:

@@ -58,6 +58,9 @@ def _octaves(first: int, count: int) -> IntArray:
     return np.asarray(np.maximum(1, np.round(16 / (1 + distance**2))), np.int64)
 
 
+_WIDEST = 1e9  # half-width of an interval, beside the value, from which on it says nothing
+
+
 class Measure(abc.ABC):
     """A mass for each of the values with indices low, ..., high.
 
@@ -100,22 +103,34 @@ class Measure(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def bounded(self) -> bool:
+        """Whether the ends are public bounds; else they stand for all values beyond as well."""
+
+    @property
+    @abc.abstractmethod
     def _half_widths(self) -> IntArray | FloatArray:
         """0 and the numbers 2**k and 3 * 2**k, in ascending order, that are less than the range."""
 
     @abc.abstractmethod
-    def _near(self, index: int) -> IntArray:
-        """The ends of intervals of these half-widths around an index, in two rows."""
+    def _near(self, index: int, widest: float) -> IntArray:
+        """The ends of intervals of these half-widths up to one around an index, in two rows."""
 
     @property
     def widths(self) -> int:
-        """The number of intervals that `around` returns."""
+        """The largest number of intervals that `around` returns."""
         return len(self._half_widths) + 1
 
     def around(self, index: int) -> list[tuple[int, int]]:
-        """Increasing intervals of indices, both ends included, from the index itself to all."""
-        low, high = self._near(index).tolist()
-        return [*zip(low, high, strict=True), self._ends]
+        """Increasing intervals of indices, both ends included, the last of them all values.
+
+        The first is as narrow as values can be told apart. Without bounds, all others are away from
+        the ends, and none is so wide beside the value that it may as well be the last.
+        """
+        widest = math.inf if self.bounded else _WIDEST * max(1.0, abs(self.value(index)))
+        near = list(zip(*self._near(index, widest).tolist(), strict=True))
+        if not self.bounded:
+            near = [(low, high) for low, high in near if self.low < low and high < self.high]
+        return [*near, self._ends]
 
     @cached_property
     def total(self) -> int:
@@ -151,6 +166,11 @@ class LatticeMeasure(Measure):
 
     @property
     @override
+    def bounded(self) -> bool:
+        return self.lattice.bounded
+
+    @property
+    @override
     def lightest(self) -> int:
         return int(self._masses.min()) * (_OCTAVE >> (self._farthest.bit_length() - 1))
 
@@ -183,9 +203,9 @@ class LatticeMeasure(Measure):
         return np.asarray(np.where(steps > 0, self._masses[0] * _OCTAVE + mass, -mass))
 
     @override
-    def _near(self, index: int) -> IntArray:
-        ends = [index - self._half_widths, index + self._half_widths]
-        return np.asarray(np.clip(ends, self.low, self.high))
+    def _near(self, index: int, widest: float) -> IntArray:
+        halves = self._half_widths[self._half_widths * self.lattice.spacing <= widest]
+        return np.asarray(np.clip([index - halves, index + halves], self.low, self.high))
 
     @cached_property
     @override
@@ -196,6 +216,7 @@ class LatticeMeasure(Measure):
 
 
 _LEAST, _MOST = -40, 64  # exponents of the range of doubles
+_FINEST = 2.0**-20  # half-width of the narrowest interval, relative to the value: six digits
 
 
 def _bits(value: float) -> int:
@@ -239,6 +260,11 @@ class DoubleMeasure(Measure):
         low, high = self._places(np.array(ends)).tolist()
         return low, high
 
+    @property
+    @override
+    def bounded(self) -> bool:
+        return self.bounds is not None
+
     def _places(self, values: FloatArray) -> IntArray:
         """The index of each value, without bounds."""
         return ordinals(values)
@@ -262,9 +288,13 @@ class DoubleMeasure(Measure):
         return np.asarray(np.where(positive, _ZERO + mass, -mass))
 
     @override
-    def _near(self, index: int) -> IntArray:
+    def _near(self, index: int, widest: float) -> IntArray:
         centre = self.value(index)
-        return self.indices(np.array([centre - self._half_widths, centre + self._half_widths]))
+        # Finer than its round numbers, and near zero than 2**-40, it tells no values apart.
+        finest = max(abs(centre) * _FINEST, 2.0**_LEAST)
+        halves = np.unique(np.maximum(self._half_widths, finest))
+        halves = halves[halves <= widest]
+        return self.indices(np.array([centre - halves, centre + halves]))
 
     @cached_property
     @override

@@ -31,8 +31,16 @@ chosen with probability proportional to (16/15)^j exp(-c' max(0, T - D_j, D_(j-1
 changes each D_j by at most Δ, so again c' = ε'/(2Δ). If I_j misses the quantile, D_j <= 0, so its
 distance is at least T, and the first interval whose D_j is at least T has distance 0. All narrower
 ones together have at most 15 times its mass. Hence the chosen one misses the quantile with a
-probability of at most 15 exp(-c'T), which T makes 5 %. If n is too small to tell, the interval
-chosen is all values.
+probability of at most 15 exp(-c'T), which T makes 5 %.
+
+**Shown or not.** The last interval says nothing, so it is not shown unless it is the public bounds.
+An interval must hold given that it is shown. If a narrower one covers by T records, the bound above
+is about those that are shown. Otherwise it need not hold: of a table that is empty, all are wrong.
+So where a released number of records leaves it open whether n min(p, 1-p) is at least T, none is
+shown. Where no such number is released, the mass of the last is 1,000 times as large. If the others
+cover by d < T records at most, one of them is chosen with a probability below
+15 exp(-c'(T - d))/1000, and it misses with one of at most 15 exp(-c'd). The second is above 7 %
+only if the first is below 1.1 %.
 """
 
 import math
@@ -142,7 +150,7 @@ INTERVAL_SHARE = 0.1
 
 _RATIO = 16, 15  # of the masses of an interval and the next narrower one
 _FAR = 1e-9  # probability of an answer that is so far off that all such values weigh the same
-_USELESS = 1e9  # width of an interval, relative to the value, from which on it says nothing
+_NOTHING = 1000  # how many times the mass of the last interval is as large if it is not shown
 _MOST_RECORDS = 2**20  # on each side of the target that are read
 _EXTREME = Fraction(1, 20)  # fraction of the records beyond a quantile that keeps off the ends
 _ROOM = 3.0  # how far, in units of 1/c
@@ -163,14 +171,6 @@ class Selected:
     # Released ends of the values that it was chosen from; None if they are public.
     among: tuple[float, float] | None = None
 
-    @property
-    def useless(self) -> bool:
-        """Whether the interval is all values, or so wide that it may as well be."""
-        if self.whole or self.interval is None:
-            return self.whole
-        low, high = self.interval
-        return high - low > _USELESS * max(1.0, abs(self.value))
-
 
 @attrs.frozen(slots=False)
 class ExponentialQuantile:
@@ -190,6 +190,11 @@ class ExponentialQuantile:
     interval_share: float = INTERVAL_SHARE
     # Probability with which the interval contains the quantile of the data, at least.
     confidence: float = CONFIDENCE
+    # The values an end of the interval may take, of which those of an answer are a part; None: the
+    # same. Records beyond an answer's values are then counted where they are.
+    all_values: Measure | None = None
+    # How many records there are at least, by a released number of them; None if there is none.
+    least_count: float | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.p == 1:
@@ -262,17 +267,36 @@ class ExponentialQuantile:
 
         An interval that holds all n records covers the target by n min(p, 1-p) of them, so its
         distance, and that of every wider one, is that number less T. Together they have at most
-        16 (16/15)^m times the mass of the first interval that covers by T, m being the number of
-        intervals. So one of them is chosen with a probability of at most 5 % (1 - `confidence`)
-        from this n on. Below it, a very wide interval or all values becomes likely, the sooner the
-        narrower an interval the data deserve.
+        16 (16/15)^m times the mass of the first interval that covers by T, or with a last one that
+        is not shown 1,015 times, m being the number of intervals around 1. So one of them is chosen
+        with a probability of at most 5 % (1 - `confidence`) from this n on. Below it, a very wide
+        interval or all values becomes likely, the sooner the narrower an interval the data deserve.
         """
         if not self.interval_share:
             return math.inf
-        wider, narrower = _RATIO
-        masses = wider * (wider / narrower) ** self.measure.widths
+        (one,) = self._ends_among.indices(np.ones(1)).tolist()
+        masses = self._masses_from_one(len(self._ends_among.around(one)))
         needed = self._margin + self._records_for(masses / (1 - self.confidence))
-        return needed / float(min(self.p, 1 - self.p))
+        return needed / self._smaller_part
+
+    @property
+    def _smaller_part(self) -> float:
+        return float(min(self.p, 1 - self.p))
+
+    @property
+    def _ends_among(self) -> Measure:
+        return self.measure if self.all_values is None else self.all_values
+
+    @property
+    def _last(self) -> int:
+        """How many times its mass the last interval has."""
+        known = self._ends_among.bounded or self.least_count is not None
+        return 1 if known else _NOTHING
+
+    def _masses_from_one(self, intervals: int) -> float:
+        """The mass of so many intervals beside that of the first, at most."""
+        wider, narrower = _RATIO
+        return float((wider + self._last - 1) * (wider / narrower) ** intervals)
 
     @cached_property
     def cap(self) -> int:
@@ -309,8 +333,7 @@ class ExponentialQuantile:
 
     @cached_property
     def _interval_cap(self) -> int:
-        wider, narrower = _RATIO
-        return self._records_for(wider * (wider / narrower) ** self.measure.widths / _FAR)
+        return self._records_for(self._masses_from_one(self._ends_among.widths) / _FAR)
 
     def _records_for(self, odds: float) -> int:
         return math.ceil(math.log(odds) / float(self._interval_rate))
@@ -328,7 +351,7 @@ class ExponentialQuantile:
         return withheld(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:
-        window = NearTarget.read(column, self.measure, self.p, self.reach)
+        window = NearTarget.read(column, self._ends_among, self.p, self.reach)
         index = draw(self.measure, *self.value_weights(window), noise)
         return self.with_interval(window, index, noise)
 
@@ -337,20 +360,19 @@ class ExponentialQuantile:
         value = self.measure.value(index)
         if self.interval_share == 0:
             return Selected(value, index)
-        intervals = self.measure.around(index)
+        among = self._ends_among
+        intervals = among.around(index)
         chosen = choose(self.interval_weights(window, intervals), noise)
         low, high = intervals[chosen]
-        return Selected(
-            value,
-            index,
-            (self.measure.value(low), self.measure.value(high)),
-            (low, high),
-            chosen == len(intervals) - 1,
-        )
+        covered = math.inf if self.least_count is None else self.least_count * self._smaller_part
+        unknown = covered < self._margin or chosen == len(intervals) - 1
+        whole = unknown and not among.bounded
+        return Selected(value, index, (among.value(low), among.value(high)), (low, high), whole)
 
     def value_weights(self, window: NearTarget) -> tuple[list[int], list[int]]:
         """Where each piece of equal distance starts, and its weight. Private."""
-        aimed = window.away_from_ends(self.p, self._room)
+        inside = np.clip(window.indices, self.measure.low, self.measure.high)
+        aimed = attrs.evolve(window, indices=inside).away_from_ends(self.p, self._room)
         starts, distances = aimed.pieces(self.measure.low)
         return starts, Decay(self._value_rate, self.cap, window.unit).weights(distances)
 
@@ -367,6 +389,7 @@ class ExponentialQuantile:
         wider, narrower = _RATIO
         last = len(weights) - 1
         masses = [wider**place * narrower ** (last - place) for place in range(last + 1)]
+        masses[-1] *= self._last
         return list(map(operator.mul, masses, weights))
 
 
@@ -398,6 +421,8 @@ class ExponentialQuantiles:
     # The fraction of ε spent on the intervals; 0 releases none.
     interval_share: float = INTERVAL_SHARE
     confidence: float = CONFIDENCE  # of each interval
+    all_values: Measure | None = None  # see `ExponentialQuantile`
+    least_count: float | None = None
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "epsilon")
@@ -408,10 +433,9 @@ class ExponentialQuantiles:
         """The mechanism of each quantile."""
         ranges = [max(p, 1 - p) for p in self.ps]
         shares = [Fraction(self.epsilon) * one / sum(ranges) for one in ranges]
+        others = self.measure, self.interval_share, self.confidence
         return tuple(
-            ExponentialQuantile(
-                p, float_below(share), self.measure, self.interval_share, self.confidence
-            )
+            ExponentialQuantile(p, float_below(share), *others, self.all_values, self.least_count)
             for p, share in zip(self.ps, shares, strict=True)
         )
 
@@ -437,8 +461,10 @@ class ExponentialQuantiles:
             return Selected(value, index)
         low, high = answer.interval_indices
         low, high = min(low, index), max(high, index)
-        ends = self.measure.value(low), self.measure.value(high)
-        return Selected(value, index, ends, (low, high), answer.whole)
+        among = self.measure if self.all_values is None else self.all_values
+        return Selected(
+            value, index, (among.value(low), among.value(high)), (low, high), answer.whole
+        )
 
 
 @attrs.frozen(slots=False)
@@ -467,10 +493,10 @@ class ExponentialRange:
     def release(
         self, column: Ranked, noise: Noise | None = None
     ) -> tuple[float, tuple[float, float] | None, bool]:
-        """Release the range, its interval if asked for, and whether that is useless."""
+        """Release the range, its interval if asked for, and whether that says nothing."""
         lower, upper = self.quartiles.release(column, noise)
         if lower.interval is None or upper.interval is None:
             return upper.value - lower.value, None, False
         least = max(0.0, upper.interval[0] - lower.interval[1])
         ends = least, upper.interval[1] - lower.interval[0]
-        return upper.value - lower.value, ends, lower.useless or upper.useless
+        return upper.value - lower.value, ends, lower.whole or upper.whole

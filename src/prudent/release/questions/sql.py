@@ -35,6 +35,7 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.columns.row_values.groups import NO_DATE
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
 from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
@@ -181,15 +182,13 @@ class _Query:
         found: dict[str, list[Any]] = {}
         where = self.tree.args.get("where")
         for each in () if where is None else conjuncts(where.this):
-            match each:
-                case ast.In(this=ast.Column() as column) if each.expressions:
-                    values = each.expressions
-                case ast.EQ(this=ast.Column() as column, expression=ast.Literal() as value):
-                    values = [value]
-                case _:
-                    continue
-            if all(isinstance(value, ast.Literal) for value in values):
-                found.setdefault(column.name, list(dict.fromkeys(map(constant_of, values))))
+            values = each.expressions if isinstance(each, ast.In) else []
+            if isinstance(each, ast.EQ):
+                values = [each.expression]
+            if values and all(isinstance(value, ast.Literal) for value in values):
+                with contextlib.suppress(ArgumentError):
+                    listed = list(dict.fromkeys(map(constant_of, values)))
+                    found.setdefault(_key(each.this, ""), listed)
         if set(self.keys) - set(found):
             return None
         return {key: found[key] for key in self.keys}
@@ -204,7 +203,8 @@ class _Query:
             def place(group: Any, by: int | str = by) -> Any:
                 if isinstance(by, str):
                     return getattr(table[by][group], "value", 0)
-                return group[by] if isinstance(group, tuple) else group
+                own = group[by] if isinstance(group, tuple) else group
+                return own == NO_DATE, own  # which is no date itself
 
             groups.sort(key=place, reverse=largest_first)
         answers = {

@@ -17,6 +17,8 @@ from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     NO_GROUPS,
     Groups,
+    LabelledRow,
+    beside,
     group_title,
     html_table,
     price_lines,
@@ -175,6 +177,7 @@ class Table:
         epsilon: ε that all of it cost.
         delta: δ that it cost.
         protected: As for `Released`.
+        notes: What must be said of all of it, one sentence each.
     """
 
     answers: Mapping[str, Any]
@@ -183,6 +186,7 @@ class Table:
     epsilon: float
     delta: float
     protected: str = "record"
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         """The answer of this name: an alias, or the text of the question."""
@@ -196,35 +200,40 @@ class Table:
         """The groups, in order; None alone without groups."""
         return list(_by_group(next(iter(self.answers.values()))))
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One row for each number: its group, column, statistic, value, interval and status."""
+    def rows(self) -> Iterator[LabelledRow]:
+        """For each number its group, and its column, statistic, value, interval and status."""
         for name, answer in self.answers.items():
             column, statistic = self.columns[name]
             for group, outcome in _by_group(answer).items():
                 labels = {} if group is None else answer.labels(group)
                 for part, row in rows_of(outcome):
                     what = statistic if part is None else part
-                    yield labels | {"column": column, "statistic": what} | row
+                    yield labels, {"column": column, "statistic": what} | row
 
     def to_frame(self, *, wide: bool = False) -> Any:
         """Return a pandas frame with one row for each number.
 
         Args:
-            wide: Instead, one row for each group, and the value of each question in a column.
+            wide: Instead, one row for each group, and of each question columns with its value, the
+                ends of its interval, and its notes: `n`, `n low`, `n high`, `n notes`.
         """
         import pandas as pd
 
         if not wide:
-            return pd.DataFrame(list(self.rows()))
+            return pd.DataFrame([beside(*row) for row in self.rows()])
         first = next(iter(self.answers.values()))
         found = []
         for group in self.groups():
             labels = first.labels(group) if isinstance(first, Groups) else {}
-            values = {
-                name: getattr(_by_group(answer)[group], "value", None)
-                for name, answer in self.answers.items()
-            }
-            found.append(labels | values)
+            facts: dict[str, Any] = {}
+            for name, answer in self.answers.items():
+                outcome = _by_group(answer)[group]
+                for part, row in rows_of(outcome):
+                    title = name if part is None else f"{name} {part}"
+                    ends = {f"{title} {end}": row[end] for end in ("low", "high")}
+                    facts |= {title: row["value"]} | ends
+                facts[f"{name} notes"] = " ".join(outcome.plain()["notes"])
+            found.append(beside(labels, facts))
         return pd.DataFrame(found)
 
     def values(self) -> Iterator[Any]:
@@ -246,7 +255,7 @@ class Table:
         return found
 
     def __str__(self) -> str:
-        return "\n".join([*self.lines(), *price_lines(self)])
+        return "\n".join([*self.lines(), *self.notes, *price_lines(self)])
 
     def plain(self) -> dict[str, Any]:
         """The answers as JSON holds them."""
@@ -256,12 +265,13 @@ class Table:
             else answer.plain()
             for name, answer in self.answers.items()
         }
-        price = {"epsilon": self.epsilon, "delta": self.delta}
-        return {"status": "released", "answers": answers, **price}
+        known = {"epsilon": self.epsilon, "delta": self.delta, "notes": list(self.notes)}
+        return {"status": "released", "answers": answers, **known}
 
     def _repr_html_(self) -> str:
         """The answers for a notebook."""
-        return f"{html_table(list(self.rows()))}<small>{' '.join(price_lines(self))}</small>"
+        below = " ".join([*self.notes, *price_lines(self)])
+        return f"{html_table(list(self.rows()))}<small>{below}</small>"
 
 
 def table(
@@ -301,8 +311,7 @@ def table(
     The other arguments are those of `median`.
     """
     request = Request.of(locals())
-    asks = _described(request) if questions is None else asked(questions)
-    return answered(asks, request)
+    return described(request) if questions is None else answered(asked(questions), request)
 
 
 @answers
@@ -351,7 +360,7 @@ def describe(
     """
     request = Request.of(locals())
     if column is None and _is_table(data, connect):
-        return answered(_described(request), request)  # type: ignore[return-value]
+        return described(request)  # type: ignore[return-value]
     return release(Summary(ps), request)  # type: ignore[no-any-return]
 
 
@@ -370,7 +379,7 @@ def answered(asks: Sequence[Ask], request: Request) -> Table | Preview:
     parts = [ask.part(request) for ask in asks]
     preview, found = release_all(parts, request)
     if request.dry_run:
-        from prudent.release.explanation import with_queries  # it needs ibis
+        from prudent.release.rehearsal import with_queries  # it needs ibis
 
         return with_queries(preview, parts, request)
     return Table(
@@ -401,8 +410,14 @@ def asked(questions: Any) -> list[Ask]:
     return found
 
 
-def _described(request: Request) -> list[Ask]:
-    """A description of every column, as its public type allows."""
+UNDECLARED = (
+    "Columns of a CSV file, and of a pandas frame without nullable dtypes, have no declared type: "
+    "they are only counted. Describe one by its name, with read_as, or give a Parquet file."
+)
+
+
+def described(request: Request) -> Table | Preview:
+    """Describe every column, as its public type allows."""
     from prudent.release.columns.joining import open_source
 
     opened = open_source(
@@ -427,4 +442,5 @@ def _described(request: Request) -> list[Ask]:
                 found.append(Ask("count_distinct", name))
         elif name in opened.text:
             found.append(Ask("count", name))
-    return found
+    answer = answered(found, request)
+    return attrs.evolve(answer, notes=(*answer.notes, UNDECLARED)) if opened.text else answer

@@ -110,7 +110,7 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
 
 def _count(node: Node, options: dict[str, Any]) -> Ask:
     match node.this:
-        case ast.Star():
+        case None | ast.Star():
             return Ask("count", None, **options)
         case ast.Distinct(expressions=[value]):
             return Ask("count_distinct", text_of(value), **options)

@@ -443,8 +443,8 @@ class _Parts:
     ) -> Released:
         """The answer with the share of values that private bounds clipped.
 
-        Where there are too few records to tell the share, the bounds are arbitrary, and an interval
-        about the clipped values would mislead: there is none.
+        Where half of the values or more may have been clipped, the bounds are arbitrary, and what
+        follows from the clipped values would mislead: it is not shown.
         """
         if self.share is None:
             return released

@@ -157,11 +157,12 @@ class PairMoments:
             return 0.0
         return min(1.0, max(-1.0, covariance / math.sqrt(first * second)))
 
-    def interval(self, value: Any, confidence: float) -> tuple[float, float] | None:
-        """See `PairMoments`; None where there may be no record, or it is all values."""
+    def interval(self, value: Any, confidence: float) -> tuple[float, float]:
+        """See `PairMoments`; where there may be no record, all that the bounds allow."""
         vertices = list(self.region.vertices(confidence))
+        area = self._widths[0] * self._widths[1]
         if min(sum(vertex[:4]) for vertex in vertices) <= 0:
-            return None
+            return (-area / 4, area / 4) if self.sums.kind == "covariance" else (-1.0, 1.0)
         middle = _means(self.region.centre)
         means = [_means(vertex) for vertex in vertices]
         off = [max(abs(mean[place] - middle[place]) for mean in means) for place in (0, 1)]
@@ -171,17 +172,15 @@ class PairMoments:
         low = min(each[0] for each in about) - off[0] * off[1] - rounding
         high = max(each[0] for each in about) + off[0] * off[1] + rounding
         if self.sums.kind == "covariance":
-            area = self._widths[0] * self._widths[1]
             return max(-0.25, low) * area, min(0.25, high) * area
         least = [min(each[place + 1] for each in about) - off[place] ** 2 for place in (0, 1)]
         most = [max(each[place + 1] for each in about) + rounding for place in (0, 1)]
         smaller = _root((least[0] - rounding, least[1] - rounding))
         larger = _root(most)
-        ends = (
+        return (
             max(-1.0, _ratio(low, larger if low > 0 else smaller)),
             min(1.0, _ratio(high, smaller if high > 0 else larger)),
         )
-        return None if ends == (-1.0, 1.0) else ends
 
 
 def _means(sums: Sequence[float]) -> tuple[float, float]:

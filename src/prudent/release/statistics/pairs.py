@@ -5,7 +5,9 @@ what `per_unit` makes of both columns. Values are clipped to bounds, given or pr
 mean.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -20,7 +22,7 @@ from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.together.turns import together
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import Branch, Released
+from prudent.release.outcome import Branch, Released, UnknownSpread
 from prudent.release.request import (
     By,
     Condition,
@@ -33,6 +35,7 @@ from prudent.release.request import (
     release,
 )
 from prudent.release.statistics.moments import (
+    CLIPPED_SHARE,
     NARROW_SHARE,
     WIDE_SHARE,
     Total,
@@ -41,8 +44,8 @@ from prudent.release.statistics.moments import (
     preview,
 )
 from prudent.release.statistics.pair_sums import Kind, PairMoments, PairSums, lattice_between
-from prudent.release.sums.additive import composed, shares_of
-from prudent.release.sums.clipping import Clipping
+from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
+from prudent.release.sums.clipping import ClippedShare, Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
 
 _LEAST_WEIGHT = 2.0**-40  # of a private bound on weights, which may be below zero
@@ -246,6 +249,7 @@ class Ratio(Statistic):
             ]
         )
         spread = RatioSpread(*totals)
+        known = all(total.known for total in totals)
         about = f"{spread.above.about} divided by {spread.below.about}"
         return Released(
             spread.value,
@@ -254,7 +258,7 @@ class Ratio(Statistic):
             0.0,
             priced.preview.event,
             priced.preview.mechanism,
-            spread,
+            spread if known else UnknownSpread(spread),
             about=about,
         )
 
@@ -269,23 +273,26 @@ class Pairs(Statistic):
     def price(self, request: Request, records: Column) -> Priced:
         second, pairs = _second(request, records), cast(PairColumn, records)
         additive(request)  # checks the options
-        rest, clippings = request.epsilon, []
+        rest, clippings, shares = request.epsilon, [], []
         for own, column in ((request, pairs), (second, pairs.second)):
             if own.bounds is not None:
                 clippings.append(Clipping.to(own.bounds, column.scale))
                 continue
-            wanted = request.epsilon * WIDE_SHARE, request.epsilon * NARROW_SHARE
-            wide, narrow, rest = shares_of(rest, *(share / rest for share in wanted))
+            each = WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE / 2
+            wanted = (request.epsilon * share / rest for share in each)
+            wide, narrow, share, rest = shares_of(rest, *wanted)
             clippings.append(Clipping(interval=PrivateInterval.of(column, wide, narrow)))
+            shares.append(AdditiveMechanism.calibrate(share))
         sums = additive(request, rest)
-        event = composed([*clippings[0].events, *clippings[1].events, sums.event])
+        parts = *clippings[0].events, *clippings[1].events, *(each.event for each in shares)
+        event = composed([*parts, sums.event])
         name = "weighted mean" if self.which == "weighted" else self.which
         public = preview(name, sums, request, event)
-        return Priced(preview=public, mechanism=(*clippings, sums))
+        return Priced(preview=public, mechanism=(*clippings, shares, sums))
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        first, second, mechanism = priced.mechanism
+        first, second, shares, mechanism = priced.mechanism
         pairs = cast(PairColumn, records)
         ends, others = together(
             [
@@ -296,12 +303,22 @@ class Pairs(Statistic):
         if self.which == "weighted":
             others = 0.0, others[1] if others[1] > 0 else _LEAST_WEIGHT
         sums = PairSums(self.which, lattice_between(ends), lattice_between(others))
-        region = sums.release(pairs, mechanism, noise)
+        both = ("First", first, pairs, ends), ("Second", second, pairs.second, others)
+        private = [(place, *each) for place, clip, *each in both if clip.given is None]
+        readings: list[Callable[[], Any]] = [
+            lambda: sums.release(pairs, mechanism, noise),
+            *(
+                functools.partial(_outside, column, within, share, noise)
+                for (_, column, within), share in zip(private, shares, strict=True)
+            ),
+        ]
+        region, *outside = together(readings)
         spread: PairMoments | MomentSpread = PairMoments(sums, region)
         if self.which == "weighted":
             low, high = (sums.first.value(end) for end in (sums.first.low, sums.first.high))
             moments = Moments(region, (low, high), sums.first.spacing)
             spread = MomentSpread(moments, "mean", pairs.scale)
+        known = all(share.interval is not None for share in outside)
         name = priced.preview.statistic
         values = clipped_values(ends, pairs)
         other_values = clipped_values(others, pairs.second).removeprefix("the values ")
@@ -313,6 +330,18 @@ class Pairs(Statistic):
             0.0,
             priced.preview.event,
             mechanism.distribution.value,
-            spread,
+            spread if known else UnknownSpread(spread),
             about=f"the {name} of {values} {joint} {other_values}",
+            notes=tuple(
+                f"{place} column: {share}"
+                for (place, *_), share in zip(private, outside, strict=True)
+            ),
         )
+
+
+def _outside(
+    column: Column, ends: tuple[float, float], mechanism: AdditiveMechanism, noise: Noise
+) -> ClippedShare:
+    """Release the share of values outside; a clipped sum counts them, read with the other sums."""
+    column.clipped_sum(*ends, lattice_between(ends))
+    return ClippedShare.release(column, ends, mechanism, noise)

@@ -336,10 +336,10 @@ class Quantile(Tested):
         if selected.interval is not None:
             low, high = selected.interval
             confidence = priced.mechanism.chosen.confidence
-            known = ReleasedInterval(low, high, confidence, selected.useless)
+            known = ReleasedInterval(low, high, confidence, selected.whole)
             spread = ScaledSpread(selected.value, known, records.scale)
         found = _chosen(records.scale.value(selected.value), priced, spread)
-        if not selected.useless or selected.among is None:
+        if not selected.whole or selected.among is None:
             return found
         return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
 
@@ -399,7 +399,7 @@ class Quantiles(Statistic):
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         scale, selected = records.scale, priced.mechanism.release(records, noise)
         intervals = tuple(
-            () if one.interval is None else None if one.useless else scale.ends(*one.interval)
+            () if one.interval is None else None if one.whole else scale.ends(*one.interval)
             for one in selected
         )
         values = tuple(scale.value(one.value) for one in selected)
@@ -476,18 +476,24 @@ class Choosing:
     def release(self, records: Column, noise: Noise) -> Any:
         """Release the scale, if it is asked for, and the quantiles.
 
-        Values beyond the scale are moved to its ends, so an interval that reaches an end has none.
+        Answers are on the scale; intervals are of the records where they are, and may reach beyond.
         """
         if isinstance(self.chosen, ManyQuantiles):
             return self._many(self.chosen, records, noise)
         if self.scaled is None:
             return self.chosen.release(records, noise)
-        among = self.scaled.release(records, noise)
-        near = _measure(among, records.scale)
-        found: Any = attrs.evolve(self.chosen, measure=near).release(records, noise)
-        if isinstance(found, Selected):
-            return attrs.evolve(_inside(found, near), among=among)
-        return tuple(_inside(one, near) for one in found)
+        sizes = records.half_octaves()
+        known = self.scaled.released_count(sizes[1], noise)
+        among = self.scaled.release(records, noise, sizes, known)
+        assert not isinstance(self.chosen, ExponentialRange)  # its quartiles are in no tail
+        chosen: Any = attrs.evolve(
+            self.chosen,
+            measure=_measure(among, records.scale),
+            all_values=self.chosen.measure,
+            least_count=known - self.scaled.count_error,
+        )
+        found = chosen.release(records, noise)
+        return attrs.evolve(found, among=among) if isinstance(found, Selected) else found
 
     def _many(self, chosen: ManyQuantiles, records: Column, noise: Noise) -> tuple[Selected, ...]:
         """Many quantiles, among the points of the bounds or of the interval."""

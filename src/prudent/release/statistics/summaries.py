@@ -130,7 +130,7 @@ class Description:
         moments = {name: getattr(self, name) for name in ("count", "mean", "deviation")}
         return {
             "status": "released",
-            **{name: each.value for name, each in moments.items()},
+            **{name: each.plain()["value"] for name, each in moments.items()},
             "quantiles": {p: each.value for p, each in self.quantiles.items()},
             "intervals": {
                 name: list(each.usual_interval)
@@ -274,7 +274,7 @@ def _released(
             min(selected.interval[0] - half, number),
             max(selected.interval[1] + half, number),
         )
-        useless = selected.useless or first <= lattice.low or last >= lattice.high
+        useless = selected.whole or first <= lattice.low or last >= lattice.high
         ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
         spread = ScaledSpread(number, ends, scale)
     value = scale.value(number)

@@ -25,17 +25,21 @@ from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion
 CONFIDENCE = 0.95
 """Least probability, over the noise, with which a share is in its interval."""
 
+_MOST = 0.5  # of the records, that may lie outside of bounds about which something is said
+
 
 @attrs.frozen
 class ClippedShare:
     """Where the fraction of records outside public or released bounds lies, from two noisy counts.
 
     A record is either inside the bounds or outside. So the two counts together change by 1 with a
-    record, and noise for a sensitivity of 1 on each pays for both.
+    record, and noise for a sensitivity of 1 on each pays for both. The noise is that of no other
+    number, so an interval about the clipped values that is shown by what this one says holds as
+    often as one that always is.
     """
 
     # Ends of an interval that holds the fraction with probability `CONFIDENCE`, at least; None if
-    # there are too few records to tell.
+    # half of the records or more may be outside: what is clipped then says little about them.
     interval: tuple[float, float] | None
 
     @classmethod
@@ -56,7 +60,7 @@ class ClippedShare:
         if min(map(sum, corners)) <= 0:
             return cls(None)
         shares = [min(1.0, max(0.0, outside / (inside + outside))) for inside, outside in corners]
-        return cls((min(shares), max(shares)))
+        return cls((min(shares), max(shares)) if max(shares) < _MOST else None)
 
     @staticmethod
     def enough_records(mechanism: AdditiveMechanism, records: int) -> int:
@@ -71,7 +75,7 @@ class ClippedShare:
 
     def __str__(self) -> str:
         if self.interval is None:
-            return "The bounds are private; how many values lay outside is not known."
+            return "The bounds are private, and half of the values or more may lie outside."
         low, high = outward(*(100 * share for share in self.interval))
         return (
             f"The bounds are private; {low}% to {high}% of the values lay outside and were moved "

@@ -131,7 +131,8 @@ class Moments:
     Every method with a confidence returns an interval that holds the moment with at least this
     probability, over the noise alone. The sums are in a polytope with that probability. Where all
     of it has a positive count, a ratio of two linear functions is largest and smallest at a corner.
-    Elsewhere there may be no record at all, which has no mean: there is no interval then, None.
+    Elsewhere there may be no record at all, and the interval is all that values between the bounds
+    allow: were it left out, those that are left would hold less often.
     """
 
     region: NoiseRegion  # where the sums are, in records
@@ -178,12 +179,12 @@ class Moments:
         slopes = [place / last - t for place in range(last + 1)]
         return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * self.width
 
-    def mean_interval(self, confidence: float) -> tuple[float, float] | None:
+    def mean_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`; also half a step for the rounding of the values."""
         vertices = list(self.region.vertices(confidence))
-        if min(map(sum, vertices)) <= 0:
-            return None
-        fractions = [min(1.0, max(0.0, _first(vertex) / sum(vertex))) for vertex in vertices]
+        fractions = [0.0, 1.0]
+        if min(map(sum, vertices)) > 0:
+            fractions = [min(1.0, max(0.0, _first(vertex) / sum(vertex))) for vertex in vertices]
         half = self.spacing / 2
         return self._value(min(fractions)) - half, self._value(max(fractions)) + half
 
@@ -210,7 +211,7 @@ class Moments:
         slopes = (t**2 - share, -t * (1 - t) - share, (1 - t) ** 2 - share)
         return self.region.deviation * math.hypot(*slopes) / max(1.0, self.count) * self.width**2
 
-    def variance_interval(self, confidence: float) -> tuple[float, float] | None:
+    def variance_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`; also what the rounding of the values can change.
 
         The variance is the least, over t, of the mean square distance from t. For a fixed t that is
@@ -220,7 +221,7 @@ class Moments:
         vertices = list(self.region.vertices(confidence))
         largest = self.width**2 / 4
         if min(map(sum, vertices)) <= 0:
-            return None
+            return 0.0, largest
         upper = max(_about(self._fraction, vertex) / sum(vertex) for vertex in vertices)
         lower = min(
             _about(_first(vertex) / sum(vertex), vertex) / sum(vertex) for vertex in vertices
@@ -241,10 +242,10 @@ class Moments:
         """The standard deviation of the noise of the deviation, to first order in the noise."""
         return self.variance_deviation / max(2 * self.deviation, math.sqrt(self.variance_deviation))
 
-    def deviation_interval(self, confidence: float) -> tuple[float, float] | None:
+    def deviation_interval(self, confidence: float) -> tuple[float, float]:
         """See `Moments`."""
-        ends = self.variance_interval(confidence)
-        return None if ends is None else (math.sqrt(ends[0]), math.sqrt(ends[1]))
+        low, high = self.variance_interval(confidence)
+        return math.sqrt(low), math.sqrt(high)
 
 
 @attrs.frozen
@@ -265,11 +266,11 @@ class MomentSpread:
         """The standard deviation of the noise of the moment."""
         return float(getattr(self.moments, f"{self.which}_deviation"))
 
-    def interval(self, value: Any, confidence: float) -> tuple[Any, Any] | None:
+    def interval(self, value: Any, confidence: float) -> tuple[Any, Any]:
         """See `outcome.Spread`; it follows from the moments, whatever the value."""
-        ends = getattr(self.moments, f"{self.which}_interval")(confidence)
-        if ends is None or self.which == "variance":
-            return ends  # type: ignore[no-any-return]
+        ends: tuple[float, float] = getattr(self.moments, f"{self.which}_interval")(confidence)
+        if self.which == "variance":
+            return ends
         if self.which == "mean" and self.scale.own_bounds is not None:
             low, high = self.scale.own_bounds  # half a step of rounding reaches beyond them
             ends = max(low, ends[0]), min(high, ends[1])

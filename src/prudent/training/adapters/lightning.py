@@ -18,7 +18,7 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.records.people import Unit
-from prudent.training.adapters.private import Wanted, answering_opacus, prepare
+from prudent.training.adapters.private import PrivacyTarget, opacus_migration_errors, prepare
 from prudent.training.adapters.private_optimizer import Preparation, PrivateOptimizer, specialise
 from prudent.training.aggregation import Aggregation
 from prudent.training.gradients.engine import Loss
@@ -29,7 +29,7 @@ from prudent.training.sampling import PoissonLoader
 Module = TypeVar("Module", bound=LightningModule)
 
 
-@answering_opacus(module=None)
+@opacus_migration_errors(module=None)
 def make_private(
     module: Module,
     loader: DataLoader[Any],
@@ -97,7 +97,7 @@ def make_private(
     preparation = prepare(
         model,
         loader,
-        Wanted(
+        PrivacyTarget(
             epsilon=epsilon,
             delta=delta if plan is None else None,
             epochs=epochs,

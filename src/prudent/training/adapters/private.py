@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from prudent import _validate
 from prudent._validate import ArgumentError
+from prudent._warning import warn
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget import LedgerLike
 from prudent.records.people import Unit, Units
@@ -33,6 +34,9 @@ from prudent.training.sampling import PoissonLoader, PoissonSampler, check_repla
 Model = TypeVar("Model", bound=nn.Module)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_WEAK = 50.0
+"""An ε above which a promise is none."""
 
 _OPACUS = {
     "module": "model",
@@ -57,7 +61,7 @@ _OPACUS = {
 }
 
 
-def answering_opacus(**own: str | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+def opacus_migration_errors(**own: str | None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """A decorator of functions that answer the names of Opacus with their own.
 
     `own` are answers that are not the usual ones; None for an argument in common with Opacus.
@@ -81,7 +85,7 @@ def answering_opacus(**own: str | None) -> Callable[[Callable[_P, _T]], Callable
     return decorate
 
 
-@answering_opacus()
+@opacus_migration_errors(noise_multiplier=None)
 def make_private(
     model: Model,
     optimizer: torch.optim.Optimizer,
@@ -91,6 +95,7 @@ def make_private(
     delta: float | None = None,
     epochs: int | None = None,
     clip: float | None = None,
+    noise_multiplier: float | None = None,
     aggregation: Aggregation | None = None,
     bands: int | None = None,
     plan: Plan | None = None,
@@ -120,7 +125,8 @@ def make_private(
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
 
-    Give either `epsilon`, `delta` and `epochs`, for which the least noise is found, or a `plan`.
+    Give either `epsilon`, `delta` and `epochs`, for which the least noise is found; or
+    `noise_multiplier` and `epochs`; or a `plan`.
 
     Args:
         model: Any module whose layers do not mix records. The same object is returned, with the
@@ -133,6 +139,8 @@ def make_private(
         delta: δ of the whole run.
         epochs: Number of passes over the loader.
         clip: The L2 bound on every gradient; 1 unless given. With `aggregation`, use its own.
+        noise_multiplier: The standard deviation of the noise divided by `clip`, instead of
+            `epsilon`: `optimizer.plan.epsilon(delta)` then tells what the run costs.
         aggregation: What a step releases, such as `ProposeTestRelease`; its noise is replaced.
             Clipped sums with noise, as in DP-SGD, unless given.
         bands: Noise that cancels over so many steps, as in `Plan`; 1 unless given.
@@ -199,11 +207,12 @@ def make_private(
     preparation = prepare(
         model,
         loader,
-        Wanted(
+        PrivacyTarget(
             epsilon=epsilon,
             delta=delta,
             epochs=epochs,
             clip=clip,
+            noise_multiplier=noise_multiplier,
             aggregation=aggregation,
             bands=bands,
             watch=watch,
@@ -225,13 +234,14 @@ def make_private(
 
 
 @attrs.frozen(kw_only=True)
-class Wanted:
+class PrivacyTarget:
     """What a plan is to be, where none is given; None: nothing is said of it."""
 
     epsilon: float | None = None
     delta: float | None = None
     epochs: int | None = None
     clip: float | None = None
+    noise_multiplier: float | None = None
     aggregation: Aggregation | None = None
     bands: int | None = None
     watch: Watch | None = None
@@ -245,13 +255,20 @@ class Wanted:
 
     def in_epochs(self, batch: int, count: int, batches: int) -> Plan:
         """The plan for epochs of so many batches, of an expected size, of `count` records."""
-        for name in ("epsilon", "delta", "epochs"):
+        given = self.noise_multiplier is not None
+        for name in ("epochs",) if given else ("epsilon", "delta", "epochs"):
             if getattr(self, name) is None:
                 raise ArgumentError(
                     name,
                     "to be given",
                     got=None,
-                    why="epsilon, delta and epochs are all needed, unless there is a plan",
+                    why="epsilon, delta and epochs are all needed, or noise_multiplier and epochs, "
+                    "unless there is a plan",
+                )
+        for name in ("epsilon", "aggregation") if given else ():
+            if getattr(self, name) is not None:
+                raise ArgumentError(
+                    name, "None with a noise_multiplier, which prescribes the noise", shown="one"
                 )
         if self.aggregation is not None and self.clip is not None:
             raise ArgumentError(
@@ -262,27 +279,46 @@ class Wanted:
         steps = _validate.count(1, epochs=self.epochs) * batches
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
-        return self.plan(min(1.0, batch / count), steps, clip, **public)
+        plan = self.plan(min(1.0, batch / count), steps, clip, **public)
+        self._warn_of_weak(count)
+        return plan
+
+    def _warn_of_weak(self, count: int) -> None:
+        """Warn of an ε or a δ that protects nobody; the number of records is public here."""
+        if self.epsilon is not None and self.epsilon > _WEAK:
+            warn(
+                f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
+                "e^epsilon times as likely by one record. Values up to about 10 are usual."
+            )
+        if self.delta is not None and self.delta >= 1 / count:
+            warn(
+                f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
+                "it would allow for a record that is published as it is. Choose a far smaller one."
+            )
 
     def plan(self, rate: float, steps: int, clip: float, **more: Any) -> Plan:
-        """The plan with the least noise for (ε, δ); the clip is that of a sum."""
-        assert self.epsilon is not None
-        assert self.delta is not None
-        return Plan(
+        """The plan with the noise given, or the least for (ε, δ); the clip is that of a sum."""
+        noise = 1.0 if self.noise_multiplier is None else self.noise_multiplier
+        plan = Plan(
             sampling_rate=rate,
             steps=steps,
-            aggregation=self.aggregation or Sum(clip=clip, noise_multiplier=1.0),
+            aggregation=self.aggregation or Sum(clip=clip, noise_multiplier=noise),
             bands=1 if self.bands is None else self.bands,
             watch=self.watch,
             held_out=self.held_out,
             **more,
-        ).calibrate(epsilon=_validate.positive(epsilon=self.epsilon), delta=self.delta)
+        )
+        if self.noise_multiplier is not None:
+            return plan
+        assert self.epsilon is not None
+        assert self.delta is not None
+        return plan.calibrate(epsilon=_validate.positive(epsilon=self.epsilon), delta=self.delta)
 
 
 def prepare(
     model: nn.Module,
     loader: DataLoader[Any],
-    wanted: Wanted,
+    wanted: PrivacyTarget,
     *,
     plan: Plan | None,
     held_out_set: Any,

@@ -16,6 +16,7 @@ from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
 from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
 from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
+from prudent.training.gradients.output_guard import plain
 from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key, Uncopied
@@ -84,6 +85,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             expected_batch=self.plan.sampling_rate * self._loader.count,
             engine=_Prepared(model, _computed_elsewhere),
             key=self._key,
+            cuda_graph=False,  # the gradients of a batch are new objects
         )
         self.wrap(optimizer)
         self._ready: list[tuple[Pass, Drawn | None]] = []
@@ -149,7 +151,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             losses: One for each row of the batch, each a function of that row and its outputs, as
                 `cross_entropy(outputs, targets, reduction="none")` returns them.
         """
-        self._watched = losses.detach().reshape(-1)
+        self._watched = plain(losses.detach()).reshape(-1)
 
     def _with_losses(self, gradients: Sequence[Gradients]) -> Sequence[Gradients]:
         """The gradients of a batch with the losses that were handed over, if this step needs them.
@@ -309,13 +311,21 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     def _refuse_other_gradients(self) -> None:
         """Raise an error if backward has written to the parameters themselves."""
-        reached = []
+        reached, changed = [], []
         for name, parameter in self.trained().items():
             gradient, version = self._before.get(name, (None, 0))
-            if parameter.grad is not None and (
-                parameter.grad is not gradient or parameter.grad._version != version
-            ):
+            if parameter.grad is not None and parameter.grad is not gradient:
                 reached.append(name)
+            elif parameter.grad is not None and parameter.grad._version != version:
+                changed.append(name)
+        if changed:
+            raise ValueError(
+                f"Expected the gradients of {changed} as the last step left them, got others: "
+                "torch.nn.utils.clip_grad_norm_ and the like change them between backward() and "
+                "step(), or a loss has added to them by another way than the model's outputs. "
+                "Leave clipping out: each record's gradient is clipped in the step, to the clip of "
+                "the plan. Call optimizer.zero_grad() before backward()."
+            )
         if reached:
             raise ValueError(
                 f"Expected the loss to depend on the parameters through the model's outputs alone, "

@@ -20,6 +20,7 @@ from prudent.training.checking.probes import (
     mixed_records,
     other_paths,
     parameter_problems,
+    state_problems,
     unmoved_parameters,
     unsupported_layers,
 )
@@ -131,7 +132,10 @@ def _findings(subject: Subject) -> Iterator[Finding]:
             "a dictionary for keyword arguments.",
         )
         return
-    yield from changes_in_forward(subject)
+    changed = [*changes_in_forward(subject), *state_problems(subject)]
+    yield from changed
+    if any(finding.severity is Severity.ERROR for finding in changed):
+        return
     layers = list(unsupported_layers(subject))
     mixed = [] if layers else list(mixed_records(subject))
     found = [*layers, *mixed, *loss_problems(subject), *other_paths(subject)]

@@ -140,6 +140,10 @@ def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
     return leaves, pytree.tree_map_only(Tensor, one, outputs)
 
 
+_ALONE = (
+    "Pass the state on as an argument, or set it back to None before forward returns; change what "
+    "is public between steps."
+)
 _SHOWN = 5  # names in a message
 _FORMED = 1 << 28  # numbers in the gradients of single records that are held at a time
 
@@ -238,6 +242,18 @@ def mixed_records(subject: Subject) -> Iterator[Finding]:
             return
 
 
+def state_problems(subject: Subject) -> Iterator[Finding]:
+    """State on the host by which a call of the model or the loss depends on earlier calls."""
+    model = subject.copied()
+    try:
+        with contextlib.suppress(RuntimeError, TypeError, IndexError):  # found by other probes
+            BookKeeping(model, subject.record_loss).check_repeatable(model, subject.batch())
+    except KeptRecordError as error:
+        yield Finding("model", str(error), _ALONE)
+    except ValueError:
+        pass
+
+
 def engine_problems(subject: Subject) -> Iterator[Finding]:
     """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
     try:
@@ -247,7 +263,7 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
         yield Finding(
             "model",
             str(error),
-            "Pass the state on as an argument, or set it back to None before forward returns.",
+            _ALONE,
         )
         return
     except UnsupportedLayerError as error:

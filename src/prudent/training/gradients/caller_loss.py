@@ -24,8 +24,15 @@ from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import by_person, count_records, native_products
 from prudent.training.gradients.engines import BookKeeping, _Kept
 from prudent.training.gradients.factors.tape import NormTape, Tape
-from prudent.training.gradients.kept_records import Leftovers
-from prudent.training.gradients.output_guard import as_outputs
+from prudent.training.gradients.host_state import HostState
+from prudent.training.gradients.kept_records import check_repeatable
+from prudent.training.gradients.output_guard import (
+    Node,
+    as_outputs,
+    check_inputs,
+    check_loss,
+    plain,
+)
 from prudent.training.gradients.record_streams import (
     Draws,
     RecordStreams,
@@ -52,7 +59,7 @@ class Reduction(Choice):
     """The sum of one term per record."""
 
 
-@attrs.frozen
+@attrs.define
 class OutsideLoss:
     """Runs a model on batches whose loss the caller computes.
 
@@ -83,6 +90,8 @@ class OutsideLoss:
     forward: Callable[..., Any]
     reduction: Reduction = Reduction.MEAN
     physical_batch: int | None = None
+    _host: HostState | None = attrs.field(default=None, init=False)
+    _judged: set[Any] = attrs.field(factory=set, init=False)
 
     def __call__(
         self,
@@ -105,12 +114,19 @@ class OutsideLoss:
             The outputs, which require a gradient, and the pass that waits for it.
         """
         refuse_unsupported(self.model)
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        check_inputs(given, self._judged)
+        args, kwargs = pytree.tree_map_only(Tensor, plain, (args, kwargs))
         records = count_records(args, kwargs)
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
         everything = self.model.named_parameters()
         fixed = {name: value.detach() for name, value in everything if name not in leaves}
         engine = _Linear(self.model, partial(_fill, self.forward, (args, kwargs)), slots)
         tensors = [t.detach() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if self._host is None:
+            self._host = engine.host
+            engine.rehearse_outputs(leaves, fixed, tensors)
+        engine.host = self._host
         with native_products():
             if records == 0:
                 passed: Pass = _Empty(engine, leaves, fixed, tensors)
@@ -136,7 +152,14 @@ class OutsideLoss:
                 for o, scalar in zip(outputs, outline.scalars, strict=True)
             ]
         passed.outputs = []  # the caller's from here on
-        return outline.filled([as_outputs(output) for output in outputs])
+
+        def check(loss: Node) -> None:
+            passed.is_checked = True
+            check_loss(loss, self.reduction.value, self._judged)
+
+        floating = [o for o in outputs if o.is_floating_point()]
+        passed.has_rows = [bool(output.ndim) for output in floating]
+        return outline.filled([as_outputs(output, check) for output in outputs])
 
 
 class Pass(ABC):
@@ -159,6 +182,8 @@ class Pass(ABC):
         self.shares: Tensor | None = None
         self.received: Callable[[Pass], None] = _nobody
         self._given: list[Tensor | None] | None = None
+        self.is_checked = False  # whether the loss was seen
+        self.has_rows: list[bool] = []  # whether a differentiable output is one of records
 
     def receive(self, gradients: Sequence[Tensor | None]) -> None:
         """Accept the gradients of the differentiable outputs."""
@@ -166,6 +191,13 @@ class Pass(ABC):
             raise RuntimeError(
                 "Expected one backward pass through the outputs of a batch, got two: each record "
                 "would count twice. Add the losses up, and call backward() once."
+            )
+        used = (g is not None and rows for g, rows in zip(gradients, self.has_rows, strict=True))
+        if any(used) and not self.is_checked:
+            raise ValueError(
+                "Expected loss.backward() of a loss that torch functions compute from the model's "
+                "outputs, got a backward pass from elsewhere: whether each of its terms depends on "
+                "one record cannot be checked."
             )
         self._given = [None if g is None else self._scaled(g) for g in gradients]
         self.received(self)
@@ -338,25 +370,36 @@ class _Linear(BookKeeping):
         self, model: nn.Module, forward: Callable[[Tensors], Any], slots: int | None
     ) -> None:
         super().__init__(model, _computed_outside, slots=slots)
-        self._forward = forward
+        self._run_model = forward
         self.outline: _Outline
         self.reached: list[bool] = []
 
     def outputs(self, tape: Tape, fixed: Values, tensors: Tensors) -> Tensors:
         """The outputs of a batch; what the tape needs of them stays in their graph."""
-        leftovers = Leftovers(self.model)
         values = tape.parameters | fixed
 
         def of_record(row: Tensor, *tensors: Tensor) -> Tensors:
-            leftovers.note(tensors)
+            guard.note(tensors)
             hold = partial(self._holding, values)
-            with Capture(tape, tensors[0], hold, leftovers, Draws(row)):
+            with Capture(tape, tensors[0], hold, guard, Draws(row)):
                 return self._of_record(values, tensors)
 
-        rows = rows_of(tensors)
-        outputs: Tensors = torch.vmap(of_record, randomness="different")(rows, *tensors)
-        leftovers.refuse()
+        with self._guard() as guard:
+            outputs: Tensors
+            outputs = torch.vmap(of_record, randomness="different")(rows_of(tensors), *tensors)
         return outputs
+
+    def rehearse_outputs(self, leaves: Values, fixed: Values, tensors: Tensors) -> None:
+        """Raise an error if the model depends on what earlier calls left behind."""
+        device = next(iter(leaves.values())).device
+        batch = made_up(tensors, 2 * (self.slots or 1), varied=True)
+
+        def run() -> Tensors:
+            outputs = self.outputs(NormTape(leaves, keep=False), fixed, batch)
+            return [output.detach() for output in outputs]
+
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), native_products():
+            attempt(lambda _: check_repeatable(self.host, run, device), None)
 
     @override
     def _record_loss(self, values: Mapping[str, Tensor], inputs: Any, targets: Any) -> Tensor:
@@ -366,7 +409,7 @@ class _Linear(BookKeeping):
 
     def _of_record(self, values: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> Tensors:
         """The outputs of one record, which the model gets as a batch of one."""
-        outputs = self._holding(values, lambda: self._forward([t[None] for t in tensors]))
+        outputs = self._holding(values, lambda: self._run_model([t[None] for t in tensors]))
         leaves, spec = pytree.tree_flatten(outputs)
         found = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         for leaf in found:

@@ -42,7 +42,7 @@ from prudent.training.gradients.factors.rules import (
     without_fused_attention,
 )
 from prudent.training.gradients.factors.tape import Tape, tensors
-from prudent.training.gradients.kept_records import Leftovers
+from prudent.training.gradients.kept_records import EscapedTensorGuard
 from prudent.training.gradients.record_streams import RANDOM, Draws, Replay
 from prudent.training.gradients.watching import OPENED, Watch
 
@@ -223,7 +223,7 @@ class Capture(Watch):
         tape: Receives the contributions.
         record: Any tensor that depends on the record.
         hold: Runs a function while the model uses the parameters of the tape.
-        leftovers: As for `Watch`.
+        guard: As for `Watch`.
         draws: As for `Watch`.
         around: The enclosing capture, if this one captures a checkpointed part of the model.
     """
@@ -233,12 +233,12 @@ class Capture(Watch):
         tape: Tape,
         record: Tensor,
         hold: Hold,
-        leftovers: Leftovers,
+        guard: EscapedTensorGuard,
         draws: Draws,
         around: "Capture | None" = None,
     ) -> None:
-        super().__init__(leftovers, draws)
-        leftovers.note(record)
+        super().__init__(guard, draws)
+        guard.note(record)
         self._tape = tape
         self._scan = scan_on(tape)
         self._record = record
@@ -324,8 +324,8 @@ class Capture(Watch):
     def _part(self, record: Tensor, draws: Draws, again: bool) -> "Capture":
         """The capture of a checkpointed part, in the forward pass or when it is recomputed."""
         if again:
-            return Capture(self._tape.again(), record, self._hold, self._leftovers, draws)
-        return Capture(self._tape, record, self._hold, self._leftovers, draws, around=self)
+            return Capture(self._tape.again(), record, self._hold, self._guard, draws)
+        return Capture(self._tape, record, self._hold, self._guard, draws, around=self)
 
     def _is_record(self, tensor: Tensor) -> bool:
         level = maybe_get_level(tensor)

@@ -4,6 +4,7 @@ A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that are a func
 An engine therefore provides exactly these two, and no other code needs per-example gradients.
 """
 
+import functools
 import platform
 import warnings
 from abc import ABC, abstractmethod
@@ -19,6 +20,8 @@ from torch.nn.utils.rnn import PackedSequence
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.training.gradients.factors.recurrent import refuse_packed
+from prudent.training.gradients.host_state import HostState
+from prudent.training.gradients.kept_records import EscapedTensorGuard, check_repeatable
 from prudent.training.gradients.record_streams import (
     Replay,
     active_streams,
@@ -101,6 +104,15 @@ class Engine(ABC):
         self.recompute = recompute
         self.autocast = autocast
 
+    @functools.cached_property
+    def host(self) -> HostState:
+        """The state of the model and the loss on the host."""
+        return HostState(model=self.model, loss=self.loss)
+
+    def _guard(self) -> EscapedTensorGuard:
+        """The context of a pass."""
+        return EscapedTensorGuard(self.model, self.host)
+
     def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
         """Run one physical batch forward and backward.
 
@@ -182,13 +194,14 @@ class Engine(ABC):
         records, and the states of torch's default generators are restored.
 
         Raises:
-            ValueError: If a layer mixes records or does not fit them, or the loss is not one value
-                per record.
+            ValueError: If a layer mixes records or does not fit them, the loss is not one value per
+                record, or either depends on what earlier calls left behind.
         """
         device = next(self.model.parameters()).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             batch = made_up(read(), 2 * (self.slots or 1), varied=True)
             try:
+                self.check_repeatable(parameters, batch)
                 norms = self(parameters, *batch).norms
             except (TypeError, ValueError, UnsupportedLayerError):  # of the code, not of a record
                 raise
@@ -203,6 +216,15 @@ class Engine(ABC):
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+    def check_repeatable(self, parameters: Parameters, batch: tuple[Any, Any]) -> None:
+        """Raise an error if the model or the loss depends on what earlier calls left behind."""
+
+        def run() -> list[Tensor]:
+            gradients = self(parameters, *batch)
+            return [gradients.norms.detach(), gradients.losses.detach()]
+
+        check_repeatable(self.host, run, next(self.model.parameters()).device)
 
     @abstractmethod
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:

@@ -25,7 +25,7 @@ from prudent.training.gradients.factors.tape import (
     leaves_behind,
     refuse_foreign,
 )
-from prudent.training.gradients.kept_records import Leftovers
+from prudent.training.gradients.kept_records import EscapedTensorGuard
 from prudent.training.gradients.record_streams import Draws, rows_of
 from prudent.training.gradients.results import Formed, Gradients, Values
 from prudent.training.gradients.unsupported import attempt, refuse_unsupported
@@ -86,10 +86,8 @@ class BookKeeping(Engine):
 
     def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
         """Fill the tape with one forward and one backward pass; return the losses."""
-        leftovers = Leftovers(self.model)
-        losses = self._go_there_and_back(tape, fixed, inputs, targets, leftovers)
-        leftovers.refuse()  # the pass has freed its own tensors by now
-        return losses
+        with self._guard() as guard:  # at its end the pass has freed its own tensors
+            return self._forward_backward(tape, fixed, inputs, targets, guard)
 
     def losses(self, parameters: Parameters, inputs: Any, targets: Any) -> Tensor:
         """The loss of each record alone, without gradients; NaN where the model rejects it."""
@@ -97,10 +95,8 @@ class BookKeeping(Engine):
         trained, fixed = self._split(parameters)
 
         def run(batch: tuple[Any, Any]) -> Tensor:
-            leftovers = Leftovers(self.model)
-            losses = self._there(NormTape(trained, keep=False), fixed, *batch, leftovers)
-            leftovers.refuse()
-            return losses
+            with self._guard() as guard:
+                return self._forward(NormTape(trained, keep=False), fixed, *batch, guard)
 
         batch = inputs, targets
         device = next(iter(trained.values())).device
@@ -111,27 +107,27 @@ class BookKeeping(Engine):
             spared = self._spared(run, batch)
             return run(spared.replaced(batch)).masked_fill(spared.refused, torch.nan)
 
-    def _go_there_and_back(
-        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    def _forward_backward(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
     ) -> Tensor:
         with torch.enable_grad():
-            losses = self._there(tape, fixed, inputs, targets, leftovers)
+            losses = self._forward(tape, fixed, inputs, targets, guard)
             # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
             # it.
             with torch.autocast(losses.device.type, enabled=False):
                 tape.collect(losses)
         return losses.detach()
 
-    def _there(
-        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+    def _forward(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
     ) -> Tensor:
         """The losses of the records; what the tape needs of them stays in their graph."""
 
         def record_loss(inputs: Any, targets: Any, row: Tensor) -> Tensor:
             leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
-            leftovers.note((inputs, targets))
+            guard.note((inputs, targets))
             hold = partial(self._holding, values)
-            with Capture(tape, leaf, hold, leftovers, Draws(row)):
+            with Capture(tape, leaf, hold, guard, Draws(row)):
                 return self._record_loss(values, inputs, targets)
 
         values = tape.parameters | fixed
@@ -160,17 +156,15 @@ class Materialised(Engine):
     """Forms every record's gradient with `torch.func`."""
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
-        leftovers = Leftovers(self.model)
-        formed = self._differentiate(trained, fixed, inputs, targets, leftovers)
-        leftovers.refuse()
-        return formed
+        with self._guard() as guard:
+            return self._differentiate(trained, fixed, inputs, targets, guard)
 
     def _differentiate(
-        self, trained: Values, fixed: Values, inputs: Any, targets: Any, leftovers: Leftovers
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
     ) -> Formed:
         def record_loss(values: Values, inputs: Any, targets: Any, row: Tensor) -> Tensor:
-            leftovers.note((inputs, targets))
-            with Watch(leftovers, Draws(row)):
+            guard.note((inputs, targets))
+            with Watch(guard, Draws(row)):
                 return self._record_loss(values | fixed, inputs, targets)
 
         gradient = grad_and_value(record_loss)

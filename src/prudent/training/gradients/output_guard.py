@@ -1,66 +1,149 @@
-"""Outputs for losses that divide by something other than the number of records.
+"""What a training loop does with the records of a batch, checked without running it again.
 
-A mean with class weights is divided by the sum of the weights of the batch, and one with ignored
-labels by the number of the others, so the term of a record depends on the others. Neither can be
-undone by the number of records. The first is refused. The second, which every `cross_entropy` is
-by default (`ignore_index=-100`), is divided by the number of all labels instead: then an ignored
-label adds nothing, no term depends on another record, and nothing changes for a batch without
-ignored labels.
+A loop is private only if each row of the model's inputs comes from one record, and the loss is a
+mean or a sum, as declared, of terms that each depend on one record. Mixup, inputs that are centred
+by the mean of the batch, class weights in a mean, or a sum that was declared a mean break it: then
+one record moves the gradients of all others.
+
+So the tensors of a batch, and the outputs of the model, note which functions they go through. When
+the model is called and when backward is called, these are run again on made-up records, of which
+one is changed: nothing about the others may change. With fewer records, the gradient of each must
+change as a mean or a sum prescribes. What was found depends on the code and the number of records,
+never on their values. What cannot be run again is not judged.
+
+A mean with ignored labels, which every `cross_entropy` is by default (`ignore_index=-100`), is
+divided by the number of labels that are not ignored. It is divided by the number of all labels
+instead: then an ignored label adds nothing, no term depends on another record, and nothing changes
+for a batch without ignored labels.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prudent._torch_private import DisableTorchFunctionSubclass
+from prudent._torch_private import DisableTorchFunctionSubclass, pytree
 from prudent._validate import ArgumentError
 
 _LOSSES = {
     functional.cross_entropy: inspect.signature(functional.cross_entropy),
     functional.nll_loss: inspect.signature(functional.nll_loss),
 }
+_SAME, _NEAR = 1e-6, 1e-3  # differences of runs of one shape, and of two
+_FEW = 8  # so small a number may mean anything, such as a power or an axis
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 
 
-class Computed(Tensor):
-    """A tensor like any other, computed from the outputs of several records.
+@attrs.define(eq=False)
+class Node:
+    """How a tensor was made: by a function of others, or as a source with records on an axis."""
 
-    Whatever has an axis and is computed from it is of this class, too, such as a view of all
-    positions of all texts; so every mean of a loss with class labels is seen.
-    """
+    function: Callable[..., Any] | None
+    args: Any = ()  # with nodes in place of tensors that have one
+    kwargs: Any = attrs.Factory(dict)
+    place: int | None = None  # of a result that is a sequence: which of them
+    shape: tuple[int, ...] = ()  # of a source
+    dtype: torch.dtype = torch.float32
+    device: torch.device | None = None
+    is_output: bool = False  # whether a source is an output of the model
+    is_counted: bool = False  # whether the number of its rows was read
+
+
+class Traced(Tensor):
+    """A tensor like any other, with a note of how it was made from the records of a batch."""
 
     @classmethod
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Call `func` on ordinary tensors, and mark what it returns."""
+        """Call `func` on ordinary tensors, and note what it did."""
         kwargs = kwargs or {}
+        if func in (Tensor.__format__, Tensor.__repr__):
+            return func(plain(args[0]), *args[1:], **kwargs)
+        if func is Tensor.backward:
+            node = node_of(args[0])
+            if node is not None:
+                check = next((n.args for n in _sources(node) if n.is_output), None)
+                if check is not None:
+                    check(node)
+        if func in _SIZES and (node := node_of(args[0])) is not None:
+            for source in _sources(node):
+                source.is_counted = True
         with DisableTorchFunctionSubclass():
-            if func in _LOSSES:
-                return _marked(_with_public_divisor(func, args, kwargs), Computed)
-            result = func(*args, **kwargs)
-            first = args[0] if args else None
-            if not isinstance(first, RecordOutputs):
-                return _marked(result, Computed)
-            if func in _ROWS_KEPT or (func is Tensor.__getitem__ and _keeps_rows(first, args[1])):
-                return _marked(result, RecordOutputs)
-            if func in _ROWS_DIVIDED and (*args[1:], *kwargs.values()) in ((), (0,)):
-                return _marked(result, Tensor)
-            if func is Tensor.__getitem__ and type(args[1]) is int:
-                return _marked(result, Tensor)
-            return _marked(result, Computed)
+            if func in _LOSSES and any(isinstance(arg, Computed) for arg in args[:1]):
+                result = _with_public_divisor(func, args, kwargs)
+            else:
+                result = func(*args, **kwargs)
+            return _noted(result, _kind(func, args, kwargs), func, args, kwargs)
+
+
+_SIZES = {
+    *(Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement),  # type: ignore[attr-defined]
+    torch.numel,
+}
+
+
+class Computed(Traced):
+    """A tensor that was computed from the outputs of several records."""
 
 
 class RecordOutputs(Computed):
-    """Outputs with the records on the first axis. One row of them is an ordinary tensor."""
+    """Outputs with the records on the first axis. One row of them is no longer `Computed`."""
 
 
-def as_outputs(tensor: Tensor) -> Tensor:
-    """A tensor with the records on its first axis as an output; one without axes stays."""
-    return tensor.as_subclass(RecordOutputs) if tensor.ndim else tensor
+def node_of(tensor: Any) -> Node | None:
+    """How a tensor was made, if that is known."""
+    return getattr(tensor, "_node", None) if isinstance(tensor, Traced) else None
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor without any note."""
+    with DisableTorchFunctionSubclass():
+        return tensor.as_subclass(Tensor) if isinstance(tensor, Traced) else tensor
+
+
+def traced_batch(batch: Any) -> Any:
+    """A batch of a loader, of which every tensor is noted as a source."""
+    return pytree.tree_map_only(Tensor, lambda t: _source(t, Traced), batch)
+
+
+def as_outputs(tensor: Tensor, check: Callable[[Node], None] | None = None) -> Tensor:
+    """A tensor with the records on its first axis as an output; one without axes stays.
+
+    `check` is called with the node of the loss when backward is called.
+    """
+    return _source(tensor, RecordOutputs, check)
+
+
+def _source(tensor: Tensor, kind: type[Tensor], check: Any = None) -> Tensor:
+    if not tensor.ndim:
+        return tensor
+    with DisableTorchFunctionSubclass():
+        found: Any = tensor.as_subclass(kind)
+        shape = tuple(tensor.shape)
+    found._node = Node(
+        None, check, {}, None, shape, tensor.dtype, tensor.device, issubclass(kind, RecordOutputs)
+    )
+    noted: Tensor = found
+    return noted
+
+
+def _kind(func: Callable[..., Any], args: Any, kwargs: Any) -> type[Tensor]:
+    """The class of what a function returns."""
+    first = args[0] if args else None
+    if not any(isinstance(leaf, Computed) for leaf in pytree.tree_leaves((args, kwargs))):
+        return Traced
+    if not isinstance(first, RecordOutputs):
+        return Computed
+    if func in _ROWS_KEPT or (func is Tensor.__getitem__ and _keeps_rows(first, args[1])):
+        return RecordOutputs
+    if func in _ROWS_DIVIDED and (*args[1:], *kwargs.values()) in ((), (0,)):
+        return Traced
+    return Traced if func is Tensor.__getitem__ and type(args[1]) is int else Computed
 
 
 _ROWS_KEPT = {
@@ -87,13 +170,272 @@ def _keeps_rows(outputs: Tensor, index: Any) -> bool:
     )
 
 
-def _marked(result: Any, kind: type[Tensor]) -> Any:
-    """Results with axes as tensors of this kind, and those without as ordinary ones."""
+def _noted(result: Any, kind: type[Tensor], func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of a function, whose tensors have nodes."""
+    first = args[0] if args else None
+    writes = _writes(func)
+    if isinstance(first, Traced) and writes and node_of(first) is not None:
+        made = Node(func, *_linked(args, kwargs))
+        first._node = made  # type: ignore[attr-defined]
+        return result
     if isinstance(result, Tensor):
-        return result.as_subclass(kind if result.ndim and result.is_floating_point() else Tensor)
-    if type(result) in (tuple, list):
-        return type(result)(_marked(part, kind) for part in result)
+        if func is Tensor.detach and not result.ndim:
+            return result.as_subclass(Tensor)  # kept to be shown, not to compute with
+        return _with_node(result, kind, Node(func, *_linked(args, kwargs)))
+    if isinstance(result, tuple | list) and any(isinstance(part, Tensor) for part in result):
+        linked = _linked(args, kwargs)
+        parts = [
+            _with_node(part, kind, Node(func, *linked, place)) if isinstance(part, Tensor) else part
+            for place, part in enumerate(result)
+        ]
+        made_of: Any = type(result)
+        return made_of(parts) if made_of in (tuple, list) else made_of(tuple(parts))
     return result
+
+
+def _with_node(tensor: Tensor, kind: type[Tensor], node: Node) -> Tensor:
+    found: Any = tensor.as_subclass(kind)
+    found._node = node
+    noted: Tensor = found
+    return noted
+
+
+def _writes(func: Any) -> bool:
+    """Whether a function changes its first argument."""
+    name = getattr(func, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name == "__setitem__" or (name.startswith("__i") and name in _IN_PLACE)
+
+
+_IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "pow", "and", "or", "xor")}
+
+
+def _linked(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments with nodes in place of tensors that have one."""
+
+    def one(leaf: Any) -> Any:
+        node = node_of(leaf)
+        return leaf if node is None else node
+
+    linked: tuple[Any, Any] = pytree.tree_map(one, (args, kwargs))
+    return linked
+
+
+def _sources(node: Node) -> list[Node]:
+    """The sources that a node was made from, each once."""
+    return [each for each in _ordered(node) if each.function is None]
+
+
+def _ordered(node: Node) -> list[Node]:
+    """A node and all that it was made from, each after what it needs."""
+    found: dict[int, Node] = {}
+    waiting = [(node, False)]
+    while waiting:
+        each, is_done = waiting.pop()
+        if id(each) in found:
+            continue
+        if is_done or each.function is None:
+            found[id(each)] = each
+            continue
+        waiting.append((each, True))
+        leaves = pytree.tree_leaves((each.args, each.kwargs))
+        waiting += [(leaf, False) for leaf in leaves if isinstance(leaf, Node)]
+    return list(found.values())
+
+
+class Replay:
+    """Runs again how a tensor was made, on made-up records.
+
+    Args:
+        node: How it was made.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._nodes = _ordered(node)
+        self._last = node
+        self._sources = [each for each in self._nodes if each.function is None]
+        self.rows = self._sources[0].shape[0] if self._sources else 0
+        self.counts = any(source.is_counted for source in self._sources)
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What the verdict depends on: the functions, and their plain arguments."""
+        return tuple(
+            (each.function, tuple(x for x in pytree.tree_leaves(each.args) if type(x) in _PLAIN))
+            for each in self._nodes
+            if each.function is not None
+        )
+
+    def run(self, rows: int, changed: int | None = None) -> tuple[Tensor, list[Tensor]]:
+        """The tensor for so many records, of which one may be changed, and the outputs of these."""
+        known: dict[int, Any] = {}
+        outputs = []
+        with torch.random.fork_rng([]), torch.enable_grad(), DisableTorchFunctionSubclass():
+            torch.manual_seed(0)
+            for each in self._nodes:
+                if each.function is None:
+                    known[id(each)] = made = _made_up(each, rows, changed)
+                    if each.is_output and made.is_floating_point():
+                        outputs.append(made.requires_grad_())
+                    continue
+                args, kwargs = pytree.tree_map(
+                    lambda leaf: self._given(leaf, known, rows), (each.args, each.kwargs)
+                )
+                if _writes(each.function):
+                    args = [args[0].clone(), *args[1:]]
+                    each.function(*args, **kwargs)
+                    known[id(each)] = args[0]
+                    continue
+                if each.function in _LOSSES:
+                    result: Any = _with_public_divisor(each.function, tuple(args), kwargs)
+                else:
+                    result = each.function(*args, **kwargs)
+                known[id(each)] = result if each.place is None else result[each.place]
+        return known[id(self._last)], outputs
+
+    def _given(self, leaf: Any, known: dict[int, Any], rows: int) -> Any:
+        if isinstance(leaf, Node):
+            return known[id(leaf)]
+        if rows == self.rows:
+            return leaf
+        if isinstance(leaf, Tensor) and leaf.ndim and len(leaf) == self.rows:
+            return leaf[:rows]
+        power = self._counts_rows(leaf)
+        if power:  # a number of rows, or of what is in them, or one divided by it
+            return leaf // self.rows * rows if power > 0 else leaf * self.rows / rows
+        return leaf
+
+    def _counts_rows(self, leaf: Any) -> int:
+        """1 for a multiple of the number of rows, −1 for one divided by one, else 0."""
+        is_number = type(leaf) in (int, float) or (isinstance(leaf, Tensor) and not leaf.ndim)
+        if not (self.counts and is_number and float(leaf)):
+            return 0
+        if float(leaf) % self.rows == 0:
+            return 1
+        inverse = 1 / float(leaf) / self.rows
+        return -1 if inverse >= 1 and abs(inverse - round(inverse)) < _SAME else 0
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether a number may be that of so few rows, or may mean anything else."""
+        leaves = (leaf for each in self._nodes for leaf in pytree.tree_leaves(each.args))
+        return self.rows < _FEW and any(map(self._counts_rows, leaves))
+
+    def gradients(self, rows: int, changed: int | None = None) -> list[Tensor]:
+        """The gradients of a loss with respect to the outputs that it uses."""
+        loss, outputs = self.run(rows, changed)
+        found = torch.autograd.grad(loss.sum(), outputs, allow_unused=True)
+        return [gradient for gradient in found if gradient is not None]
+
+
+def _made_up(source: Node, rows: int, changed: int | None) -> Tensor:
+    shape = (rows, *source.shape[1:])
+    places = torch.arange(max(1, torch.Size(shape).numel()), dtype=torch.float64)
+    floating = source.dtype.is_floating_point
+    # Values that are fit to be logits as well as probabilities, and classes 0 and 1.
+    values = 0.5 + 0.4 * (places + 1).sin() if floating else places % 2
+    made = values[: torch.Size(shape).numel()].view(shape).clone()
+    if changed is not None:
+        made[changed] = 0.97 - 0.05 * made[changed] if floating else 1 - made[changed]
+    return made.to(source.device, source.dtype)
+
+
+def rows_are_mixed(node: Node) -> bool:
+    """Whether a row of a tensor depends on a row of a source other than its own."""
+    try:
+        replay = Replay(node)
+        if replay.rows < 2:
+            return False
+        before, after = (replay.run(replay.rows, changed)[0] for changed in (None, 0))
+        if not before.ndim or len(before) != replay.rows or before.shape != after.shape:
+            return False
+        return not _close(before[1:], after[1:], _SAME)
+    except Exception:  # what cannot be run again is not judged
+        return False
+
+
+def reduction_of(node: Node) -> str | None:
+    """How a loss combines records: "mean", "sum" or "mixed"; None if that cannot be judged."""
+    try:
+        replay = Replay(node)
+        if replay.rows < 2:
+            return None
+        before, after = (replay.gradients(replay.rows, changed) for changed in (None, 0))
+        if not all(_close(a[1:], b[1:], _SAME) for a, b in zip(before, after, strict=True)):
+            return "mixed"
+    except Exception:
+        return None
+    try:
+        if replay.is_ambiguous:
+            return None
+        few, many = (replay.gradients(rows) for rows in (2, 4))
+        for name, factor in (("mean", 0.5), ("sum", 1.0)):
+            pairs = list(zip(few, many, strict=True))
+            if any(bool(a.any()) for a in few) and all(_close(b[:2], factor * a) for a, b in pairs):
+                return name
+    except Exception:
+        return None
+    return None
+
+
+def _close(one: Tensor, other: Tensor, near: float = _NEAR) -> bool:
+    one, other = one.detach().double(), other.detach().double()
+    return torch.allclose(one, other, rtol=0, atol=near * float(other.abs().amax()))
+
+
+def check_inputs(tensors: Sequence[Tensor], judged: set[Any]) -> None:
+    """Raise an error if a row of the model's inputs comes from several records of the batch.
+
+    `judged` are signatures that need not be judged again; more are added.
+    """
+    for tensor in tensors:
+        node = node_of(tensor)
+        if node is None or node.function is None or not _sources(node):
+            continue
+        signature = Replay(node).signature
+        if signature in judged:
+            continue
+        if rows_are_mixed(node):
+            raise ArgumentError(
+                "model",
+                "to be called with inputs of which each row comes from one record",
+                shown=f"rows that are mixed by {_name(node)}",
+                why="one record would change the gradients of others",
+                hint="Leave out mixup, statistics of the batch and the like, or mix public records "
+                "into each item of the data set.",
+            )
+        judged.add(signature)
+
+
+def check_loss(node: Node, declared: str, judged: set[Any]) -> None:
+    """Raise an error if a loss is not the declared mean or sum of terms of single records."""
+    replay = Replay(node)
+    if replay.signature in judged:
+        return
+    found = reduction_of(node)
+    if found == "mixed":
+        raise ArgumentError(
+            "loss",
+            "to be a mean or a sum over the records",
+            shown="one in which the gradient of a record depends on other records",
+            why="a divisor such as the sum of class weights depends on the labels of all records",
+            hint="Use reduction='none' and then .mean().",
+        )
+    if found is not None and found != declared:
+        raise ArgumentError(
+            "loss_reduction",
+            f"{found!r}, which the loss is",
+            got=declared,
+            why="the gradient of each record would depend on how many others were drawn",
+            hint=f"Pass loss_reduction={found!r} to make_private, or use reduction={declared!r} in "
+            "the loss.",
+        )
+    if found is not None and not replay.counts:  # a public number may be that of rows by chance
+        judged.add(replay.signature)
+
+
+def _name(node: Node) -> str:
+    return getattr(node.function, "__name__", "a function").strip("_")
 
 
 def _with_public_divisor(

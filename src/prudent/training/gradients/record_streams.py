@@ -35,7 +35,6 @@ from prudent._torch_private import (
     pytree,
 )
 from prudent.training.gradients.factors.contributions import by_record
-from prudent.training.gradients.recording import before_choices, has_drawn, mark_draws
 
 
 def is_capturing() -> bool:
@@ -161,7 +160,7 @@ class RecordStreams:
         if active_streams() is not None:
             _check_draws()
         before = _ACTIVE.set(self)
-        mark_draws()
+        _mark_draws()
         try:
             yield
             _check_draws()
@@ -169,13 +168,120 @@ class RecordStreams:
             _ACTIVE.reset(before)
             random.setstate(python)
             np.random.set_state(arrays)  # noqa: NPY002
-            mark_draws()
+            _mark_draws()
+
+
+_MARK: ContextVar[Any] = ContextVar("where the generators of the host were", default=None)
+
+
+def _mark_draws() -> None:
+    """Remember where the generators of the host are, after draws that a program follows."""
+    if _BRANCHES.get() is not None:
+        _MARK.set(_states())
 
 
 def _check_draws() -> None:
-    """Raise an error if a graph is captured that would repeat what a model did with its draws."""
-    if has_drawn() and is_capturing():
-        raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
+    """Raise an error if a program is made that would repeat what a model did with its draws."""
+    if _BRANCHES.get() is not None and _MARK.get() != _states():
+        raise RuntimeError(_UNFOLLOWED)
+
+
+def _states() -> tuple[Any, ...]:
+    arrays: Any = np.random.get_state()  # noqa: NPY002 - models use it
+    return random.getstate(), arrays[1].tobytes(), *arrays[2:]
+
+
+class Branches:
+    """The branches that a step took by numbers drawn on the host, as when it skips a layer.
+
+    A captured or compiled program repeats them, so it is good for the steps that take them again:
+    before each of them the numbers are drawn and compared anew.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: list[Tensor] = []  # since the generator was seeded
+        self._taken: list[tuple[int, torch.dtype, Callable[..., Any], Any, bool]] = []
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """A context in which a program is made."""
+        before = _BRANCHES.set(self)
+        _mark_draws()
+        try:
+            yield
+        finally:
+            _BRANCHES.reset(before)
+            self._numbers.clear()
+
+    def restart(self) -> None:
+        """The generator was seeded again."""
+        self._numbers.clear()
+
+    def add(self, number: Tensor) -> None:
+        """A number was drawn."""
+        if not number.is_cpu or number.ndim:
+            raise RuntimeError(_UNFOLLOWED)
+        self._numbers.append(number)
+
+    def compare(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """The result of a function of drawn numbers; NotImplemented if none of them is given.
+
+        Raises:
+            RuntimeError: If more is done with one than to compare it with a public number.
+        """
+        if not self._numbers:
+            return NotImplemented
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        found = [n for n, own in enumerate(self._numbers) if any(own is leaf for leaf in given)]
+        if not found:
+            return NotImplemented
+        if func not in _COMPARISONS or kwargs or type(args[-1]) not in (int, float):
+            raise RuntimeError(_UNFOLLOWED)
+        result = func(*args)
+        kind = self._numbers[found[0]].dtype
+        self._taken.append((found[0], kind, func, args[-1], bool(result)))
+        return result
+
+    def include(self, other: "Branches") -> None:
+        """Take those of another program, which this one repeats as a part."""
+        self._taken += other._taken
+
+    def holds(self) -> bool:
+        """Whether the present step takes the same branches."""
+        if not self._taken:
+            return True
+        generator = random.Random(CHOICES.get())
+        numbers = [generator.random() for _ in range(1 + max(n for n, *_ in self._taken))]
+        return all(
+            bool(func(torch.tensor(numbers[place], dtype=dtype), other)) is taken
+            for place, dtype, func, other, taken in self._taken
+        )
+
+
+_BRANCHES: ContextVar[Branches | None] = ContextVar("branches of a program", default=None)
+_COMPARISONS = {
+    getattr(place, name)
+    for place in (torch, Tensor)
+    for name in ("lt", "gt", "le", "ge", "__lt__", "__gt__", "__le__", "__ge__")
+    if hasattr(place, name)
+}
+_UNFOLLOWED = "A program cannot follow a number that is drawn on the host."
+
+
+def followed_branches() -> Branches | None:
+    """The branches of the program that is being made, if one is."""
+    return _BRANCHES.get()
+
+
+def chosen_on_host(dtype: Any, device: Any) -> Tensor:
+    """A number for all records on which a model may branch, from the generator of the step."""
+    branches = _BRANCHES.get()
+    _check_draws()
+    number = torch.tensor(random.random(), dtype=dtype, device=device)
+    if branches is not None:
+        branches.add(number)
+        _mark_draws()
+    return number
 
 
 def active_streams() -> RecordStreams | None:
@@ -237,12 +343,6 @@ class Draws:
 CHOICES: ContextVar[int] = ContextVar("the seed of choices for all records of a step")
 
 
-def _seed_choices() -> None:
-    seed = CHOICES.get()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - for models that use it
-
-
 def rows_of(batch: Any) -> Tensor:
     """The places of the records in a batch, to be mapped over beside them.
 
@@ -254,7 +354,11 @@ def rows_of(batch: Any) -> Tensor:
     if streams is not None:
         _check_draws()
         CHOICES.set(streams.choices)
-        before_choices(_seed_choices)
+        random.seed(streams.choices)
+        np.random.seed(streams.choices % 2**32)  # noqa: NPY002 - for models that use it
+        _mark_draws()
+        if (branches := followed_branches()) is not None:
+            branches.restart()
     return torch.arange(len(leaf), device=leaf.device)
 
 

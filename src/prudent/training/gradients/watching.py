@@ -17,7 +17,6 @@
   otherwise a mask would be made where none is needed.
 """
 
-import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,9 +31,14 @@ from torch.overrides import TorchFunctionMode
 
 from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask_left_aligned
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
-from prudent.training.gradients.kept_records import Leftovers
-from prudent.training.gradients.record_streams import RANDOM, Draws, is_capturing
-from prudent.training.gradients.recording import chosen_on_host
+from prudent.training.gradients.kept_records import EscapedTensorGuard
+from prudent.training.gradients.record_streams import (
+    RANDOM,
+    Draws,
+    chosen_on_host,
+    followed_branches,
+    is_capturing,
+)
 
 
 def is_left_aligned(call: Callable[..., Any], values: Tensor, mask: Tensor) -> Any:
@@ -263,22 +267,41 @@ def shared_choice(call: Callable[..., Any], *size: Any, **options: Any) -> Tenso
     """A single number is drawn once for all records: models skip a whole layer by it.
 
     It comes from Python's generator, which is seeded for every step; see `rows_of`.
-
-    Raises:
-        RuntimeError: If a graph is captured, which would repeat what is done with this number.
     """
     if tuple(size) not in ((), ([],), ((),)):
         drawn: Tensor = call(torch.rand, *size, **options)
         return drawn
-    if is_capturing():
-        raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
-    dtype, device = options.get("dtype"), options.get("device")
-    return chosen_on_host(lambda: torch.tensor(random.random(), dtype=dtype, device=device))
+    return chosen_on_host(options.get("dtype"), options.get("device"))
+
+
+def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that puts a number of the host on a device, as a kernel that a graph can repeat.
+
+    A graph cannot copy from the host. What a model computes there follows from shapes and its
+    state, which a graph is made for.
+    """
+
+    def place(call: Callable[..., Any], value: Any, *args: Any, **options: Any) -> Any:
+        given = (*args, *options.values())
+        wanted: Any = next((each for each in given if isinstance(each, torch.device | str)), None)
+        if wanted is None and function is Tensor.cuda:
+            wanted = "cuda"
+        is_number = type(value) in (bool, int, float) or (
+            isinstance(value, Tensor) and value.is_cpu and not value.ndim
+        )
+        if not is_number or wanted is None or not is_capturing():
+            return call(function, value, *args, **options)
+        number = torch.as_tensor(value)
+        dtype = next((each for each in given if isinstance(each, torch.dtype)), number.dtype)
+        return torch.full((), number.item(), dtype=dtype, device=wanted)
+
+    return place
 
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
     torch.rand: shared_choice,
+    **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
 }
 """Maps a function to one that takes `call`, which calls other functions in its place."""
 
@@ -338,14 +361,14 @@ class Watch(TorchFunctionMode):
     """Makes functions total and tracks every tensor that a model computes from a record.
 
     Args:
-        leftovers: Tracks these tensors.
+        guard: Tracks these tensors.
         draws: Makes the random calls of the model.
     """
 
-    def __init__(self, leftovers: Leftovers, draws: Draws) -> None:
+    def __init__(self, guard: EscapedTensorGuard, draws: Draws) -> None:
         super().__init__()
         self._draws = draws
-        self._leftovers = leftovers
+        self._guard = guard
         self._scan: Scan = step_by_step
         self._contexts = ExitStack()
 
@@ -372,6 +395,10 @@ class Watch(TorchFunctionMode):
             # Some libraries require gradients on the input of a checkpointed part; that is not
             # needed here, and vmap does not allow it.
             return args[0]
+        if (branches := followed_branches()) is not None:
+            result = branches.compare(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if func in DOMAINS:
             result = DOMAINS[func](partial(self._call, func), *args, **kwargs)
         elif func in DECOMPOSED:
@@ -380,7 +407,7 @@ class Watch(TorchFunctionMode):
             result = RECURRENT[func](self._call, self._scan, *args, **kwargs)
         else:
             result = self._call(func, *args, **kwargs)
-        self._leftovers.note(result)
+        self._guard.note(result)
         return result
 
     def _call(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -36,7 +36,7 @@ from typing_extensions import override
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
 from prudent.training.chunk import Doubt, lacks_memory
-from prudent.training.gradients.recording import exchanged
+from prudent.training.compiled import exchanged
 from prudent.training.parallel.sharding import is_sharded
 
 Answer = TypeVar("Answer")

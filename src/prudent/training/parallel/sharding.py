@@ -62,6 +62,12 @@ def whole(value: Tensor) -> Tensor:
     return gathered.detach()
 
 
+def local(value: Any) -> Tensor:
+    """What this process has of a tensor."""
+    own: Tensor = value.to_local() if is_sharded(value) else value
+    return own
+
+
 def own_shard(value: Tensor, parameter: Any) -> Tensor:
     """This process's shard of a tensor that every process holds, sharded like a parameter."""
     from torch.distributed.tensor import DTensor, Replicate

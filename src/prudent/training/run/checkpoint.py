@@ -14,6 +14,11 @@ the same releases, and no new ones. So every checkpoint holds the `Identity` of 
 * otherwise it draws a new key and does not repeat them. They stay paid for and count among the
   steps of the plan, so the model gets fewer updates, and the ε of the plan holds.
 
+Fingerprints cannot see everything that a step depends on, such as a patched function of torch or an
+outer `torch.autocast`. So a keyed digest of every release since the checkpoint is written, before
+anybody can see it, and a repeated step is released only if it has the digest that it had before
+(`ReleaseDigests`). If not, the run goes on with a new key from there.
+
 Nothing is proved on a GPU, where the order of sums varies from run to run, nor by what has no
 fingerprint (see `prudent._fingerprint`).
 
@@ -31,7 +36,7 @@ import os
 import platform
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -49,6 +54,7 @@ from prudent._validate import ArgumentError
 from prudent._warning import warn
 from prudent.accounting.relations import Relation
 from prudent.accounting.serialisation import from_plain, to_plain
+from prudent.training.gradients.factors.products import precisions
 from prudent.training.keystream import Key
 from prudent.training.parallel.processes import Processes
 from prudent.training.plan import Plan
@@ -225,7 +231,7 @@ def machine(device: torch.device) -> str:
     settings = (
         torch.get_num_threads(),
         torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
+        precisions(),
         torch.are_deterministic_algorithms_enabled(),
     )
     versions = (__version__, torch.__version__, sys.version)
@@ -309,6 +315,48 @@ def shared_key(make: Callable[[], Key], processes: Processes) -> Key:
         return key.secret, key.predictable
 
     return Key(*processes.first(made))
+
+
+class ReleaseDigests:
+    """Keyed digests of the releases since the last checkpoint, in a file beside it.
+
+    Without the key they reveal nothing. Writes survive a kill of the process, not of the machine.
+
+    Args:
+        folder: Where the file is.
+        processes: The processes of the run, of which the first reads and writes.
+    """
+
+    def __init__(self, folder: Path, processes: Processes) -> None:
+        self._path, self._processes = folder / "releases.txt", processes
+        self._known: dict[str, str] = {}
+
+    def resume(self) -> None:
+        """Read what was released before; a line that a kill cut off is ignored."""
+        if self._path.exists():
+            lines = self._path.read_text(errors="replace").splitlines()
+            self._known = {n: value for n, _, value in (line.partition(" ") for line in lines)}
+
+    def clear(self) -> None:
+        """Forget all of them: there is a new checkpoint, or a new key."""
+        self._known = {}
+        self._processes.first(lambda: self._path.unlink(missing_ok=True))
+
+    def admits(self, key: Key, name: str, released: Iterable[torch.Tensor]) -> bool:
+        """Whether what is to be released under a name is what was, if anything was; notes it."""
+
+        def check() -> bool:
+            digest = hashlib.blake2b(key=key.secret, digest_size=32, person=b"prudent release")
+            for tensor in released:
+                plain = tensor.detach().cpu().contiguous().flatten()
+                digest.update(plain.view(torch.uint8).numpy().data)
+            if name not in self._known:
+                with resumable(), self._path.open("a") as file:
+                    file.write(f"{name} {digest.hexdigest()}\n")
+                return True
+            return self._known[name] == digest.hexdigest()
+
+        return self._processes.first(check)
 
 
 PORTIONS = 100

@@ -17,7 +17,13 @@ from prudent._warning import warn
 from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
-from prudent.training.run.checkpoint import PaidSteps, load_checkpoint, save_checkpoint
+from prudent.training.run.checkpoint import (
+    Paid,
+    PaidSteps,
+    ReleaseDigests,
+    load_checkpoint,
+    save_checkpoint,
+)
 from prudent.training.run.execution import Reporting
 from prudent.training.run.metrics import BestModel, Metrics, Recorder
 from prudent.training.run.training_run import TrainingRun
@@ -48,6 +54,8 @@ class OpenedRun:
     step: int = 0  # number of steps taken
     # Follows what decides when the run stops and which model it returns.
     best: BestModel | None = None
+    is_charged: bool = False  # whether the ledger, if there is one, was charged
+    resumed: Paid | None = None  # what the run had paid for when it was resumed
 
     @classmethod
     @contextmanager
@@ -59,11 +67,12 @@ class OpenedRun:
         given = reporting.monitor, reporting.patience
         best = BestModel.of(run.plan, run.model, *given, keeps=reporting.keep_best)
         opened = cls(run, charge, reporting, paid, watch, best=best)
-        with ExitStack() as stack:
+        with opened._interruptions(), ExitStack() as stack:
             stack.callback(run.close)
             if folder is not None:
                 first(partial(folder.mkdir, parents=True, exist_ok=True))
                 first(lambda: stack.enter_context(held(folder)))
+                run.prove(ReleaseDigests(folder, run.processes))
             if reporting.resume:
                 opened._go_on()
             elif folder is not None and paid.resume(folder) is not None:
@@ -80,12 +89,31 @@ class OpenedRun:
                 opened.watch.before()
             charge.name, charge.resumed = run.continuity.name, reporting.resume
             first(charge.pay)
+            opened.is_charged = True
             yield opened
             first(charge.note_release)
             if run.average is not None:
                 run.average.leave()
             if best is not None:
                 best.leave(run.model)
+
+    @contextmanager
+    def _interruptions(self) -> Iterator[None]:
+        """Add to an interruption what it leaves behind."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            further = "without a folder (out) it cannot be resumed"
+            if self.reporting.out is not None:
+                further = "resume=True goes on from the last checkpoint, without another charge"
+            charged = "charged for the whole plan" if self.charge.ledger else "not charged"
+            error.add_note(
+                f"The run was interrupted after {self.step} steps. Its ledger was {charged}; "
+                f"{further}."
+                if self.is_charged
+                else "The run was interrupted before its first step. Nothing was charged."
+            )
+            raise
 
     def __iter__(self) -> Iterator[Metrics]:
         """Take the steps that are left; yields the metrics of each evaluation."""
@@ -104,10 +132,14 @@ class OpenedRun:
             for stop in _between(self.step, steps, every, {*reporting.evaluate_at, *due})[1:]:
                 if self.best is not None and self.best.is_over:
                     return
+                if self.step > stop:  # steps were passed over
+                    continue
                 for step in self._take(stop):
                     recorder.advance()
                     if step in _EARLY_LOOKS or step == stop:
                         self.watch.after(step, run.passes)
+                if run.last is None or self.step > stop:
+                    continue
                 shown, private = self._evaluated(), reporting.private_diagnostics
                 shown |= run.tested_on_held_out()
                 metrics = run.metrics(stop, shown, self.charge.delta, private=private)
@@ -120,11 +152,14 @@ class OpenedRun:
 
     def _take(self, stop: int) -> Iterator[int]:
         """Take the steps up to `stop`, each paid for before; yields their number after each."""
-        for number in range(self.step, stop):
-            self.paid.pay(number, self.run.continuity.renewals, stop)
-            self.run.take(number)
-            self.step = number + 1
-            yield self.step
+        while self.step < stop:
+            self.paid.pay(self.step, self.run.continuity.renewals, stop)
+            if self.run.take(self.step):
+                self.step += 1
+                yield self.step
+            else:
+                self.step = self.run.pass_over(self.step, self.resumed)
+                self._save()  # with the new key, before its first step
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
@@ -176,6 +211,8 @@ class OpenedRun:
             state = self.run.state(self.step)  # all processes take part; only one writes
             state["best"] = None if self.best is None else self.best.state()
             self.run.processes.first(partial(save_checkpoint, self.reporting.out, state))
+            if self.run.digests is not None:
+                self.run.digests.clear()
 
     def _go_on(self) -> None:
         """Restore the run in the folder, past the steps that must not be repeated."""
@@ -205,6 +242,9 @@ class OpenedRun:
                 hint="Restore the file from a copy, or start again in another folder.",
             )
         if state is not None:
+            if self.run.digests is not None:
+                self.run.digests.resume()
+            self.resumed = known
             self.step = self.run.restore(state, known)
             if self.best is not None:
                 self.best.restore(state["best"])

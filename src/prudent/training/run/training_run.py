@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from typing import Any, Self, cast
 
 import attrs
@@ -24,11 +25,19 @@ from prudent.training.parallel.sharding import (
     has_shards,
     load_model,
     load_optimizer,
+    local,
     rest,
     whole_state,
 )
 from prudent.training.plan import Plan
-from prudent.training.run.checkpoint import Continuity, Identity, Paid, machine, shared_key
+from prudent.training.run.checkpoint import (
+    Continuity,
+    Identity,
+    Paid,
+    ReleaseDigests,
+    machine,
+    shared_key,
+)
 from prudent.training.run.execution import Execution
 from prudent.training.run.held_out import HeldOutRecords, modes_kept
 from prudent.training.run.metrics import Metrics
@@ -37,6 +46,7 @@ from prudent.training.run.updates import (
     Average,
     Averages,
     Counters,
+    OtherReleaseError,
     Scheduler,
     Updates,
     optimizer_of,
@@ -64,6 +74,7 @@ class TrainingRun:
     identity: Callable[[], Identity]
     # The held-out records, if the plan releases something of them.
     held_out: HeldOutRecords | None = None
+    digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
     # Batches that are being read ahead, and the step of the next one.
     _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
     _next: int = attrs.field(default=0, init=False)
@@ -187,13 +198,44 @@ class TrainingRun:
         """The processes that execute the plan together."""
         return self.step.processes
 
-    def take(self, number: int) -> None:
-        """Take a step, by its number from 0."""
-        self.last = within_memory(
-            lambda: self.updates(self._batch(number)), "physical_batch", self.sampler.physical_batch
-        )
+    def take(self, number: int) -> bool:
+        """Take a step, by its number from 0; False: it is repeated, and no longer what it was."""
+        before = self.step.state.state_dict()
+        rows = self.sampler.physical_batch
+        try:
+            self.last = within_memory(
+                lambda: self.updates(self._batch(number)), "physical_batch", rows
+            )
+        except OtherReleaseError:
+            self.model.zero_grad(set_to_none=True)
+            self.step.state.load_state_dict(before)
+            return False
         if self.average is not None:
             self.average.follow(number - self.continuity.lost)
+        return True
+
+    def prove(self, digests: ReleaseDigests) -> None:
+        """Compare repeated steps with what was released, where sums are the same twice."""
+        if self.execution.device.type != "cpu":
+            return
+        self.digests = digests
+
+        def admits(outcome: StepOutcome) -> bool:
+            gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+            released = chain((outcome.passed, outcome.watched), map(local, gradients))
+            return digests.admits(self.continuity.key, str(self.step.taken), released)
+
+        self.updates.admits = admits
+
+    def pass_over(self, taken: int, paid: Paid | None) -> int:
+        """Go on with a new key after the steps that were paid for, from which one differs."""
+        step = self.continuity.past_lost_steps(
+            taken, paid, lambda _: ["what a step releases"], self.processes, self.plan
+        )
+        self._use(self.continuity.key)
+        self.step.state.move_to(step)
+        self.updates.counters.read_step += step - taken
+        return step
 
     def _batch(self, number: int) -> Batch | Sequence[Chunk]:
         """The batch of a step; items that were read ahead are used."""
@@ -230,7 +272,11 @@ class TrainingRun:
             return {}
         assert self.held_out is not None
         with self.shown():
-            return self.held_out.release(self.step, self.continuity.key)
+            shown = self.held_out.release(self.step, self.continuity.key)
+        value, name = torch.tensor(list(shown.values())), f"held-out-{self.step.taken}"
+        if self.digests is None or self.digests.admits(self.continuity.key, name, [value]):
+            return shown
+        return {}  # it was released before, and stays paid for; the same noise must not be again
 
     @property
     def passes(self) -> float:

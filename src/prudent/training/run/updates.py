@@ -208,6 +208,10 @@ def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None
         scheduler.load_state_dict(saved["state"])
 
 
+class OtherReleaseError(Exception):
+    """A repeated step would release something else than before. Nothing was released."""
+
+
 _Done = tuple[StepOutcome, list[Tensor | None]]
 """The outcome of an update and the gradients that it released."""
 
@@ -226,6 +230,8 @@ class Updates:
     # Changes the optimizer after every update; None: it stays as it is.
     scheduler: LRScheduler | None = None
     captures: bool = False  # whether the step is captured as a CUDA graph
+    # Whether an outcome and the gradients may be released.
+    admits: Callable[[StepOutcome], bool] | None = None
     _captured: Captured | None = attrs.field(default=None, init=False)
     _taken: int = attrs.field(default=0, init=False)
 
@@ -267,7 +273,9 @@ class Updates:
         step.plan.refuse_beyond(step.taken)
         self._taken = step.taken
         if self._captured is None:
-            self._captured = Captured(self._on_device, step.modes, [step.generator])
+            self._captured = Captured(self._on_device, [step.generator])
+            step.programs.append(self._captured)
+        step.refresh()
         with step.randomness.at(self._taken + 1).seeded():
             done: _Done = self._captured((), batch.ids, batch.valid)
         step.state.taken = self._taken + 1
@@ -290,6 +298,8 @@ class Updates:
 
     def _release(self, chunks: Sequence[Chunk]) -> StepOutcome:
         outcome = self.step(chunks)
+        if self.admits is not None and not self.admits(outcome):
+            raise OtherReleaseError
         self.counters.add(outcome)
         return outcome
 

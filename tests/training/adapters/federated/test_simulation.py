@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
-pytest.importorskip("ray", reason="needs pip install 'prudent[federated]'")
+pytest.importorskip("flwr", reason="needs the extra `federated`")
+pytest.importorskip("ray", reason="needs the extra `federated`")
 
 PROGRAM = Path(__file__).with_name("simulation.py")
 

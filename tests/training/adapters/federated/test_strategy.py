@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-pytest.importorskip("flwr", reason="needs pip install 'prudent[federated]'")
+pytest.importorskip("flwr", reason="needs the extra `federated`")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 

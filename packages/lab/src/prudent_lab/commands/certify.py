@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from prudent._rounding import exact
 from prudent.cli import completion, needs, options, progress
 from prudent.cli.commands import certify_run
-from prudent.cli.display import as_text, echo_json, note, remark, show_table
+from prudent.cli.display import as_text, echo, echo_json, note, remark, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prudent.certify import CertifiedClassifier
     from prudent.certify.report import CertifyResult
 
 NEEDS_OF_OPTIONS = {
@@ -55,14 +59,20 @@ def certify(
     seed: int | None = options.whole_number(
         "Repeatable noise, for rehearsals: whoever knows it can subtract it.", default=None
     ),
+    public: bool = typer.Option(
+        False,
+        "--public",
+        help="The records of npz:PATH are public: measure accuracy on its test records. Named "
+        "data sets are.",
+    ),
     attack: bool = typer.Option(
-        False, "--attack", help="Also attack the classifier, for some minutes."
+        False, "--attack", help="Also attack the classifier, for some minutes; public records only."
     ),
     compare: bool = typer.Option(
         False,
         "--compare",
-        help="Also certify by rules that are not private, on the same features: partition "
-        "aggregation, run-off election, nearest neighbours.",
+        help="Also certify by rules that are not private, on the same features: partition and "
+        "finite aggregation, run-off election, neighbours; public records only.",
     ),
     as_json: options.Json = False,
 ) -> None:
@@ -71,9 +81,15 @@ def certify(
     Each record adds one to a table, in the cell of its nearest public landmark
     and its label; the table is released once, with pure ε. Every prediction
     then withstands a number of inserted or removed records that is read off
-    the table. With --attack, attacks that know everything, the noise included,
-    poison the records, and the classifier is fitted again: a certified
-    prediction that changed would end the command.
+    the table.
+
+    On records of yours, npz:PATH, that is all: the classifier is released,
+    charged and written to --out, and nothing else that depends on the records
+    is printed. On public records, a named data set or --public, it is an
+    experiment, which measures without noise and claims no ε. With --attack,
+    attacks that know everything, the noise included, poison the records, and
+    the classifier is fitted again: a certified prediction that changed would
+    end the command.
 
     [b]What else is certified[/b]
 
@@ -91,42 +107,68 @@ def certify(
     if context.invoked_subcommand is not None:
         return
     from prudent._files import check_writable
-    from prudent.budget.ledger import Ledger
-    from prudent.certify import report
+    from prudent._validate import ArgumentError
+    from prudent.certify import CertifiedClassifier, report
     from prudent.release.noise import ReproducibleNoise
     from prudent_lab import certifying as experiment
-    from prudent_lab.datasets import archive_classes
     from prudent_lab.named_datasets import NAMED_DATASETS
 
     features = features or experiment.MAPS.get(dataset, "glyphs")
+    public = public or dataset in NAMED_DATASETS
+    for name, asked in {"attack": attack, "compare": compare}.items():
+        if asked and not public:
+            why = "it prints what the records are, without noise"
+            raise ArgumentError(name, "--public records", shown="records of yours", why=why)
+    if public and ledger is not None:
+        why = "an experiment measures without noise, so no ε covers it"
+        raise ArgumentError("ledger", "none with public records", got=ledger, why=why)
     if out is not None:
         check_writable(out)  # before anything is paid for
-    public = dataset in NAMED_DATASETS
-    nothing = contextlib.nullcontext()
-    budget: Any = nothing if ledger is None else Ledger.open(ledger)
-    with budget as opened, nothing if public else progress.only_elapsed():
+    given: dict[str, Any] = {
+        "features": features,
+        "classes": experiment.classes_of(dataset),
+        "epsilon": epsilon,
+        "landmarks": 1024 if landmarks is None else _rows(landmarks),
+        "noise": None if seed is None else ReproducibleNoise(seed),
+    }
+    if not public and out is None:
+        raise ArgumentError("out", "a folder for the classifier", shown="none")
+    if public:
         model, result = experiment.run(
-            lambda: experiment.read(dataset),
-            features=features,
-            classes=NAMED_DATASETS[dataset].classes if public else archive_classes(dataset),
-            epsilon=epsilon,
-            landmarks=1024 if landmarks is None else _rows(landmarks),
-            attack=attack,
-            compare=compare,
-            ledger=opened,
-            noise=None if seed is None else ReproducibleNoise(seed),
+            lambda: experiment.read(dataset), attack=attack, compare=compare, **given
         )
+        if out is not None:
+            report.plot(result, f"{dataset}, features {features}", out / "certified.png")
+            (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
+            (out / "certified.csv").write_text(result.table())
+    else:
+        model = _released(dataset, CertifiedClassifier(**given), ledger)
     if out is not None:
         model.save(out / "classifier.npz")
-        report.plot(result, f"{dataset}, features {features}", out / "certified.png")
-        (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
-        (out / "certified.csv").write_text(result.table())
     if as_json:
-        echo_json(result.plain())
-    else:
+        echo_json(result.plain() if public else {"epsilon": epsilon, "delta": 0.0})
+    elif public:
         _show(result, out)
+    else:
+        echo(f"Released at ε = {exact(epsilon)}, δ = 0: {out}/classifier.npz.")
+        echo("It predicts, with radii, by CertifiedClassifier.load.")
     if seed is not None:
         note(f"--seed {seed}: the noise is predictable. Leave it out for a private release.")
+
+
+def _released(
+    dataset: str, model: "CertifiedClassifier", ledger: str | None
+) -> "CertifiedClassifier":
+    """The classifier fitted on the training records of an archive, which are private."""
+    from prudent.budget.ledger import Ledger
+    from prudent_lab.datasets import archive_arrays
+
+    def training() -> "Iterator[tuple[Any, Any]]":
+        yield archive_arrays(dataset)[0]  # after the charge
+
+    budget: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
+    with budget as opened, progress.only_elapsed():
+        return model.set_params(ledger=opened).fit_chunks(training())
 
 
 def _rows(path: Path) -> Any:
@@ -141,22 +183,25 @@ def _rows(path: Path) -> Any:
 def _show(result: "CertifyResult", out: Path | None) -> None:
     from rich.console import Console
 
-    left = {k: f"{value:.2%}" for k, value in result.attacked.items()}
+    from prudent.certify.report import percent
+
+    left = {k: f"{percent(value)}%" for k, value in result.attacked.items()}
+    certified = {k: f"{percent(value)}%" for k, value in result.certified.items()}
     show_table(
         ("bad records", "certified", "after the worst attack"),
-        [(f"{k:,}", f"{v:.2%}", left.get(k, "not tried")) for k, v in result.certified.items()],
-        title=f"ε = {result.epsilon:g}, δ = 0: accuracy on test records",
+        [(f"{k:,}", value, left.get(k, "not tried")) for k, value in certified.items()],
+        title=f"Accuracy on public test records, noise of ε = {exact(result.epsilon)}",
         words=0,
     )
     console = Console()
     console.print(f"Half of the predictions withstand {result.median_radius:,.0f} records or more.")
     if result.largest > _UNBALANCED:
-        balanced = ", ".join(f"{k:,}: {value:.2%}" for k, value in result.balanced.items())
-        console.print(f"{result.largest:.2%} of the test records are of one class.")
+        balanced = ", ".join(f"{k:,}: {percent(value)}%" for k, value in result.balanced.items())
+        console.print(f"{percent(result.largest)}% of the test records are of one class.")
         console.print(f"Certified accuracy, mean over the classes: {balanced}.")
-    for name, row in result.others.items():
-        proved = ", ".join(f"{k}: {value:.2f}%" for k, value in row.items() if k.isdecimal())
-        console.print(f"{name}, not private: {proved}; median {row['median_radius']:,.0f}.")
+    for name, (row, median) in result.others.items():
+        proved = ", ".join(f"{k:,}: {percent(value)}%" for k, value in row.items())
+        console.print(f"{name}, not private: {proved}; median {median:,.0f}.")
     if result.sharpness is not None and result.beyond is not None:
         remark(
             f"Copies of a real record changed predictions at {result.sharpness:.3f} times the "
@@ -164,6 +209,7 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
             f"vector as its radius, and {result.beyond:.0%} did with one more."
         )
     remark("Certified is proved, for any records. Attacks show what happened, not what can.")
+    remark("An experiment: measured without noise, so nothing here is private.")
     if out is not None:
         files = f"Picture: {out / 'certified.png'}   table: {out / 'certified.csv'}   " + (
             f"classifier: {out / 'classifier.npz'}"

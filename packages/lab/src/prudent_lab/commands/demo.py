@@ -39,8 +39,9 @@ _BAD_RECORDS = (
 )
 _PROVED = (
     "Certified is proved: a prediction stays the same whatever that many records are, inserted or "
-    "removed. Attacks show what happened, not what can."
+    "removed."
 )
+_ATTACKED = "Attacks show what happened, not what can."
 _MORE = (
     "Longer: prudent demo --full trains a network by four methods, adds a recipe, and attacks two "
     "classifiers (about 8 minutes on two cores)."
@@ -169,6 +170,7 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
 
     from prudent.accounting import ADD_REMOVE
     from prudent.certify.classifier import RECORDS
+    from prudent.certify.report import percent
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")
@@ -180,13 +182,14 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
     for k in found[0][1].attacked if _attacked(found[0][1]) else RECORDS:
         cells = [f"{k:,}"]
         for _, result in found:
-            cells.append(f"{_certified_at(result, k):.2%}")
-            cells += [f"{result.attacked[k]:.2%}"] if _attacked(result) else []
+            cells.append(f"{percent(_certified_at(result, k))}%")
+            cells += [f"{percent(result.attacked[k])}%"] if _attacked(result) else []
         table.add_row(*cells)
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
     if not manner().quiet:
-        console.print(_PROVED)
+        attacked = any(_attacked(result) for _, result in found)
+        console.print(f"{_PROVED} {_ATTACKED}" if attacked else _PROVED)
     console.print()
 
 

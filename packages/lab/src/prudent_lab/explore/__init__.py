@@ -8,15 +8,27 @@ rounded to four digits, bounds to the safe side.
 import functools
 import json
 import tomllib
+from collections.abc import Callable, Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from prudent.release.suggestion import SHAPES
+from prudent.certify.report import percent
 
 PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 COUNTS = (20_000, 2_000)
+
+SHAPES: Mapping[str, Callable[[np.random.Generator, int], Any]] = MappingProxyType(
+    {
+        "normal": lambda generator, size: generator.normal(50, 10, size),
+        "lognormal": lambda generator, size: generator.lognormal(3, 1, size),
+        "ties": lambda generator, size: generator.poisson(3, size).astype(float),
+        "unbounded": lambda generator, size: generator.standard_cauchy(size),
+    }
+)
+"""Shapes of data by name: what draws so many values."""
 
 
 @functools.cache
@@ -47,7 +59,7 @@ def page() -> str:
 
 def quantiles(name: str) -> dict[float, float]:
     """What the page knows of a shape: a few of its quantiles, of many draws from it."""
-    drawn = np.asarray(SHAPES[name].rvs(100_000, np.random.default_rng(0)), np.float64)
+    drawn = np.asarray(SHAPES[name](np.random.default_rng(0), 100_000), np.float64)
     values = np.quantile(drawn, PROBABILITIES)
     return {p: float(f"{value:.3g}") for p, value in zip(PROBABILITIES, values, strict=True)}
 
@@ -56,10 +68,14 @@ def quantiles(name: str) -> dict[float, float]:
 def measured() -> dict[str, Any]:
     """Certified accuracy of the classifiers that come with the package, as `prudent certify` says.
 
-    Measured once on real digits; each curve says with which ε.
+    Measured once on real digits; each curve says with which ε. Rounded down to what is shown.
     """
     found: dict[str, Any] = json.loads(_stored("certified.json"))
-    return found
+    curves = [
+        {"name": each["name"], "accuracy": [float(percent(v, 1)) / 100 for v in each["accuracy"]]}
+        for each in found["curves"]
+    ]
+    return {"records": found["records"], "curves": curves, "note": found["note"]}
 
 
 @functools.cache

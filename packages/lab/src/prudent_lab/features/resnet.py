@@ -23,7 +23,7 @@ from prudent._data_files import is_file, search_folders
 from prudent._files import sha256
 from prudent._formats import reading
 from prudent.certify.landmarks import Codes, Flags, whole
-from prudent.records.arrays import ArrayForm
+from prudent.records.arrays import ArrayForm, numbers_of
 
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
@@ -220,14 +220,13 @@ class ResNet18Embedding:
 
     def _row(self, record: Any) -> npt.NDArray[np.float64]:
         """The features of one image, computed alone: its row depends on no other."""
-        shape = np.shape(record)
-        if len(shape) != 3 or shape[0] != 3 or not np.size(record):
+        values = numbers_of(record)  # None for what is no array of numbers, such as ragged lists
+        if values is None or values.ndim != 3 or len(values) != 3 or not values.size:
             return np.full(self.width, np.nan)
-        values, (present,) = ArrayForm(shape, 0, 255).read([record])
-        if not present:
+        if not ((values >= 0) & (values <= 255)).all():
             return np.full(self.width, np.nan)
         unit = values if values.max() <= 1 else values / 255
-        images = torch.from_numpy(unit.astype(np.float32))
+        images = torch.tensor(unit[None], dtype=torch.float32)  # aligned as torch aligns all
         row: npt.NDArray[np.float64] = features_of(self.network, images, SIDE)[0].double().numpy()
         return row
 

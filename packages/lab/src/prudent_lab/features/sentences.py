@@ -26,7 +26,7 @@ from prudent import _extras
 from prudent._files import sha256
 from prudent._formats import check_format, read_npz, reading
 from prudent.certify.counts import STEPS, Weights, Whole
-from prudent.records.arrays import NONE, ArrayForm
+from prudent.records.arrays import NONE, ArrayForm, numbers_of
 from prudent_lab.features.resnet import find_weights, read_weights
 
 if TYPE_CHECKING:
@@ -169,16 +169,17 @@ class MiniLMEmbedding:
 
     def _row(self, record: Any) -> npt.NDArray[np.float64]:
         """The embedding of one text, computed alone: its row depends on no other."""
+        tokenizer, encoder = self.tokenizer, self.encoder  # whose absence is no record's fault
         try:
             text = record if isinstance(record, str) else unpacked_texts(_bytes(record))[0]
             tokens = torch.zeros(1, TOKENS, dtype=torch.long)
-            ids = self.tokenizer.encode(text).ids
+            ids = tokenizer.encode(text).ids
             tokens[0, : len(ids)] = torch.tensor(ids)
             with torch.no_grad():
-                row: npt.NDArray[np.float64] = self.encoder(tokens)[0].double().numpy()
+                row: npt.NDArray[np.float64] = encoder(tokens)[0].double().numpy()
             return row
-        except (TypeError, ValueError):
-            return np.full(self.encoder.width, np.nan)
+        except Exception:  # whatever it raises, about this record alone
+            return np.full(encoder.width, np.nan)
 
 
 def unpacked_texts(rows: npt.NDArray[np.uint8]) -> list[str]:
@@ -188,10 +189,10 @@ def unpacked_texts(rows: npt.NDArray[np.uint8]) -> list[str]:
 
 def _bytes(record: Any) -> npt.NDArray[np.uint8]:
     """A row of bytes, or of bytes divided by 255, as an array of one row."""
-    values, (present,) = ArrayForm((np.size(record),), 0, 255).read([record])
-    if not present or np.ndim(record) != 1:
+    values = numbers_of(record)
+    if values is None or values.ndim != 1 or not ((values >= 0) & (values <= 255)).all():
         raise ValueError
-    return np.rint(values if values.max(initial=0) > 1 else 255 * values).astype(np.uint8)
+    return np.rint(values if values.max(initial=0) > 1 else 255 * values).astype(np.uint8)[None]
 
 
 @attrs.frozen(eq=False)

@@ -21,13 +21,14 @@ from typing import Any
 
 import attrs
 import dp_accounting as dp
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
 from prudent.accounting import GaussianTest
-from prudent.records.whole_network import codes_of, shipped_network
+from prudent.records.whole_network import shipped_network
 from prudent.training.keystream import Key
 from prudent.training.noise import StepState, noise_on
 from prudent_lab.datasets import Dataset
@@ -69,7 +70,10 @@ def scattering_rows(images: Tensor) -> Tensor:
 def glyph_rows(images: Tensor) -> Tensor:
     """Codes of the network that was trained on synthetic glyphs, (n, 256)."""
     network, _ = shipped_network("glyphs")
-    return _by_parts(images, lambda part: codes_of(network, part))
+    parts = (part.numpy() for part in torch.split(images.cpu(), _AT_ONCE))
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        codes = np.concatenate([np.zeros((0, network.entries)), *pool.map(network, parts)])
+    return _by_parts(torch.from_numpy(codes).to(images.device), lambda part: part)
 
 
 def joined_rows(images: Tensor) -> Tensor:

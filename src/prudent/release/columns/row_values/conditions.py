@@ -27,7 +27,7 @@ import ibis.expr.types as ir
 from ibis.common.graph import Node
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.dialects import backend_name, total, tried
+from prudent.release.columns.dialects import as_double, backend_name, check_bound, total, tried
 
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
@@ -95,6 +95,7 @@ _TRIED = (
     ops.TimestampTruncate,
     ops.TryCast,
 )
+_ARITHMETIC = (ops.Add, ops.Divide, ops.Modulus, ops.Multiply, ops.Subtract)
 _PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
 
 
@@ -120,6 +121,8 @@ def of_one_row(where: Predicate, table: ir.Table) -> ir.BooleanValue:
             "a function of the table that says which rows to keep, such as lambda t: "
             "t.year == 2024, or a text such as 'year = 2024'",
             shown=type(where).__name__,
+            hint="Columns of a CSV file, and of a pandas frame without nullable dtypes, are texts: "
+            "write 'year = 2024', or t.year.try_cast('int64').",
         )
     return total_value(predicate, table)
 
@@ -140,21 +143,33 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
             "is an answer. Compare columns with constants of their own type, and combine that with "
             "&, | and ~; in an ibis table you can add a column for anything else."
         ) from None
-    value = value.op().replace(_total_fields(engine)).to_expr()
-    return tried(value) if engine == "duckdb" else value
+    value = value.op().replace(_total_nodes(engine)).to_expr()
+    if _fractional(value.type()):
+        value = as_double(value)
+    found = tried(value) if engine == "duckdb" else value
+    check_bound(table.select(value=found), argument)
+    return found
 
 
 class _UnlistedError(Exception):
     """An operation that is not listed."""
 
 
-def _total_fields(engine: str) -> Callable[..., Any]:
-    """Return a replacer that applies `total` to the columns of a condition and to nothing else."""
+def _total_nodes(engine: str) -> Callable[..., Any]:
+    """Return a replacer that applies `total` to columns, and computes in doubles.
+
+    Where ibis expects a fraction, DuckDB would compute in the types of the operands: in FLOAT, or
+    in DECIMAL, which overflows, and of whose digits ibis has rules of its own.
+    """
 
     def replaced(node: Any, changed: dict[str, Any] | None) -> Any:
         if isinstance(node, ops.Field):
             return total(node.to_expr(), engine).op()
-        return node if changed is None else node.__recreate__(changed)
+        made = node if changed is None else node.__recreate__(changed)
+        if isinstance(made, _ARITHMETIC) and _fractional(made.dtype):
+            names = zip(made.__argnames__, made.__args__, strict=True)
+            made = made.__recreate__({name: as_double(arg).op() for name, arg in names})
+        return made
 
     return replaced
 
@@ -193,12 +208,15 @@ def _is_allowed(node: Any, engine: str) -> bool:
 def _check_kinds(node: Any) -> None:
     """Reject a comparison of two kinds of values, because an engine would convert one of them."""
     values = [child for child in _children(node) if not isinstance(child.dtype, dt.Null)]
-    # A constant date may be given as a string: its conversion does not depend on the records.
+    # A constant date may be given as a string, and one beside times as a date: its conversion does
+    # not depend on the records.
     moments = any(value.dtype.is_temporal() for value in values)
+    times = any(value.dtype.is_timestamp() for value in values)
     kinds = {
         _kind(value.dtype)
         for value in values
-        if not (moments and isinstance(value, ops.Literal) and value.dtype.is_string())
+        if not isinstance(value, ops.Literal)
+        or not ((moments and value.dtype.is_string()) or (times and value.dtype.is_date()))
     }
     if len(kinds) > 1 or None in kinds:
         raise ArgumentError(
@@ -207,6 +225,10 @@ def _check_kinds(node: Any) -> None:
             shown=" and ".join(sorted({str(value.dtype) for value in values})),
             hint='A text of a CSV file becomes a number by t.column.try_cast("float64").',
         )
+
+
+def _fractional(dtype: dt.DataType) -> bool:
+    return bool(dtype.is_floating() or dtype.is_decimal())
 
 
 def _kind(dtype: dt.DataType) -> str | None:

@@ -24,6 +24,7 @@ A value, such as "price * quantity" or "age >= 18", is written in the same way.
 
 import datetime
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -156,6 +157,16 @@ def parse_value(text: str, argument: str = "where") -> Callable[[ir.Table], Any]
             raise _unparsed(text, argument, what=lacking) from None
 
     return value
+
+
+def is_name(text: str) -> bool:
+    """Whether a text of words is the name of a column, and no condition such as x IS NULL."""
+    if not re.fullmatch(r"[\w ]+", text):
+        return False
+    try:
+        return not isinstance(sqlglot.parse_one(text, dialect="duckdb"), sql.Binary | sql.Not)
+    except Exception:
+        return True
 
 
 def names_in(text: str) -> list[str]:

@@ -15,6 +15,10 @@ from prudent.release.columns.dialects import INTEGERS, PublicValue, typed
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.scales import Scale
 
+NO_DATE = "no date"
+"""The group of texts that are no date, beside the periods of those that are: none is left out
+without a word, and a record in it is in no other group, so that it costs nothing."""
+
 _MOST = 100_000  # groups of a public list
 
 
@@ -27,6 +31,13 @@ class GroupKey:
     scale: Scale | None = None  # of dates and times, which are stored as numbers; None for others
     # The period that dates and times are put in; None for dates as they are.
     period: str | None = None
+    unread: bool = False  # whether texts that are no date are a group of their own
+
+    def shown(self, stored: PublicValue) -> Hashable:
+        """The name of a group, by how it is stored."""
+        if self.scale is None:
+            return stored
+        return NO_DATE if stored == periods.UNREAD else self.scale.value(float(stored))
 
     def stored(self, group: Hashable) -> PublicValue:
         """A public group as it is stored.
@@ -36,6 +47,8 @@ class GroupKey:
         """
         if self.scale is None:
             return typed(group, self.dtype, "groups")
+        if self.unread and group == NO_DATE:
+            return periods.UNREAD
         try:
             if self.period is None:
                 return self.scale.number(group)
@@ -49,6 +62,8 @@ class GroupKey:
 
         Bytes that no text encodes to have no name either, so that names differ.
         """
+        if self.unread and member == periods.UNREAD:
+            return NO_DATE
         if self.scale is not None:
             moment: datetime.date = self.scale.value(member)
             return moment if self.scale.record(moment) == member else None
@@ -104,4 +119,5 @@ def public_groups(groups: Any, by: str | Sequence[str], keys: Sequence[GroupKey]
 def _expanded(groups: Sequence[Any], key: GroupKey) -> list[Any]:
     if key.period is None or key.scale is None:
         return list(groups)
-    return periods.expanded(list(groups), key.period, key.scale)
+    listed = [each for each in groups if each != NO_DATE]
+    return periods.expanded(listed, key.period, key.scale) + [NO_DATE] * key.unread

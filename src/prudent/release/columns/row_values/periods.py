@@ -15,11 +15,14 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent._validate import ArgumentError
-from prudent.release.columns.dialects import double
+from prudent.release.columns.dialects import double, floored
 from prudent.release.columns.scales import DATE, Scale
 
 UNITS = ("minute", "hour", "day", "week", "month", "quarter", "year")
 """The periods that there are."""
+
+UNREAD = math.inf
+"""What stands for a text that is no date: no period begins there, and it is the last in order."""
 
 _WITHIN_A_DAY = {"minute": 60e6, "hour": 3600e6}  # in microseconds
 _DAY = 86_400e6
@@ -54,7 +57,7 @@ def starts(numbers: ir.Value, scale: Scale, unit: str) -> ir.Value:
     """
     near = numbers.abs() < double(_FARTHEST)
     finite = ibis.ifelse(near, numbers, ibis.null("float64"))
-    return _start(finite, scale, unit, double, lambda value: value.floor().cast("float64"))
+    return _start(finite, scale, unit, double, floored)
 
 
 def start_of(value: Any, unit: str, scale: Scale) -> float:

@@ -27,7 +27,7 @@ import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import backend_name, double, fetched, handed_over
+from prudent.release.columns.dialects import backend_name, double, doubles_of, fetched, handed_over
 from prudent.release.columns.together.turns import AT_ONCE
 from prudent.release.failures import withheld
 from prudent.release.lattice import BLOCK, FloatArray
@@ -227,7 +227,7 @@ def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
     names = [name for name in rows.columns if name != PLACE]
     yield [np.empty(0)] * len(names), [0] * groups
     for batch in handed_over(rows, BLOCK):
-        columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
+        columns = [doubles_of(batch, name) for name in names]
         if groups == 1:
             yield columns, [batch.num_rows]
             continue

@@ -17,7 +17,7 @@ from transformers.trainer_utils import IntervalStrategy
 from prudent import _validate
 from prudent._files import sha256
 from prudent._validate import ArgumentError
-from prudent.training.adapters.private import Wanted
+from prudent.training.adapters.private import PrivacyTarget
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
 
@@ -187,7 +187,7 @@ def lengths(given: Any) -> tuple[int, ...]:
     return tuple(sorted({_validate.count(1, max_length=length) for length in several}))
 
 
-def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
+def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -> Plan:
     """The given plan, or one made of the settings with the noise that ε needs."""
     if plan is not None:
         attrs.evolve(wanted, delta=None).refuse_beside_plan()
@@ -199,7 +199,8 @@ def planned(args: Any, records: int, plan: Plan | None, wanted: Wanted) -> Plan:
     # The expected number of records of a step: physical batch times accumulation.
     batch = args.per_device_train_batch_size * args.gradient_accumulation_steps
     rate = min(1.0, batch / records)
-    epochs = math.ceil(round(args.num_train_epochs / rate, 9))
+    # As many whole batches in an epoch as Trainer counts, so that the last ends where it says.
+    epochs = math.ceil(round(args.num_train_epochs * math.ceil(round(1 / rate, 9)), 9))
     if wanted.aggregation is None and not args.max_grad_norm:
         raise ArgumentError(
             "max_grad_norm",

@@ -43,7 +43,7 @@ from prudent.training.adapters.huggingface.self_test import (
     reach,
 )
 from prudent.training.adapters.huggingface.settings import digests, restorable
-from prudent.training.adapters.private import Wanted, answering_opacus
+from prudent.training.adapters.private import PrivacyTarget, opacus_migration_errors
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
@@ -141,7 +141,7 @@ class PrivateTrainer(Uncopied, Trainer):
 
     control: TrainerControl
 
-    @answering_opacus(
+    @opacus_migration_errors(
         data_loader="train_dataset",
         epochs="num_train_epochs of TrainingArguments",
         max_grad_norm="max_grad_norm of TrainingArguments",
@@ -182,7 +182,9 @@ class PrivateTrainer(Uncopied, Trainer):
             Units.of(data, Unit.given(unit, records_per_person, per_unit)),
         )
         self._count = len(self._units)
-        wanted = Wanted(epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands)
+        wanted = PrivacyTarget(
+            epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands
+        )
         wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
         self.plan = settings.planned(args, self._count, plan, wanted)
         self.plan.refuse_allocation()

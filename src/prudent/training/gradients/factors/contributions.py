@@ -32,6 +32,7 @@ from torch import Tensor
 from prudent._torch_private import is_intercepted
 from prudent.training.gradients.factors import kernels
 from prudent.training.gradients.factors.kernels import fuses, weighted_rows
+from prudent.training.gradients.factors.operation import operation
 from prudent.training.gradients.factors.products import (
     Product,
     aligned,
@@ -46,7 +47,6 @@ from prudent.training.gradients.factors.products import (
     whole_product,
     whole_products,
 )
-from prudent.training.gradients.recording import operation
 
 PIECE = 1 << 26
 """Numbers of a factor that are copied at a time; bounds the extra memory of a product."""

@@ -37,6 +37,7 @@ from prudent.training.gradients.factors.kernels import (
     row_strips,
 )
 from prudent.training.gradients.factors.layers import autocasted, total
+from prudent.training.gradients.factors.operation import operation
 from prudent.training.gradients.factors.products import (
     ALIGNED,
     Product,
@@ -49,7 +50,6 @@ from prudent.training.gradients.factors.products import (
     summed_in_single,
     whole_products,
 )
-from prudent.training.gradients.recording import operation
 
 _LARGE = 1 << 26
 _MANY = 1 << 20

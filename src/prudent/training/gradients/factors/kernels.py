@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from prudent._torch_private import is_intercepted, is_recorded, is_traced
-from prudent.training.gradients.recording import kept_whole, operation
+from prudent._torch_private import is_intercepted, is_traced
+from prudent.training.gradients.factors.operation import operation
 
 
 class Geometry:
@@ -155,7 +155,7 @@ def fuses(*values: Tensor, even_traced: bool = False) -> bool:
     """
     return (
         all(each.is_cuda and each.is_contiguous() for each in values)
-        and (not is_intercepted() or is_recorded() or (even_traced and is_traced()))
+        and (not is_intercepted() or (even_traced and is_traced()))
         and work_on(values[0].device)
     )
 
@@ -212,7 +212,6 @@ def work_on(device: torch.device) -> bool:
         return False
 
 
-@kept_whole
 def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
     """Sums over two batches of matrices of inner products; see `norms.gram_terms`.
 
@@ -233,7 +232,6 @@ def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
     return sums
 
 
-@kept_whole
 def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tensor:
     """The same sums of the inner products of all rows and of all columns, which are not stored.
 
@@ -268,7 +266,6 @@ def tile_pairs(positions: int) -> int:
     return blocks * (blocks + 1) // 2
 
 
-@kept_whole
 def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ rowsᵢᵀ columnsᵢ over the records, which are added up in double precision.
 
@@ -322,7 +319,6 @@ def _short_parts(factor: Tensor) -> Tensor:
     return parts
 
 
-@kept_whole
 def norm_gradients(
     gradient: Tensor, values: Tensor, mean: Tensor, scale: Tensor, shape: tuple[int, int]
 ) -> tuple[Tensor, Tensor]:
@@ -384,7 +380,6 @@ def normalises(values: Tensor, groups: int) -> bool:
     )
 
 
-@kept_whole
 def group_norm(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -407,7 +402,6 @@ def group_norm(
     return result, means, scales
 
 
-@kept_whole
 def group_norm_backward(
     gradient: Tensor, values: Tensor, weight: Tensor | None, means: Tensor, scales: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -429,7 +423,6 @@ def group_norm_backward(
     return passed, slopes, shifts
 
 
-@kept_whole
 def channel_gradients(
     gradient: Tensor, values: Tensor, means: Tensor, scales: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -446,7 +439,6 @@ def channel_gradients(
     return slopes, shifts
 
 
-@kept_whole
 def row_squares(values: Tensor) -> Tensor:
     """Sums of squares of (records, size) in double precision, to be summed over the second axis."""
     from prudent.training.gradients.factors import triton_kernels as triton
@@ -484,7 +476,6 @@ def _power(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-@kept_whole
 def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     """As `Geometry.strips`, with channels last: (images, rows · positions, kernel · channels)."""
     from prudent.training.gradients.factors import triton_kernels as triton
@@ -505,7 +496,6 @@ def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     return result, [(residue * rows + start) * positions for start, residue in offsets]
 
 
-@kept_whole
 def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
     """As `Geometry.patches`, for one group and channels last; if `cut`, in TF32."""
     from prudent.training.gradients.factors import triton_kernels as triton
@@ -533,7 +523,6 @@ def is_depthwise(values: Tensor, gradient: Tensor, geometry: Geometry) -> bool:
     return apart and single and geometry.dimensions == 2 and fuses(values.new_empty(0))
 
 
-@kept_whole
 def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:
     """The gradients of a weight with one input channel: (images, channels, kernel).
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from prudent._torch_private import is_traced
-from prudent.training.gradients.recording import operation
+from prudent.training.gradients.factors.operation import operation
 
 _DEVICE: Any = torch.backends.cuda.matmul
 _HOST: Any = getattr(torch.backends.mkldnn, "matmul", None)
@@ -62,6 +62,13 @@ def short_products() -> Iterator[None]:
         yield
     finally:
         setattr(_DEVICE, name, before)
+
+
+def precisions() -> tuple[Any, ...]:
+    """The precision that each backend is set to, by whichever of torch's interfaces."""
+    cudnn: Any = torch.backends.cudnn
+    places = (*_PLACES, *(getattr(cudnn, name, None) for name in ("conv", "rnn")))
+    return _setting(), *(getattr(place, "fp32_precision", None) for place in places)
 
 
 def truncates() -> bool:

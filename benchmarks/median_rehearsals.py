@@ -1,10 +1,5 @@
-"""What to ask for, from public knowledge: a proposal, and the error to expect of each mechanism.
+"""The error to expect of a private median, from releases rehearsed on synthetic data."""
 
-The release is rehearsed on synthetic data of the size and shape that the analyst believes in. No
-private data is read and nothing is charged; the answer is as good as the belief.
-"""
-
-import functools
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -15,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent import _validate
-from prudent._progress import part, track
-from prudent._rounding import nearest, rounded_up
+from prudent._progress import track
+from prudent._rounding import rounded_up
 from prudent.release import statistics
 from prudent.release.lattice import FloatArray, least_proposal
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Refused, Released
-from prudent.release.ptr.margins import rational
 
 MOST_SYNTHETIC = 10**8
 """Most records of a synthetic data set, which is held in memory."""
@@ -169,27 +163,6 @@ class Believed:
 
 
 @attrs.frozen
-class _Drawn:
-    """A shape of synthetic data, by what draws it."""
-
-    draw: Callable[[np.random.Generator, int], npt.ArrayLike]
-
-    def rvs(self, size: int, random_state: np.random.Generator) -> npt.ArrayLike:
-        return self.draw(random_state, size)
-
-
-SHAPES: Mapping[str, Shape] = MappingProxyType(
-    {
-        "normal": _Drawn(lambda generator, size: generator.normal(50, 10, size)),
-        "lognormal": _Drawn(lambda generator, size: generator.lognormal(3, 1, size)),
-        "ties": _Drawn(lambda generator, size: generator.poisson(3, size).astype(float)),
-        "unbounded": _Drawn(lambda generator, size: generator.standard_cauchy(size)),
-    }
-)
-"""Shapes by name, to rehearse on."""
-
-
-@attrs.frozen
 class Expectation:
     """What one mechanism is expected to do.
 
@@ -205,139 +178,23 @@ class Expectation:
     options: Mapping[str, Any]
 
 
-@attrs.frozen
-class Suggestion:
-    """The mechanism to use, and what to expect of each.
-
-    Attributes:
-        statistic: Its name.
-        epsilon: ε of each release.
-        delta: δ of those that need one.
-        proposal: The smallest proposal whose test passes in rehearsals; None if there is none.
-        expected: What each mechanism is expected to do, by its name.
-    """
-
-    statistic: str
-    epsilon: float
-    delta: float
-    proposal: float | None
-    expected: Mapping[str, Expectation]
-
-    @property
-    def best(self) -> str:
-        """The mechanism with the least expected error, among those that are hardly ever refused."""
-        known = {
-            name: each.error
-            for name, each in self.expected.items()
-            if each.error is not None and each.refused <= 0.05
-        }
-        return min(known, key=known.__getitem__)
-
-    def lines(self) -> list[str]:
-        """The suggestion in words."""
-        found = [f"{self.statistic} at ε = {rounded_up(self.epsilon, 6)}: use {self.best}."]
-        for name, each in self.expected.items():
-            error = "no answer" if each.error is None else f"error {nearest(each.error)}"
-            asked = ", ".join(f"{key} = {nearest(value)}" for key, value in each.options.items())
-            refused = f", refused in {each.refused:.0%}" if each.refused else ""
-            found.append(f"{name}: {error}{refused}{' (' + asked + ')' if asked else ''}")
-        return found
-
-
-STATISTICS = ("median", "quantile", "iqr", "mean")
-
-
-def suggest(
-    statistic: str,
-    *,
-    count: int,
-    epsilon: float,
-    delta: float = 1e-6,
-    spread: float | None = None,
-    centre: float | None = None,
-    quantiles: Mapping[float, float] | None = None,
-    shape: Shape | None = None,
-    p: Any = 0.5,
-    trials: int = 30,
-    seed: int = 0,
-) -> Suggestion:
-    """Return which mechanism to use, with which proposal, and the error to expect.
-
-    Args:
-        statistic: "median", "quantile", "iqr" or "mean".
-        count: The number of records you expect.
-        epsilon: ε of the release.
-        delta: δ of a release that is tested; the others need none.
-        spread: The standard deviation you believe in; a normal shape is then assumed.
-        centre: The middle you believe in; used with `spread`.
-        quantiles: Instead, values you believe in by probability: {0.1: 3, 0.5: 10, 0.9: 40}.
-        shape: Instead, any distribution, such as one of scipy.stats.
-        p: The probability, for "quantile".
-        trials: The number of rehearsals.
-        seed: Seed of the synthetic data.
-    """
-    _validate.one_of(STATISTICS, statistic=statistic)
-    _validate.count(1, MOST_SYNTHETIC, count=count)
-    _validate.count(1, trials=trials)
-    believed = _shape(spread, centre, quantiles, shape)
-    generator = np.random.default_rng(_validate.count(seed=seed))
-    values = np.asarray(believed.rvs(count, random_state=generator), np.float64)
-    ask, truth = _asked(statistic, p, values)
-    expected: dict[str, Expectation] = {}
-    if statistic == "mean":
-        expected["laplace"] = _rehearsed(ask, values, truth, trials, {}, epsilon=epsilon)
-        return Suggestion(statistic, epsilon, delta, None, MappingProxyType(expected))
-    expected["exponential"] = _rehearsed(ask, values, truth, trials, {}, epsilon=epsilon)
+def expected(
+    quantiles: Mapping[float, float], *, count: int, epsilon: float, delta: float, trials: int
+) -> dict[str, Expectation]:
+    """What each mechanism is expected to do for a median of data of believed quantiles."""
+    believed = Believed(quantiles)
+    drawn = believed.rvs(count, random_state=np.random.default_rng(0))
+    values = np.sort(np.asarray(drawn, np.float64))
+    truth, median = float(values[(len(values) - 1) // 2]), statistics.median
+    found = {"exponential": _rehearsed(median, values, truth, trials, {}, epsilon=epsilon)}
     try:
-        with part("search for a proposal that passes"):
-            proposal = suggest_proposal(
-                ask, count=count, shape=believed, seed=seed, epsilon=epsilon, delta=delta
-            )
+        given: dict[str, Any] = {"count": count, "shape": believed, "epsilon": epsilon}
+        proposal = suggest_proposal(median, **given, delta=delta)
     except ValueError:  # no proposal passes: too few records
-        proposal = None
-    if proposal is not None:
-        options = {"propose": proposal, "delta": delta}
-        found = _rehearsed(ask, values, truth, trials, options, epsilon=epsilon)
-        expected["propose-test-release"] = found
-    return Suggestion(statistic, epsilon, delta, proposal, MappingProxyType(expected))
-
-
-def _shape(
-    spread: float | None,
-    centre: float | None,
-    quantiles: Mapping[float, float] | None,
-    shape: Shape | None,
-) -> Shape:
-    given = [each for each in (spread, quantiles, shape) if each is not None]
-    if len(given) != 1:
-        raise _validate.ArgumentError(
-            "spread",
-            "unless quantiles or shape is given",
-            shown=f"{len(given) or 'none'} of the three",
-        )
-    if shape is not None:
-        return shape
-    if quantiles is not None:
-        return Believed(quantiles)
-    assert spread is not None
-    width = _validate.positive(spread=spread)
-    middle = _CENTRE * width if centre is None else _validate.real(centre=centre)
-    return _Drawn(lambda generator, size: generator.normal(middle, width, size))
-
-
-def _asked(statistic: str, p: Any, values: FloatArray) -> tuple[Callable[..., Any], float]:
-    """The statistic to ask for, and its true value."""
-    ordered = np.sort(values)
-
-    def rank(exact: Any) -> float:
-        return float(ordered[max(0, -(-exact.numerator * len(ordered) // exact.denominator) - 1)])
-
-    if statistic == "mean":
-        return statistics.mean, float(np.mean(values))
-    if statistic == "iqr":
-        return statistics.iqr, rank(rational("3/4")) - rank(rational("1/4"))
-    exact = rational(p if statistic == "quantile" else "1/2")
-    return functools.partial(statistics.quantile, p=exact), rank(exact)
+        return found
+    options = {"propose": proposal, "delta": delta}
+    tested = _rehearsed(median, values, truth, trials, options, epsilon=epsilon)
+    return found | {"propose-test-release": tested}
 
 
 def _rehearsed(

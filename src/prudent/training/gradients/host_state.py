@@ -1,0 +1,446 @@
+"""What a model and its loss compute with besides tensors they are given: their state on the host.
+
+A release must be a function of its records and of what is public. Two things stand in the way:
+
+- A program that was captured or compiled repeats what Python did when it was made, so it is good
+  only while everything is as it was then.
+- How often forward runs in a step depends on the drawn records: on the number of chunks, and on
+  records that a kernel rejects. Whatever one run leaves behind must not reach the next.
+
+`HostState` is the one answer to both: it finds everything that the code can read, says whether any
+of it has changed, and puts it back.
+"""
+
+import functools
+import os
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import is_
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+
+from prudent._fingerprint import _names, _package
+from prudent._torch_private import function_modes
+from prudent.training.gradients.factors.products import precisions
+
+_PLAIN = frozenset(
+    (
+        *(int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType, range, slice),
+        *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+    )
+)
+_NOT_CODE = frozenset(("__dict__", "__weakref__", "__doc__", "__annotations__"))
+_ARGUMENTS = frozenset(("_parameters", "_buffers"))  # of a module; every step is given them
+_OPAQUE = (  # packages of objects that compute nothing of a record, and hold much else
+    *("logging.", "threading.", "_thread.", "io.", "_io.", "weakref.", "_weakref.", "queue."),
+    *("contextlib.", "_contextvars.", "multiprocessing.", "concurrent.", "asyncio.", "socket."),
+    *("lightning.", "pytorch_lightning.", "lightning_fabric.", "accelerate.", "torch.optim."),
+    *("torch.distributed.", "torch.utils.data.", "torch._dynamo.", "torch._C.", "torch.fx."),
+    *("torch.cuda.", "prudent.training."),
+)
+_MISSING = object()
+
+
+class HostState:
+    """The state of some objects, as it was when it was last read.
+
+    It consists of attributes, entries of containers, closures, hooks, members of classes,
+    generators and arrays, and of the globals that functions name; what parameters and buffers hold
+    is not of it. Code of installed packages is known by identity, and what an object of C keeps to
+    itself is not seen.
+
+    Args:
+        **roots: The objects, with the names by which messages call them.
+
+    Attributes:
+        version: Number of times that a change was found.
+    """
+
+    def __init__(self, **roots: Any) -> None:
+        self._roots = roots
+        self.version = 0
+        self._advances = False
+        self._read()
+
+    def refresh(self) -> int:
+        """Read the state anew if it has changed; returns the version."""
+        if not self.holds():
+            self._read()
+            self.version += 1
+        return self.version
+
+    def holds(self) -> bool:
+        """Whether nothing has changed."""
+        return not any(self._empty) and all(part.holds() for part in self._full)
+
+    def changes(self) -> list[str]:
+        """The names of what has changed."""
+        found = [name for part in self._parts if not part.holds() for name in part.changes()]
+        return list(dict.fromkeys(found))
+
+    def restore(self) -> None:
+        """Put everything back that has changed."""
+        for part in self._parts:
+            if not part.holds():
+                part.restore()
+
+    def written(self) -> list[str]:
+        """The names of tensors that were written to, which are not put back."""
+        return [p.named("") for p in self._parts if p.put is None and not p.holds()]
+
+    @property
+    def iterators(self) -> list[str]:
+        """The names of iterators, whose position cannot be read."""
+        return self._iterators
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """A context after which the state is what it was before, but for `advancing`."""
+        if self._advances:
+            yield
+            return
+        self.refresh()
+        try:
+            yield
+        finally:
+            if not self.holds():
+                self.restore()
+
+    @contextmanager
+    def advancing(self) -> Iterator[None]:
+        """A context in which changes stay."""
+        self._advances = True
+        try:
+            yield
+        finally:
+            self._advances = False
+
+    def _read(self) -> None:
+        self._parts: list[_Part] = []
+        # Most containers, such as those of hooks, are empty; these are looked at all at once.
+        self._empty: list[Any] = []
+        self._full: list[_Part] = []
+        self._seen: dict[Any, Any] = {}  # kept, or an address could be used again
+        self._iterators: list[str] = []
+        self._coming: deque[tuple[Any, str]] = deque()
+        for root in self._roots.values():
+            for part in root.modules() if isinstance(root, nn.Module) else ():
+                for tensor in (*part._parameters.values(), *part._buffers.values()):
+                    self._seen[id(tensor)] = tensor
+        self._all((root, name) for name, root in self._roots.items())
+        for name, value in vars(module_hooks).items():
+            if name.startswith("_global_") and isinstance(value, dict):
+                self._add(value, name.strip("_"))
+        self._add(os.environ, "os.environ")
+        while self._coming:
+            self._follow(*self._coming.popleft())
+        del self._coming
+
+    def _add(self, value: Any, name: str) -> None:
+        if type(value) not in _PLAIN and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            self._coming.append((value, name))
+
+    def _all(self, values: Iterable[tuple[Any, str]]) -> None:
+        for value, name in values:
+            self._add(value, name)
+
+    def _follow(self, value: Any, name: str) -> None:
+        kind = type(value)
+        if isinstance(value, Tensor):
+            self._put_part(lambda: {"": _written(value)}, None, lambda _: name)
+        elif isinstance(value, dict):
+            self._mapping(value, name, lambda key: f"{name}[{key!r}]")
+        elif isinstance(value, list | deque | set):
+            self._items(value, name)
+            self._all((item, f"{name}[{place}]") for place, item in enumerate(value))
+        elif isinstance(value, tuple | frozenset):
+            self._all((item, f"{name}[{place}]") for place, item in enumerate(value))
+        elif isinstance(value, types.FunctionType):
+            self._function(value, name)
+        elif isinstance(value, types.MethodType):
+            self._all([(value.__func__, name), (value.__self__, name)])
+        elif isinstance(value, functools.partial):
+            self._all([(value.func, name), (value.args, name), (value.keywords, name)])
+        elif isinstance(value, classmethod | staticmethod):
+            self._add(value.__func__, name)
+        elif isinstance(value, property):
+            self._all((part, name) for part in (value.fget, value.fset))
+        elif isinstance(value, type):
+            self._class(value)
+        elif kind in _GENERATORS or isinstance(value, np.ndarray):
+            read, write = _GENERATORS.get(kind, _ARRAY)
+            self._put_part(
+                lambda: {"": _readable(read(value))},
+                lambda before: write(value, before[""].state),
+                lambda _: name,
+            )
+        elif hasattr(kind, "__next__") and (
+            kind.__module__ in ("builtins", "itertools") or isinstance(value, types.GeneratorType)
+        ):
+            self._iterators.append(name)
+        elif not isinstance(value, types.ModuleType):
+            self._object(value, name)
+
+    def _put_part(
+        self, now: Any, put: Any, named: Any, skip: Any = frozenset(), owner: Any = None
+    ) -> None:
+        part = _Part(now, put, named, skip)
+        self._parts.append(part)
+        if owner is not None and not part.before:
+            self._empty.append(owner)
+        else:
+            self._full.append(part)
+
+    def _items(self, owner: Any, name: str) -> None:
+        def put(before: dict[int, Any]) -> None:
+            owner.clear()
+            (owner.update if isinstance(owner, set) else owner.extend)(before.values())
+
+        self._put_part(
+            lambda: dict(enumerate(owner)), put, lambda place: f"{name}[{place}]", owner=owner
+        )
+
+    def _names(
+        self, space: Mapping[str, Any], names: list[str], path: str, put: Callable[[str, Any], Any]
+    ) -> None:
+        """Some names of a module or a class."""
+
+        def back(before: dict[str, Any]) -> None:
+            for name, old in before.items():
+                if not _same(space.get(name, _MISSING), old):
+                    put(name, old)
+
+        self._put_part(
+            lambda: {name: space.get(name, _MISSING) for name in names},
+            back,
+            lambda name: _path(path, name),
+        )
+
+    def _mapping(
+        self, owner: Any, name: str, named: Callable[[Any], str], skip: frozenset[str] = frozenset()
+    ) -> None:
+        self._put_part(lambda: owner, functools.partial(_refill, owner), named, skip, owner)
+        self._all((item, named(key)) for key, item in owner.items() if key not in skip)
+
+    def _object(self, value: Any, name: str) -> None:
+        kind = type(value)
+        if not isinstance(value, nn.Module) and f"{kind.__module__}.".startswith(_OPAQUE):
+            return
+        self._add(kind, kind.__qualname__)
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            skip = _ARGUMENTS if isinstance(value, nn.Module) else frozenset()
+            self._mapping(own, name, lambda key: _path(name, key), skip)
+        slots = [slot for base in kind.__mro__ for slot in _slots(base) if hasattr(value, slot)]
+        if slots:
+            self._put_part(
+                lambda: {slot: getattr(value, slot, _MISSING) for slot in slots},
+                functools.partial(_set_slots, value),
+                lambda slot: f"{name}.{slot}",
+            )
+            self._all((getattr(value, slot), f"{name}.{slot}") for slot in slots)
+
+    def _class(self, kind: type) -> None:
+        if kind is object or kind.__module__ == "builtins":
+            return
+        own = _package(kind.__module__) is None
+        members = [name for name in vars(kind) if name not in _NOT_CODE]
+        self._names(vars(kind), members, kind.__qualname__, functools.partial(setattr, kind))
+        self._all((base, base.__qualname__) for base in kind.__bases__)
+        if own:
+            self._all((vars(kind)[name], f"{kind.__qualname__}.{name}") for name in members)
+
+    def _function(self, function: types.FunctionType, name: str) -> None:
+        for variable, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            self._put_part(
+                lambda cell=cell: {"": _contents(cell)},
+                lambda before, cell=cell: setattr(cell, "cell_contents", before[""]),
+                lambda _, variable=variable: variable,
+            )
+            self._add(_contents(cell), variable)
+        self._all((part, name) for part in (function.__defaults__, function.__kwdefaults__))
+        self._add(vars(function), name)
+        self._add(getattr(function, "__wrapped__", None), name)
+        if _package(function.__module__ or "") is None:
+            self._globals(function.__globals__, _names(function.__code__), "")
+
+    def _globals(self, space: dict[str, Any], names: list[str], path: str) -> None:
+        """What code that looks up these names finds in a module."""
+        found = [name for name in names if name in space]
+        if found:
+            self._names(space, found, path, space.__setitem__)
+        for name in found:
+            value = space[name]
+            if not isinstance(value, types.ModuleType):
+                if not path or _package(path) is None:
+                    self._add(value, f"{path}.{name}".strip("."))
+            elif (value.__name__, tuple(names)) not in self._seen:
+                self._seen[value.__name__, tuple(names)] = value
+                rest = [other for other in names if other != name]
+                self._globals(vars(value), rest, value.__name__)
+
+
+class _Part:
+    """Named values that can change together: the entries of one container, or one state.
+
+    Args:
+        now: Returns the present values by their keys.
+        put: Puts earlier ones back; None: they cannot be put back.
+        named: The name of a key, for messages.
+        skip: Keys that are looked after elsewhere.
+    """
+
+    __slots__ = "before", "named", "now", "put", "skip"
+
+    def __init__(
+        self,
+        now: Callable[[], Mapping[Any, Any]],
+        put: Callable[[dict[Any, Any]], Any] | None,
+        named: Callable[[Any], str],
+        skip: frozenset[str] = frozenset(),
+    ) -> None:
+        self.now, self.put, self.named, self.skip = now, put, named, skip
+        self.before = dict(now())
+
+    def holds(self) -> bool:
+        now, before = self.now(), self.before
+        same = len(now) == len(before) and all(map(is_, now.values(), before.values()))
+        return (same and all(map(is_, now, before))) or not self._changed()
+
+    def _changed(self) -> list[Any]:
+        now, before = self.now(), self.before
+        return [
+            key
+            for key in dict.fromkeys((*before, *now))
+            if key not in self.skip and not _same(now.get(key, _MISSING), before.get(key, _MISSING))
+        ]
+
+    def changes(self) -> list[str]:
+        return [self.named(key) for key in self._changed()]
+
+    def restore(self) -> None:
+        if self.put is not None:
+            now = self.now()
+            self.put(self.before | {key: now[key] for key in self.skip if key in now})
+
+
+class _Readable(str):
+    """A state as text, for comparison, with the state itself."""
+
+    __slots__ = ("state",)
+    state: Any
+
+
+def _written(tensor: Tensor) -> tuple[int, int, bool]:
+    """Where a tensor is and how often it was written to."""
+    place = tensor.data_ptr() if type(tensor) in (Tensor, nn.Parameter) else 0
+    if tensor.layout != torch.strided:
+        place = 0
+    return place, 0 if tensor.is_inference() else tensor._version, tensor.requires_grad
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are the same object, or equal and without a state."""
+    if one is other:
+        return True
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is tuple:
+        return len(one) == len(other) and all(map(_same, one, other))
+    if kind is float and one == 0:
+        return bool(repr(one) == repr(other))
+    return (kind in _PLAIN or kind is _Readable) and bool(one == other)
+
+
+def _readable(state: Any) -> _Readable:
+    text = _Readable(repr(state))
+    text.state = state
+    return text
+
+
+def _set_slots(owner: Any, before: dict[str, Any]) -> None:
+    for name, old in before.items():
+        if old is not _MISSING:
+            object.__setattr__(owner, name, old)
+
+
+def _refill(owner: dict[Any, Any], before: dict[Any, Any]) -> None:
+    owner.clear()
+    owner.update(before)
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _MISSING
+
+
+def _slots(kind: type) -> list[str]:
+    names = vars(kind).get("__slots__", ())
+    names = (names,) if isinstance(names, str) else names
+    private = f"_{kind.__name__.lstrip('_')}"
+    return [
+        f"{private}{name}" if name.startswith("__") and not name.endswith("__") else name
+        for name in names
+        if name not in ("__dict__", "__weakref__")
+    ]
+
+
+def _path(name: str, key: Any) -> str:
+    """The name of an attribute, as a person would write it."""
+    if key in ("_modules", "__dict__"):
+        return name
+    return f"{name}.{key}".strip(".")
+
+
+_ARRAY: tuple[Callable[[Any], Any], Callable[[Any, Any], None]] = (
+    lambda array: (array.dtype.str, array.shape, array.tobytes()),
+    lambda array, saved: array.__setitem__(
+        ..., np.frombuffer(saved[2], array.dtype).reshape(saved[1])
+    ),
+)
+_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+    random.Random: (lambda own: own.getstate(), lambda own, saved: own.setstate(saved)),
+    np.random.RandomState: (
+        lambda own: own.get_state(legacy=False),
+        lambda own, saved: own.set_state(saved),
+    ),
+    np.random.Generator: (
+        lambda own: own.bit_generator.state,
+        lambda own, saved: setattr(own.bit_generator, "state", saved),
+    ),
+}
+
+
+def settings() -> tuple[Any, ...]:
+    """The settings of torch on which the results of a forward pass depend."""
+    kinds = ("cpu", "cuda")
+    cudnn: Any = torch.backends.cudnn
+    attention: Any = torch.backends.cuda
+    modes: Any = function_modes
+    return (
+        *((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds),
+        torch.is_autocast_cache_enabled(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+        (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        (torch.backends.mkldnn.enabled, attention.flash_sdp_enabled()),
+        (attention.math_sdp_enabled(), attention.mem_efficient_sdp_enabled()),
+        precisions(),
+        tuple(map(id, modes())),
+    )

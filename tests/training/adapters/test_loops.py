@@ -1,0 +1,277 @@
+"""Loops that `make_private` must refuse, and what they have in common with those it must not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import prudent
+from prudent.training.gradients.output_guard import (
+    Traced,
+    as_outputs,
+    node_of,
+    reduction_of,
+    traced_batch,
+)
+from prudent.training.keystream import Key
+
+RECORDS, CLASSES = 64, 3
+WEIGHTS = torch.tensor([1.0, 2.0, 5.0])
+
+
+def private(reduction="mean", targets=None):
+    torch.manual_seed(0)
+    model = nn.Linear(4, CLASSES)
+    labels = torch.arange(RECORDS) % CLASSES if targets is None else targets
+    data = TensorDataset(torch.randn(RECORDS, 4), labels)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(data, batch_size=32)
+    plan = prudent.Plan(
+        sampling_rate=0.5, steps=4, aggregation=prudent.Sum(clip=1.0, noise_multiplier=1.0)
+    )
+    same = {"loss_reduction": reduction, "key": Key.from_seed(1)}
+    return prudent.make_private(model, optimizer, loader, plan=plan, **same)
+
+
+def run(loss, reduction="mean", inputs=lambda x: x, targets=None):
+    model, optimizer, loader = private(reduction, targets)
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss(model(inputs(x)), y).backward()
+        optimizer.step()
+    return optimizer.steps
+
+
+def permuted(x):
+    return x[torch.randperm(len(x))]
+
+
+def weighted(o, y):
+    losses = functional.cross_entropy(o, y, reduction="none")
+    return (WEIGHTS[y] * losses).sum() / WEIGHTS[y].sum()
+
+
+def weighted_by_aten(o, y):
+    logs = torch.log_softmax(o, 1)
+    total, _ = torch.ops.aten.nll_loss_forward(logs, y, WEIGHTS, 1, -100)
+    return total
+
+
+def weighted_as_plain(o, y):
+    return functional.cross_entropy(o.as_subclass(torch.Tensor), y, WEIGHTS)
+
+
+def contrastive(o, y):
+    return functional.cross_entropy(o @ o.T, torch.arange(len(o)))
+
+
+MIXING = {
+    "class weights": lambda o, y: functional.cross_entropy(o, y, WEIGHTS),
+    "class weights by hand": weighted,
+    "class weights by aten": weighted_by_aten,
+    "mean of the right ones": lambda o, y: (
+        (functional.cross_entropy(o, y, reduction="none") * (y > 0)).sum() / (y > 0).sum()
+    ),
+    "normalised outputs": lambda o, y: functional.cross_entropy(o - o.mean(0), y),
+    "contrastive": contrastive,
+}
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_losses_that_mix_records_are_refused(name):
+    with pytest.raises(prudent.ArgumentError, match=r"reduction='none' and then \.mean"):
+        run(MIXING[name])
+
+
+def test_a_loss_that_hides_what_it_is_of_is_refused():
+    with pytest.raises(ValueError, match=r"Expected loss.backward\(\) of a loss"):
+        run(weighted_as_plain)
+
+
+SUMS = {
+    "argument": lambda o, y: functional.cross_entropy(o, y, reduction="sum"),
+    "module": lambda o, y: nn.CrossEntropyLoss(reduction="sum")(o, y),
+    "by hand": lambda o, y: functional.cross_entropy(o, y, reduction="none").sum(),
+    "divided by a public number": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="none").sum() / 30
+    ),
+    "of rows": lambda o, y: sum(
+        functional.cross_entropy(one[None], label[None]) for one, label in zip(o, y, strict=True)
+    ),
+}
+MEANS = {
+    "argument": functional.cross_entropy,
+    "by hand": lambda o, y: functional.cross_entropy(o, y, reduction="none").mean(),
+    "by length": lambda o, y: functional.cross_entropy(o, y, reduction="sum") / len(o),
+    "by an inverse": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="sum") * (1 / max(1, len(o)))
+    ),
+    "by a tensor": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="sum") / torch.tensor(len(o))
+    ),
+    "by shape": lambda o, y: functional.cross_entropy(o, y, reduction="sum") / y.shape[0],
+    "by numel": lambda o, y: ((o - 1) ** 2).sum() / o.numel(),
+    "squares": lambda o, y: functional.mse_loss(o[:, 0], y.float()),
+    "probabilities": lambda o, y: functional.binary_cross_entropy(
+        torch.sigmoid(o[:, 0]), (y > 0).float()
+    ),
+    "weights of records": lambda o, y: (
+        WEIGHTS[y] * functional.cross_entropy(o, y, reduction="none")
+    ).mean(),
+    "scaled, as for half precision": lambda o, y: 1024.0 * functional.cross_entropy(o, y),
+    "of a slice": lambda o, y: functional.cross_entropy(o[:, :2], y.clamp_max(1)),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_under_the_default_is_refused_with_the_line_to_change(name):
+    if name != "of rows":  # what cannot be run with fewer records is not judged
+        with pytest.raises(prudent.ArgumentError, match=r"loss_reduction='sum'"):
+            run(SUMS[name])
+    assert run(SUMS[name], "sum") > 0
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 7, 8, 20])
+@pytest.mark.parametrize("name", MEANS)
+def test_no_mean_is_taken_for_something_else(name, records):
+    outputs = as_outputs(torch.randn(records, CLASSES, requires_grad=True))
+    batch = traced_batch(torch.arange(records) % CLASSES)
+    assert reduction_of(node_of(MEANS[name](outputs, batch))) in ("mean", None)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_is_a_mean_however_it_is_written(name):
+    assert run(MEANS[name]) > 0
+
+
+@pytest.mark.parametrize("name", ["argument", "by hand", "by length"])
+def test_a_mean_that_is_declared_a_sum_is_refused(name):
+    with pytest.raises(prudent.ArgumentError, match=r"loss_reduction='mean'"):
+        run(MEANS[name], "sum")
+
+
+INPUTS = {
+    "mixup": lambda x: 0.7 * x + 0.3 * permuted(x),
+    "centred": lambda x: x - x.mean(0),
+    "scaled by the batch": lambda x: x / x.std(),
+    "rolled": lambda x: 0.5 * (x + x.roll(1, 0)),
+    "in place": lambda x: x.clone().sub_(x.mean(0)),
+    "written": lambda x: _written(x),
+}
+
+
+def _written(x):
+    y = x.clone()
+    y[1:] = x[:-1]
+    return y
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_mix_records_are_refused(name):
+    with pytest.raises(prudent.ArgumentError, match="each row comes from one record"):
+        run(functional.cross_entropy, inputs=INPUTS[name])
+
+
+ALONE = {
+    "scaled": lambda x: (x - 0.1307) / 0.3081,
+    "normalised": lambda x: functional.normalize(x, dim=1),
+    "centred alone": lambda x: x - x.mean(1, keepdim=True),
+    "noisy": lambda x: x + 0.1 * torch.randn_like(x),
+    "flipped": lambda x: x.flip(1).to("cpu", non_blocking=True).float(),
+    "by numpy": lambda x: torch.from_numpy(x.numpy() * 2),
+    "masked": lambda x: x * torch.rand(len(x), 1).gt(0.5),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_inputs_that_are_changed_one_by_one_are_not(name):
+    assert run(functional.cross_entropy, inputs=ALONE[name]) > 0
+
+
+def test_a_loop_is_judged_by_its_code_and_not_by_its_records():
+    """Labels without the heavy class, or the same records, do not hide what a loss may do."""
+    same = torch.zeros(RECORDS, dtype=torch.int64)
+    with pytest.raises(prudent.ArgumentError, match=r"reduction='none' and then \.mean"):
+        run(weighted, targets=same)
+
+
+def test_what_is_shown_of_a_loss_is_an_ordinary_tensor():
+    model, optimizer, loader = private()
+    shown = []
+    for x, y in loader:
+        assert isinstance(x, Traced)
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        shown.append(loss.detach())
+        assert isinstance(loss.item(), float)
+        assert f"{loss:.1f}"
+        assert reduction_of(node_of(loss)) == "mean"
+    assert all(type(each) is torch.Tensor for each in shown)
+
+
+def loop(**options):
+    torch.manual_seed(0)
+    model = nn.Linear(4, CLASSES)
+    data = TensorDataset(torch.randn(RECORDS, 4), torch.arange(RECORDS) % CLASSES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return prudent.make_private(model, optimizer, DataLoader(data, batch_size=32), **options)
+
+
+def test_the_noise_may_be_given_instead_of_a_plan():
+    _, optimizer, loader = loop(noise_multiplier=1.3, epochs=2, clip=0.5)
+    assert optimizer.plan.aggregation == prudent.Sum(clip=0.5, noise_multiplier=1.3)
+    assert optimizer.plan.steps == 2 * len(loader) == 4
+    whole = prudent.Plan(
+        sampling_rate=0.5, steps=4, aggregation=prudent.Sum(clip=0.5, noise_multiplier=1.3)
+    )
+    assert optimizer.plan.epsilon(1e-5) == whole.epsilon(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"noise_multiplier": 1.0}, "epochs"),
+        ({"noise_multiplier": 1.0, "epochs": 1, "epsilon": 3.0}, "epsilon"),
+        ({"noise_multiplier": -1.0, "epochs": 1}, "noise_multiplier"),
+        (
+            {
+                "noise_multiplier": 1.0,
+                "epochs": 1,
+                "aggregation": prudent.Sum(clip=1.0, noise_multiplier=1.0),
+            },
+            "aggregation",
+        ),
+    ],
+)
+def test_a_noise_that_contradicts_is_refused(options, name):
+    with pytest.raises(prudent.ArgumentError) as refused:
+        loop(**options)
+    assert refused.value.argument == name
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"epsilon": 1e9, "delta": 1e-5}, "protects nobody"),
+        ({"epsilon": 3.0, "delta": 0.1}, "not below 1/64"),
+    ],
+)
+def test_promises_that_promise_nothing_are_warned_of(options, said):
+    with pytest.warns(RuntimeWarning, match=said):
+        loop(epochs=1, **options)
+
+
+def test_clipping_in_the_loop_is_named():
+    model, optimizer, loader = loop(noise_multiplier=1.0, epochs=2)
+    batches = iter(loader)
+    x, y = next(batches)
+    functional.cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before the first step there are none
+    optimizer.step()
+    x, y = next(batches)
+    functional.cross_entropy(model(x), y).backward()  # without zero_grad
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(ValueError, match=r"clip_grad_norm_.*zero_grad"):
+        optimizer.step()

@@ -1,0 +1,449 @@
+"""What a model and its loss keep on the host neither reaches other passes nor stale programs."""
+
+import functools
+import gc
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import prudent
+from prudent.training import Chunk, Execution, Plan, Step, Sum, fit
+from prudent.training.compiled import Compiled
+from prudent.training.gradients import BookKeeping, Materialised
+from prudent.training.gradients.host_state import HostState
+from prudent.training.gradients.kept_records import KeptRecordError
+from prudent.training.keystream import Key
+
+CUDA = pytest.param(
+    "graph", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+)
+WAYS = ["eager", "compile", CUDA]
+SLOPE = 1.0
+
+
+def squared(outputs, targets):
+    return (outputs[:, 0] - targets) ** 2
+
+
+class Weighted:
+    """A loss with a public weight that may be annealed."""
+
+    def __init__(self):
+        self.weight = 1.0
+        self.table = {"sign": [1.0]}
+
+    def __call__(self, outputs, targets):
+        return self.weight * self.table["sign"][0] * squared(outputs, targets)
+
+
+class Staged(nn.Module):
+    """A model in which every kind of public state decides about the sign of its output."""
+
+    kind = 1
+
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(3, 1, bias=False)
+        self.stage = 0
+        self.factor = 1.0
+        self.names = {"sign": {"of": 1}}
+        self.signs = [1, [1.0]]
+        self.array = np.ones(2)
+        self.inner = nn.Identity()
+        sign = 1.0
+
+        def closure(x):
+            return x * sign
+
+        def turn(value):
+            nonlocal sign
+            sign = value
+
+        self.closure, self.turn = closure, turn
+        self.bound = functools.partial(torch.mul, 1.0)
+
+    def forward(self, x):
+        y = self.inner(self.l(x))
+        y = -y if self.stage >= 2 else y
+        y = y * self.factor * self.names["sign"]["of"] * self.signs[1][0] * float(self.array[0])
+        return self.closure(self.bound(y)) * self.kind * SLOPE
+
+
+class Negative(nn.Module):
+    def forward(self, x):
+        return -x
+
+
+def negate(module, args, output):
+    return -output
+
+
+def change_globally(model, loss):
+    global SLOPE
+    SLOPE = -1.0
+
+
+CHANGES = {
+    "integer": lambda model, loss: setattr(model, "stage", 2),
+    "float": lambda model, loss: setattr(model, "factor", -1.0),
+    "dict": lambda model, loss: model.names["sign"].update(of=-1),
+    "list": lambda model, loss: model.signs[1].__setitem__(0, -1.0),
+    "array": lambda model, loss: model.array.__setitem__(0, -1.0),
+    "closure": lambda model, loss: model.turn(-1.0),
+    "module": lambda model, loss: setattr(model, "inner", Negative()),
+    "hook": lambda model, loss: model.l.register_forward_hook(negate),
+    "global hook": lambda model, loss: nn.modules.module.register_module_forward_hook(
+        lambda module, args, output: -output if isinstance(module, nn.Linear) else None
+    ),
+    "method": lambda model, loss: setattr(model, "bound", functools.partial(torch.mul, -1.0)),
+    "class": lambda model, loss: setattr(Staged, "kind", -1),
+    "global": change_globally,
+    "float of the loss": lambda model, loss: setattr(loss, "weight", -1.0),
+    "entry of the loss": lambda model, loss: loss.table["sign"].__setitem__(0, -1.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    global SLOPE
+    yield
+    Staged.kind, SLOPE = 1, 1.0
+    nn.modules.module._global_forward_hooks.clear()
+
+
+def plan_of(steps=64):
+    aggregation = Sum(clip=1.0, noise_multiplier=1e-9)
+    return Plan(sampling_rate=0.5, steps=steps, aggregation=aggregation, expected_batch=1.0)
+
+
+def step_of(model, loss, way, key=0):
+    """A step that runs in one of the ways; the compiler's graphs are run as they are."""
+    made = Step(plan_of(), model, loss, key=Key.from_seed(key), cuda_graph=way == "graph")
+    if way == "compile":
+        made._run = Compiled(made._release, lambda graph, _: graph)
+        made.programs.append(made._run)
+    return made
+
+
+def sum_of(step, inputs, targets):
+    """The sum that a step releases for chunks of at most four records."""
+    parts = zip(inputs.split(4), targets.split(4), strict=True)
+    step([Chunk(*part) for part in parts])
+    return torch.cat([p.grad.flatten() for p in step.model.parameters()]).double().cpu()
+
+
+def network(way):
+    torch.manual_seed(0)
+    return Staged().to("cuda" if way == "graph" else "cpu")
+
+
+def records(way, count):
+    generator = torch.Generator().manual_seed(1)
+    device = "cuda" if way == "graph" else "cpu"
+    return (
+        torch.randn(count, 3, generator=generator).to(device),
+        10 + torch.rand(count, generator=generator).to(device),
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_program_outlives_what_it_was_made_for(change, way):
+    """One record more, hence one chunk more, moves the sum by no more than the clip.
+
+    The programs for two chunks are made before a public change, and none for one chunk is used
+    after it unless it was made anew.
+    """
+    model, loss = network(way), Weighted()
+    step = step_of(model, loss, way)
+    inputs, targets = records(way, 5)
+    for _ in range(5):
+        sum_of(step, inputs, targets)
+        sum_of(step, inputs[:4], targets[:4])
+    before = sum_of(step, inputs[:4], targets[:4])
+    CHANGES[change](model, loss)
+    for _ in range(2):
+        with_record = sum_of(step, inputs, targets)
+        without = sum_of(step, inputs[:4], targets[:4])
+        assert float((with_record - without).norm()) <= 1 + 1e-4
+        torch.testing.assert_close(without, -before, rtol=1e-3, atol=1e-3)  # it was followed
+
+
+class Cooling(nn.Linear):
+    tau = 1.0
+
+    def forward(self, x):
+        self.tau *= 0.9
+        return super().forward(x) * self.tau
+
+
+class Drawing(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, x):
+        return super().forward(x) * float(self.rng.normal())
+
+
+class PythonDrawing(Drawing):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.rng = random.Random(3)
+
+    def forward(self, x):
+        return nn.Linear.forward(self, x) * self.rng.gauss(0, 1)
+
+
+class Counting(nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * (-1) ** self.calls
+
+
+class Listing(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(1)
+        return super().forward(x) * len(self.seen)
+
+
+COUNT = {"calls": 0}
+
+
+class CountingGlobally(nn.Linear):
+    def forward(self, x):
+        COUNT["calls"] += 1
+        return super().forward(x) * COUNT["calls"]
+
+
+class Iterating(nn.Linear):
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.schedule = iter([0.1] * 1000)
+
+    def forward(self, x):
+        return super().forward(x) * next(self.schedule)
+
+
+STATEFUL = {
+    Cooling: "model.tau",
+    Drawing: "model.rng",
+    PythonDrawing: "model.rng",
+    Counting: "model.calls",
+    Listing: "model.seen",
+    CountingGlobally: "COUNT['calls']",
+    Iterating: "model.schedule",
+}
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("entry", ["step", "fit", "make_private", "check"])
+def test_state_that_forward_changes_is_refused_by_name(kind, entry):
+    torch.manual_seed(0)
+    model, (inputs, targets) = kind(3, 1), records("eager", 6)
+    name = STATEFUL[kind]
+    if entry == "check":
+        found = prudent.check(model, lambda o, t: squared(o, t).mean(), (inputs, targets))
+        assert not found.ok
+        assert any(name in finding.problem for finding in found.findings)
+        assert not any("norms" in finding.problem for finding in found.findings)
+        return
+    if entry == "step":
+        act = functools.partial(step_of(model, squared, "eager"), [Chunk(inputs, targets)])
+    elif entry == "fit":
+        act = functools.partial(fit, plan_of(2), model, squared, (inputs, targets), lr=0.1)
+    else:
+        data = torch.utils.data.TensorDataset(inputs, targets)
+        loader = torch.utils.data.DataLoader(data, batch_size=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, *_ = prudent.make_private(model, optimizer, loader, plan=plan_of(4))
+        act = functools.partial(model, inputs)
+    with pytest.raises(KeptRecordError) as refused:
+        act()
+    assert name in str(refused.value)
+
+
+def test_a_loss_with_state_is_refused_by_name():
+    class Annealed:
+        weight = 1.0
+
+        def __call__(self, outputs, targets):
+            self.weight *= 0.9
+            return self.weight * squared(outputs, targets)
+
+    with pytest.raises(KeptRecordError, match=r"loss\.weight"):
+        step_of(nn.Linear(3, 1), Annealed(), "eager")([Chunk(*records("eager", 2))])
+
+
+class Solving(nn.Linear):
+    """Rejects a singular record, and counts its calls; the count turns late."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        y = torch.linalg.solve(x.reshape(-1, 2, 2), torch.ones(len(x), 2, 1))
+        return super().forward(y[..., 0]) * (-1 if self.calls > 8 else 1)
+
+
+@pytest.mark.parametrize("engine", [BookKeeping, Materialised])
+def test_no_number_of_passes_reaches_a_sum(engine):
+    """A counter that turns only after the rehearsal, beside a record that needs many passes."""
+    inputs = torch.eye(2).flatten() + 0.1 * torch.randn(
+        8, 4, generator=torch.Generator().manual_seed(0)
+    )
+    targets = torch.full((8,), 10.0)
+    singular = torch.cat([inputs, torch.zeros(1, 4)]), torch.full((9,), 10.0)
+    sums = []
+    for batch in ((inputs, targets), singular):
+        torch.manual_seed(0)
+        model = Solving(2, 1, bias=False)
+        step = Step(plan_of(), model, squared, engine=engine(model, squared), key=Key.from_seed(0))
+        found = []
+        for _ in range(3):
+            step([Chunk(*batch)])
+            found.append(model.weight.grad.clone())
+        sums.append(torch.stack(found))
+        assert model.calls <= 8
+    assert float((sums[0] - sums[1]).flatten(1).norm(dim=1).max()) <= 1 + 1e-4
+    torch.testing.assert_close(sums[0], sums[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_counter_that_nothing_depends_on_may_stay():
+    class Counted(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counted(3, 1)
+    step = step_of(model, squared, "eager")
+    for _ in range(3):
+        step([Chunk(*records("eager", 4))])
+    assert model.calls == 1  # of the rehearsal; later passes leave nothing behind
+
+
+def test_a_tensor_that_forward_changes_in_place_is_refused():
+    class Accumulating(nn.Linear):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.total = torch.zeros(1)  # neither a parameter nor a buffer
+
+        def forward(self, x):
+            self.total += 1
+            return super().forward(x) * self.total
+
+    with pytest.raises(KeptRecordError, match=r"model\.total"):
+        step_of(Accumulating(3, 1), squared, "eager")([Chunk(*records("eager", 4))])
+
+
+def test_what_changed_is_named_and_put_back():
+    model, loss = Staged(), Weighted()
+    state = HostState(model=model, loss=loss)
+    assert state.holds()
+    assert state.changes() == []
+    for change in ("integer", "dict", "list", "array", "closure", "hook", "entry of the loss"):
+        CHANGES[change](model, loss)
+    assert not state.holds()
+    assert {
+        "model.stage",
+        "model.names['sign']['of']",
+        "model.signs[1][0]",
+        "model.array",
+        "sign",
+        "loss.table['sign'][0]",
+    } <= set(state.changes())
+    state.restore()
+    assert state.holds()
+    assert (model.stage, model.names, model.signs) == (0, {"sign": {"of": 1}}, [1, [1.0]])
+    assert model.array[0] == 1
+    assert model.closure(2.0) == 2.0
+    assert not model.l._forward_hooks
+    assert loss.table == {"sign": [1.0]}
+
+
+def test_equal_values_are_no_change():
+    model = Staged()
+    model.factor = 1234.5
+    state = HostState(model=model)
+    model.factor = float("1234.5")
+    model.size = 3
+    assert state.changes() == ["model.size"]
+    del model.size
+    assert state.holds()
+    model.factor = 1234
+    model.stage = True
+    assert state.changes() == ["model.stage", "model.factor"]
+
+
+def test_layers_that_are_skipped_by_a_drawn_number_are_followed_by_programs():
+    class Skipping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 1)
+
+        def forward(self, x):
+            if torch.rand([]) < 0.5:
+                x = self.a(x)
+            return self.b(x)
+
+    sums = []
+    for way in ("eager", "compile"):
+        torch.manual_seed(0)
+        step = step_of(Skipping(), squared, way)
+        batches = [records("eager", count) for count in (4, 8) * 6]
+        sums.append(torch.stack([sum_of(step, *batch) for batch in batches]))
+    torch.testing.assert_close(*sums, rtol=1e-4, atol=1e-4)
+    skipped = (sums[0][:, :9] == 0).all(1) | (sums[0][:, :9].abs() < 1e-6).all(1)
+    assert 0 < int(skipped.sum()) < 12
+
+
+def test_an_execution_that_is_compiled_waits_for_a_state_that_stays():
+    model, loss = network("eager"), Weighted()
+    graphs = []
+    step = step_of(model, loss, "eager")
+    step._run = Compiled(step._release, lambda graph, _: graphs.append(graph) or graph)
+    step.programs.append(step._run)
+    for number in range(6):  # a schedule of every step
+        model.factor = 1.0 + number
+        sum_of(step, *records("eager", 4))
+    assert len(graphs) == 1
+    for _ in range(4):
+        sum_of(step, *records("eager", 4))
+    assert len(graphs) == 2
+    gc.collect()
+
+
+def test_fit_follows_a_public_schedule():
+    """An attribute that a callback sets between steps acts from then on."""
+    from prudent.training import Reporting
+
+    model = network("eager")
+    seen = []
+
+    def advance(trained, metrics):
+        trained.stage = metrics.step
+        seen.append(metrics.step)
+
+    reporting = Reporting(evaluate_every=1, callbacks=[advance])
+    fit(
+        plan_of(4),
+        model,
+        squared,
+        records("eager", 8),
+        reporting=reporting,
+        execution=Execution(seed=1),
+        lr=0.01,
+    )
+    assert seen == [1, 2, 3, 4]
+    assert model.stage == 4
