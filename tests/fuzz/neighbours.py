@@ -65,7 +65,7 @@ class Case:
         """What is wrong, if anything."""
         both = self.more + self.rows if self.first else self.rows + self.more
         versions = (both, self.rows) if self.removed else (self.rows, both)
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, choices_noted():
             one = self._run(versions[0], Path(folder), Transcript(seed))
             two = self._run(versions[1], Path(folder), Transcript(seed, one.noise))
         self.seen.append(one.error)
@@ -119,7 +119,6 @@ def observed(act: Callable[[], Any], noise: Transcript, ledger: Charges) -> Outc
         contextlib.redirect_stdout(told),
         contextlib.redirect_stderr(told),
         warnings.catch_warnings(record=True) as warned,
-        choices_noted(),
         _counted() as queries,
     ):
         warnings.simplefilter("always")
@@ -229,14 +228,11 @@ def releases() -> dict[str, Callable[..., Any]]:
 
 @functools.cache
 def statistics() -> dict[str, Callable[..., Any]]:
-    """Those that ask a table; the others are models that are fitted, and functions of records."""
-    return {
-        name: each
-        for name, each in releases().items()
-        if "data" in surface.parameters(each) and "fit_one" not in surface.parameters(each)
-    }
+    """Those that ask a table; the others are models that are fitted, and sums of vectors."""
+    return {name: each for name, each in releases().items() if "data" in surface.parameters(each)}
 
 
+@functools.cache
 def of_columns() -> list[str]:
     """Statistics that can be asked of values without names."""
     return [
@@ -352,14 +348,8 @@ def _more(kind: Type, container: str, unit: bool, chance: random.Random) -> Rows
     return [record, *([plain] * chance.choice((0, 0, 1, 3)))]
 
 
-def told_apart(part: Any) -> float:
-    """A number that depends on all that a function can see of its records."""
-    seen = [type(part).__name__, getattr(part, "dtypes", getattr(part, "dtype", None)), part]
-    return random.Random("".join(map(str, seen))).uniform(0, 100)
-
-
 def draw_model(chance: random.Random, functions: Sequence[str] = ()) -> Case:
-    """A case of a model, which takes X and y, or of a function of records."""
+    """A case of a model, which takes X and y, or of a sum of vectors."""
     found = models()[name := chance.choice(functions or sorted(models()))]
     container = chance.choice(list(records.OF_MODELS))
     taken = inspect.signature(found).parameters
@@ -369,16 +359,16 @@ def draw_model(chance: random.Random, functions: Sequence[str] = ()) -> Case:
         for each, parameter in of.parameters.items()
         if each not in (*surface.RECORDS, "noise", "ledger")
     }
-    own = {"epsilon": 20.0, "delta": DELTA, "landmarks": np.eye(2), "classes": 2, "parts": 12}
-    own |= {"fit_one": told_apart, "trim": 4, "propose": 1.0, "bound": 2.0}
+    own = {"epsilon": 20.0, "delta": DELTA, "landmarks": np.eye(2), "classes": 2}
+    own |= {"trim": 4, "propose": 1.0, "bound": 2.0}
     options |= {each: value for each, value in own.items() if each in taken}
-    if "fit_one" in taken or "landmarks" in taken:
+    if "landmarks" in taken:
         options = {each: options[each] for each in own if each in options and each != "delta"}
 
     def build(rows: Any, folder: Path) -> dict[str, Any]:
         (features, labels), (xs, ys) = records.OF_MODELS[container], zip(*rows, strict=True)
-        if direct := [each for each in ("data", "vectors") if each in taken]:
-            return {direct[0]: features(xs)}
+        if "vectors" in taken:
+            return {"vectors": features(xs)}
         return {"records": (features(xs), labels(ys))}
 
     def call(records: Any = None, **given: Any) -> Any:

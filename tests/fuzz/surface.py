@@ -55,7 +55,6 @@ INTERNAL += ("prudent.training.adapters.huggingface",)
 METHODS = frozenset(
     (
         *(
-            "__call__",
             "apply",
             "batch",
             "calibrate",
