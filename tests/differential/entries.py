@@ -8,7 +8,6 @@ notice.
 
 import contextlib
 import copy
-import importlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-from prudent import release
 from prudent.records import reader
 from prudent.records.people import Unit
 from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_private
@@ -558,7 +556,7 @@ ENTRIES: list[Entry] = [
 """Every entry. A new one is one class and one line here."""
 
 
-# ---- statistics, scores, audits --------------------------------------------------------------
+# ---- scores, audits --------------------------------------------------------------------------
 
 
 NUMBERS: dict[str, Any] = {
@@ -570,117 +568,6 @@ NUMBERS: dict[str, Any] = {
     "tiny": 5e-324,
     "zero": 0.0,
 }
-
-
-def _frame(module: str, make: str) -> Any:
-    return lambda values: getattr(importlib.import_module(module), make)({"x": values})
-
-
-def _with_a_list(values: Any) -> Any:
-    """One row for each record, whose place in a public list is looked up."""
-    import pyarrow
-
-    rows = pyarrow.table({"x": values, "place": np.arange(len(values)) % 5})
-    listed = pyarrow.table({"place": [0, 1, 2, 3], "name": list("abcd")})
-    return release.join(rows, listed, on="place", public=True, how="left")
-
-
-def _by_person(values: Any) -> Any:
-    """A person for each record, with three rows in one table and two in the other."""
-    import pyarrow
-
-    persons = np.arange(len(values))
-    rows = pyarrow.table({"x": np.repeat(values, 3), "person": np.repeat(persons, 3)})
-    return release.join(
-        rows, pyarrow.table({"id": np.repeat(persons, 2)}), on={"person": "id"}, unit="person"
-    )
-
-
-COLUMNS: dict[str, Any] = {
-    "array": lambda values: values,
-    "list": lambda values: values.tolist(),
-    "every other number": lambda values: np.stack([values, values], -1)[:, 0],
-    "backwards": lambda values: values[::-1].copy()[::-1],
-    "single precision": lambda values: values.astype(np.float32),
-    "big-endian": lambda values: values.astype(">f8"),
-    "pandas": _frame("pandas", "DataFrame"),
-    "polars": _frame("polars", "DataFrame"),
-    "arrow": _frame("pyarrow", "table"),
-    "joined with a list": _with_a_list,
-    "joined by person": _by_person,
-}
-"""What a column may come in."""
-
-
-class Statistic(Entry):
-    """A statistic of a column with bounds from 0 to 10."""
-
-    odd = NUMBERS
-    telling = ("far",)
-    plain = tuple(index % 11 + 0.25 for index in range(COUNT))
-
-    containers = tuple(COLUMNS)
-    container = "array"
-
-    def __init__(self, name: str, bound: float, **options: Any) -> None:
-        self.name, self.bound, self.options = name, bound, options
-        self.alone = name == "mean"  # fewer records that count, larger steps of the mean
-
-    def drawn(self) -> st.SearchStrategy[Any]:
-        return st.floats()
-
-    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        values = np.array([v for place, v in enumerate(records) if place != absent], dtype=float)
-        column = COLUMNS[self.container](values)
-        named = {} if isinstance(column, np.ndarray | list) else {"column": "x"}
-        found = getattr(release, self.name)(
-            column, epsilon=1.0, noise=Silent(), **named, **self.options
-        )
-        if self.name == "histogram":
-            return torch.tensor(list(found.counts), dtype=torch.float64)
-        return torch.tensor([float(found)], dtype=torch.float64)
-
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        whole = type(self).release
-
-        def scaled(self: Statistic, records: Sequence[Any], absent: int | None = None) -> Any:
-            far = [v for place, v in enumerate(records) if place != absent and v == 1e9]
-            return whole(self, records, absent) * (1 + len(far))
-
-        patch.setattr(Statistic, "release", scaled)
-
-
-class Sizes(Statistic):
-    """The half-octaves and points from which bounds, scales and many quantiles are chosen."""
-
-    def __init__(self) -> None:
-        super().__init__("sizes", 2.0)  # a half-octave and a point
-
-    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        from prudent.release.exponential.interval import Points
-        from prudent.release.lattice import LAST_HALF
-        from prudent.release.request import Request, open_records
-
-        values = np.array([v for place, v in enumerate(records) if place != absent], dtype=float)
-        data = COLUMNS[self.container](values)
-        named = None if isinstance(data, np.ndarray | list) else "x"
-        opened = open_records(Request(data=data, column=named, epsilon=1.0), "numbers")[None]
-        halves, points = torch.zeros(2 * LAST_HALF + 1), torch.zeros(2**8)
-        places, counts = opened.half_octaves()
-        halves[torch.from_numpy(places + LAST_HALF)] = torch.from_numpy(counts).float()
-        found = Points.read(opened, (0.0, 10.0), 2**6)
-        steps = torch.from_numpy(found.steps - found.lattice.low)
-        points[steps] = torch.from_numpy(found.counts).float()
-        return torch.cat([halves, points]).double()
-
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        whole = Sizes.release
-
-        def scaled(self: Sizes, records: Sequence[Any], absent: int | None = None) -> Any:
-            far = [v for place, v in enumerate(records) if place != absent and v == 1e9]
-            return whole(self, records, absent) * (1 + len(far))
-
-        patch.setattr(Sizes, "release", scaled)
 
 
 class Score(Stacked):
@@ -746,64 +633,4 @@ class Audit(Entry):
         plant_centring(patch)
 
 
-class Regression(Entry):
-    """All sums of a linear regression, at released values that do not depend on the records."""
-
-    name = "regression"
-    bound = 6**0.5  # a count, a second moment, three steps and a spread, each by its sensitivity
-    plain = tuple((index % 5 - 2.0, index % 7 - 3.0) for index in range(COUNT))
-
-    def __init__(self) -> None:
-        self.odd = {name: (x, -x) for name, x in NUMBERS.items()}
-
-    def drawn(self) -> st.SearchStrategy[Any]:
-        return st.tuples(st.floats(), st.floats())
-
-    def release(self, records: Sequence[Any], absent: int | None = None) -> Any:
-        from prudent.estimators import LinearRegression
-        from prudent.estimators import engine as engines
-
-        exact: list[float] = []
-
-        def noisy(self: Any, values: list[int], multiplier: float, size: float) -> Any:
-            exact.extend(value / size for value in values)
-            return np.full(len(values), size) * np.arange(1, len(values) + 1)
-
-        kept = [record for place, record in enumerate(records) if place != absent]
-        with contextlib.ExitStack() as fixed:
-            for name, answer in (
-                ("_noisy", noisy),
-                ("quantile", lambda self, part, place, p: 4 * p - 2),
-                ("length", lambda self, part, lengths, p: 1.0),
-            ):
-                fixed.enter_context(mock.patch.object(engines.SumEngine, name, answer))
-            fixed.enter_context(
-                mock.patch.object(LinearRegression, "_needed", staticmethod(lambda *_: -1e9))
-            )
-            fixed.enter_context(mock.patch("prudent.estimators.shares._total_mu", return_value=1.0))
-            rows = np.array(kept, dtype=float).reshape(-1, 2)
-            LinearRegression().fit(rows[:, :1], rows[:, 1])
-        return torch.tensor(exact, dtype=torch.float64)
-
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        from prudent.estimators import features
-
-        whole = features.StandardFeatures.steps
-
-        def wary(self: Any, rows: Any) -> Any:
-            return whole(self, rows) * (np.abs(rows) < 1e8).all()
-
-        patch.setattr(features.StandardFeatures, "steps", wary)
-
-
-ENTRIES += [
-    Regression(),
-    Statistic("sum", 10.0, bounds=(0.0, 10.0)),
-    Statistic("count", 1.0),
-    Statistic("count_distinct", 1.0),
-    Statistic("mean", 10.0 / (COUNT - 1), bounds=(0.0, 10.0)),
-    Sizes(),
-    Statistic("histogram", 1.0, edges=[0.0, 2.5, 5.0, 7.5, 10.0]),
-    Score(),
-    Audit(),
-]
+ENTRIES += [Score(), Audit()]

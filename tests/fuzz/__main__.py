@@ -71,7 +71,7 @@ class Share:
 def _run_all(asked: argparse.Namespace) -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the limit on memory leaves no room for CUDA
     from tests.fuzz import calls
-    from tests.fuzz.registry import KINDS
+    from tests.fuzz.registry import kinds
 
     # Atheris instruments what a child imports; without it, importing once is enough.
     ours = () if importlib.util.find_spec("atheris") else (f"prudent.{each}" for each in _OURS)
@@ -79,7 +79,7 @@ def _run_all(asked: argparse.Namespace) -> int:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     calls.VALUES.validate()  # makes tables of characters, which take seconds
-    every = [each for kind, some in KINDS.items() if asked.kind in (None, kind) for each in some]
+    every = [each for kind, some in kinds().items() if asked.kind in (None, kind) for each in some]
     shares = list(_shares([each for each in every if asked.only in each.name], asked))
     waiting = collections.Counter(share.target.name for share in shares)
     rows: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,7 @@
 """One record more or less, at every entry: a difference above the bound is a finding.
 
-The entries and the odd records are those of `tests/differential`. Prudent is imported only where
-inputs are drawn, so that a fuzzer can instrument the import.
+Entries of training are those of `tests/differential`, releases those of `neighbours`. Prudent is
+imported only where inputs are drawn.
 """
 
 import attrs
@@ -52,7 +52,36 @@ class Differences:
             raise FindingError(self.name, repr(case), problem)
 
 
+@attrs.frozen
+class Neighbours:
+    """Cases of `neighbours`, each by the number that seeds it."""
+
+    name: str
+    weight: float
+
+    def strategy(self) -> st.SearchStrategy[int]:
+        """Numbers of cases."""
+        return st.integers(0, 2**60)
+
+    def judge(self, seed: int) -> BaseException | None:
+        """Release from both of two neighbours; see `judging`."""
+        return judge(self.name, seed, lambda: self.run(seed))
+
+    def run(self, seed: int) -> None:
+        """Raise an error if the release tells the neighbours apart."""
+        from tests.fuzz import neighbours
+
+        of_models = self.name == "neighbours, models"
+        case, problem = neighbours.checked(
+            neighbours.draw_model if of_models else neighbours.draw, seed
+        )
+        if problem is not None:
+            raise FindingError(self.name, str(case), problem)
+
+
 DIFFERENCES = (
     Differences("differences", slow=False, weight=4.0),
     Differences("differences, slow entries", slow=True, weight=0.02),
+    Neighbours("neighbours", weight=20.0),
+    Neighbours("neighbours, models", weight=4.0),
 )

@@ -1,12 +1,17 @@
-"""Every target: files and texts, calls, commands, and records at every entry."""
+"""Every target: files and texts, calls, commands, training entries, and neighbouring tables."""
 
+import functools
 from typing import Any
 
 from tests.fuzz import calls, commands, differences, files
 
-KINDS: dict[str, tuple[Any, ...]] = {
-    "files": files.TARGETS,
-    "calls": calls.CALLS,
-    "commands": commands.COMMANDS,
-    "differences": differences.DIFFERENCES,
-}
+
+@functools.cache
+def kinds() -> dict[str, tuple[Any, ...]]:
+    """The targets of each kind."""
+    return {
+        "files": files.TARGETS,
+        "calls": calls.calls(),
+        "commands": commands.COMMANDS,
+        "differences": differences.DIFFERENCES,
+    }

@@ -315,10 +315,11 @@ def trimmed_sum(
 def _table(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return the vectors as rows of doubles.
 
-    Only typed arrays are accepted. Whether a list of lists forms an array depends on every record,
-    so one malformed record could turn a release into an error.
+    Only typed arrays are accepted. What a list of lists, or a frame, becomes as an array depends on
+    every record, so one malformed record could turn a release into an error.
     """
-    rows = np.asarray(vectors) if hasattr(vectors, "__array__") else None
+    typed = hasattr(vectors, "__array__") and not hasattr(vectors, "dtypes")
+    rows = np.asarray(vectors) if typed else None
     if rows is None or rows.dtype.kind not in "iufb":
         raise _validate.ArgumentError(
             "vectors",
