@@ -342,14 +342,14 @@ MOST_LINES = {
     "certify": 1_800,
     "cli": 4_200,
     "estimators": 3_400,
-    "receipts": 900,
+    "receipts": 950,
     "records": 1_700,
     "release": 17_500,
     "samples": 100,
     "training": 20_500,
     "tune": 1_450,
     "prudent_lab": 12_000,
-    "prudent_verify": 2_000,
+    "prudent_verify": 2_500,
 }
 
 
