@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("pyarrow", reason="needs the extra `tables`")
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
-pytest.importorskip("ibis", reason="needs pip install 'prudent[tables]'")
+pytest.importorskip("ibis", reason="needs the extra `tables`")
 
 import pyarrow as pa
 
