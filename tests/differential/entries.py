@@ -30,7 +30,6 @@ from prudent.training import Execution, HeldOut, Key, Plan, Sum, fit, make_priva
 from prudent.training.keystream import StepRandomness
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonSampler
-from tests.audit.releases.case import Silent
 from tests.differential import drawing, odd
 
 COUNT = 24
