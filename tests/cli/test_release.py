@@ -447,7 +447,7 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["median", "T", *PRICELESS, "--epsilon", "-1", "--delta", "1e-6"], "--epsilon: expected"),
         (["median", "T", *PRICELESS, "--epsilon", "1", "--delta", "2"], "--delta: expected"),
         (["median", "T", "--column", "y", *MEDIAN[2:]], "--column: expected one of city, n, "),
-        (["median", "T", "--column", "city", *MEDIAN[2:]], "got 'city' of type string"),
+        (["median", "T", "--column", "city", *MEDIAN[2:]], "got 'city', which holds text"),
         (["median", "T", *MEDIAN, "--unit", "y"], "--unit: expected one of"),
         (["median", "T", *MEDIAN, "--by", "city"], "--groups: expected a list that is public"),
         (["median", "T", *MEDIAN, "--groups", "a"], "--by: expected the name of the"),

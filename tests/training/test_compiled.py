@@ -223,33 +223,6 @@ def test_the_compiled_run_is_the_eager_one(device):
     assert runs[0].pass_rate == runs[1].pass_rate
 
 
-def test_a_step_is_compiled_anew_for_other_modes_and_other_trained_parameters():
-    """A program holds no Python: it cannot see that dropout was switched off, or a layer frozen."""
-    seen = []
-
-    def function(values, inputs):
-        seen.append((model.training, values["weight"].requires_grad))
-        return inputs * values["weight"]
-
-    model = nn.Linear(2, 1, bias=False)
-    compiled = Compiled(function, lambda graph, _: graph, lambda: (model.training,))
-
-    def run() -> None:
-        compiled(dict(model.named_parameters()), torch.ones(1, 2))
-
-    for _ in range(2):
-        run()
-        model.eval()
-        run()
-        model.weight.requires_grad_(False)
-        run()
-        model.train()
-        run()
-        model.weight.requires_grad_(True)
-    assert set(seen) == {(True, True), (False, True), (False, False), (True, False)}
-    assert len(seen) == 8  # each of the four once eagerly and once to be traced
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_result_is_held_while_a_program_is_made(fails):
     """A gradient is as large as the model; the first result is computed again, from its draws."""

@@ -15,6 +15,7 @@ from typing import Any
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 
+from prudent._rounding import exact
 from prudent._validate import ArgumentError
 from prudent._warning import PrivacyWarning, warn_once
 
@@ -53,9 +54,9 @@ def check_fit(model: Any) -> None:
         )
         warn_once(
             f"{outermost} of scikit-learn fits {type(model).__name__} to records that it chooses. "
-            f"Each of its fits costs (ε = {model.epsilon:g}, δ = {model.delta:g}) for the records "
-            f"of that fit and {budget}; scores, and all else that {outermost} computes from "
-            "records, are exact and not private.",
+            f"Each of its fits costs (ε = {exact(model.epsilon)}, δ = {exact(model.delta)}) for "
+            f"the records of that fit and {budget}; scores, and all else that {outermost} computes "
+            "from records, are exact and not private.",
             PrivacyWarning,
         )
 

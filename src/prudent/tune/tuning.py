@@ -142,7 +142,7 @@ def tune(
     with SearchFolder.at(folder) as place:
         state = _opened(place, candidate, space, trials, event, resume=resume)
         fresh = not place.has_ended
-        asked = {"trials": trials, "run": state["name"], "delta": delta}
+        asked = {"trials": trials, "run": state["name"], "delta": delta} if fresh else {}
         if fresh:
             if ledger is not None:
                 request = request_digest("tuning", asked, None, relation)

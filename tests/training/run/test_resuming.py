@@ -143,9 +143,6 @@ UNSEEN = {
     "patched loss": patched_loss,
     "patched layer": patched_layer,
     "environment": lambda monkeypatch, stack: monkeypatch.setenv("PRUDENT_TEST_SCALE", "2"),
-    "autocast": lambda monkeypatch, stack: stack.enter_context(
-        torch.autocast("cpu", torch.bfloat16)
-    ),
 }
 
 
