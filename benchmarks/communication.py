@@ -1,9 +1,9 @@
-"""What several processes say to each other in a step, how long it takes, and how far that scales.
+"""What several processes say to each other in a step, and how long it takes.
 
     python -m benchmarks.communication --processes 2,4 --rounds 30
 
-measures the collectives of a step, and whole steps, with gloo between processes of this machine,
-and works out on paper what a cluster would do. `--write` puts it into benchmarks/README.md.
+measures the collectives of a step, and whole steps, with gloo between processes of this machine.
+`--write` puts them into benchmarks/README.md.
 """
 
 import argparse
@@ -54,73 +54,6 @@ def said(parameters: int, batch: int, count: int) -> Said:
         DOUBLE * (rows * count + 4),
         2 * SINGLE * parameters * (count - 1) / count,
     )
-
-
-@dataclass(frozen=True)
-class Network:
-    """Assumptions about a cluster.
-
-    Attributes:
-        inside: GPUs of one machine.
-        bandwidths: Bytes per second that one GPU sends: to its machine, to other machines.
-        latencies: Seconds for a message, likewise.
-    """
-
-    inside: int = 8
-    bandwidths: tuple[float, float] = (350e9, 45e9)
-    latencies: tuple[float, float] = (10e-6, 25e-6)
-
-    def seconds(self, parameters: int, batch: int, count: int) -> float:
-        """Six collectives: the slowest link decides, and small messages go along a tree."""
-        if count == 1:
-            return 0.0
-        link = 0 if count <= self.inside else 1
-        total = said(parameters, batch, count)
-        volume = total.norms + total.decision + total.gradient
-        return volume / self.bandwidths[link] + 6 * math.log2(count) * self.latencies[link]
-
-
-@dataclass(frozen=True)
-class Work:
-    """One GPU's part: what is divided, and what every process does for the whole model.
-
-    Attributes:
-        name: For the table.
-        parameters: How many.
-        batch: Of all processes together.
-        rate: Records per second of one GPU.
-    """
-
-    name: str
-    parameters: int
-    batch: int
-    rate: float
-
-    def seconds(self, count: int) -> float:
-        """Noise and update touch every parameter some ten times, at 4 TB/s."""
-        return self.batch / self.rate / count + 10 * SINGLE * self.parameters / 4e12
-
-
-def expected(network: Network) -> list[str]:
-    """What N GPUs should do, from the model."""
-    works = [
-        Work("ResNet18, batch 8,192", SIZES["ResNet18"], 8192, 12_000),
-        Work("ResNet18, batch 1,024", SIZES["ResNet18"], 1024, 12_000),
-        Work("tutorial CNN, batch 1,024", SIZES["tutorial CNN"], 1024, 500_000),
-    ]
-    counts = [1, 2, 4, 8, 16, 64]
-    lines = [
-        "| step, milliseconds (share of N times one GPU) | " + " | ".join(map(str, counts)) + " |",
-        "|---|" + "---|" * len(counts),
-    ]
-    for work in works:
-        alone = work.seconds(1)
-        cells = []
-        for count in counts:
-            taken = work.seconds(count) + network.seconds(work.parameters, work.batch, count)
-            cells.append(f"{1000 * taken:.2f} ({alone / taken / count:.0%})")
-        lines.append(f"| {work.name} | " + " | ".join(cells) + " |")
-    return lines
 
 
 def timed(action: Callable[[], object], rounds: int) -> float:
@@ -236,7 +169,6 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the tables into the README")
     arguments = parser.parse_args()
     counts = [int(count) for count in arguments.processes.split(",")]
-    network = Network()
     text = "\n".join(
         [
             *volumes(counts),
@@ -248,19 +180,6 @@ def main() -> None:
             "takes longer is the price of talking and waiting:",
             "",
             *measured(counts, arguments.rounds),
-            "",
-            "On paper, for GPUs: a step takes batch / (N × records per second of one GPU), plus "
-            "the bytes above over the bandwidth, plus six collectives of log₂ N latencies. "
-            "Assumed, not "
-            f"measured: {network.inside} GPUs in a machine, {network.bandwidths[0] / 1e9:.0f} GB/s "
-            f"and {1e6 * network.latencies[0]:.0f} µs between them (NVLink), "
-            f"{network.bandwidths[1] / 1e9:.0f} GB/s and {1e6 * network.latencies[1]:.0f} µs "
-            "between machines (InfiniBand at 400 Gbit/s). One GPU does 12,000 records/s of "
-            "ResNet18 (measured on an H200, as a CUDA graph) and is taken to do 500,000 of the "
-            "tutorial CNN without one. Left out: waiting for the process with the largest part of "
-            "a draw, some √(2 ln N · batch/N) records above the mean.",
-            "",
-            *expected(network),
         ]
     )
     print(text)

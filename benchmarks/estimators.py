@@ -22,7 +22,7 @@ import attrs
 import numpy as np
 
 from benchmarks.public_tables import FloatArray, folder
-from benchmarks.regression_peers import FOR_ONE_FEATURE, NOT_PRIVATE, Method, Predict, available
+from benchmarks.regression_peers import FOR_ONE_FEATURE, Method, Predict, available
 from benchmarks.regression_tables import DEVELOPMENT, TABLES, Table
 
 RESULTS = Path(__file__).with_suffix(".csv")
@@ -175,36 +175,6 @@ def summary(rows: Iterable[Row], kinds: Iterable[str] = ("held out", "developmen
     return "\n".join(lines)
 
 
-def page(rows: Iterable[Row]) -> str:
-    """The tables of README.md: the summary, and the held-out tables one by one."""
-    kept = {row.key: row for row in rows}
-    peers = sorted({row.method for row in kept.values()} - {"ours", *NOT_PRIVATE})
-    lines = [
-        summary(kept.values(), ["held out"]),
-        "",
-        "| held-out table | n | d | least squares | ours, ε = 0.3 | 1 | 3 | best peer, ε = 1 |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
-    ]
-    for row in kept.values():
-        if (row.kind, row.method, row.epsilon) != ("held out", "ours", 1.0):
-            continue
-        cells = [_shown(kept[row.table, "ours", epsilon].r2) for epsilon in EPSILONS]
-        others = [kept[key] for peer in peers if (key := (row.table, peer, 1.0)) in kept]
-        best = max(others, key=lambda other: other.r2)
-        peer = f"{_shown(best.r2)} {best.method.split(',')[0]}" if best.r2 > 0 else "none above 0"
-        lines.append(
-            f"| {row.table} | {row.records:,} | {row.features} | {_shown(row.least_squares)} | "
-            + " | ".join([*cells, peer])
-            + " |"
-        )
-    return "\n".join(lines)
-
-
-def _shown(r2: float) -> str:
-    """R², or that it is below 0: then the mean would have been better."""
-    return f"{r2:.2f}" if r2 >= 0 else "refused" if r2 == -math.inf else "< 0"
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and keep."""
     methods: dict[str, Method] = {"ours": ours, **available()}
@@ -217,7 +187,9 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.write:
         before, rest = PAGE.read_text().split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{page(read().values())}\n{END}{rest.split(END)[1]}")
+        PAGE.write_text(
+            f"{before}{BEGIN}\n{summary(read().values(), ['held out'])}\n{END}{rest.split(END)[1]}"
+        )
         return
     if given.methods:
         parts = given.methods.split(",")

@@ -1,4 +1,4 @@
-"""A hook of mkdocs that makes a page of every notebook in docs/tutorials.
+"""Hooks of mkdocs: the version in the header, and a page of every notebook in docs/tutorials.
 
 The notebook, with its outputs, is the only source: what it printed and drew when `make tutorials`
 last ran it is what the page shows. Nothing is run here, and the page needs no script of its own.
@@ -6,6 +6,7 @@ last ran it is what the page shows. Nothing is run here, and the page needs no s
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +27,15 @@ class Page(NamedTuple):
 
     text: str
     pictures: dict[str, bytes]
+
+
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """Shows the version of the package behind the name of the site."""
+    source = Path(config.config_file_path).parent / "src" / "prudent" / "__init__.py"
+    if source.exists():
+        found = re.search(r'^__version__ = "(.+)"', source.read_text("utf-8"), re.MULTILINE)
+        config.site_name = f"{config.site_name} {found[1]}" if found else config.site_name
+    return config
 
 
 def on_files(files: "Files", config: "MkDocsConfig") -> "Files":

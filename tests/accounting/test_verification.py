@@ -19,6 +19,7 @@ from prudent.accounting.serialisation import to_plain
 
 flint = pytest.importorskip("flint")
 from prudent_verify import pairs  # noqa: E402
+from prudent_verify.events import Relation, parsed  # noqa: E402
 from prudent_verify.prices import Parts  # noqa: E402
 
 MNIST = 256 / 60_000
@@ -54,9 +55,8 @@ CASES = {  # event, runs, δ, grid of the check in deviations of a loss
 def bound_of(event, count, delta, accuracy=0.015):
     """A function of ε: a proved upper bound on δ of so many runs, by code of its own."""
     plain = to_plain(dp.SelfComposedDpEvent(event, count))
-    one = {"adjacency": "add-remove", "records": 1}
     with flint.ctx.workprec(pairs.BITS):
-        return Parts.of(plain, one).prepared(1e-6 * delta, accuracy)
+        return Parts.of(parsed(plain), Relation("add-remove", 1)).prepared(1e-6 * delta, accuracy)
 
 
 @pytest.mark.slow
@@ -116,12 +116,12 @@ def test_profiles_in_balls_are_those_in_floating_point(event, adding):
     slopes = (worst.profile(epsilon - 0.01, adding=adding) - values) / -math.expm1(-0.01)
     bounds = evaluation_bound(epsilon, values, np.maximum(slopes, 0.0))
     with flint.ctx.workprec(pairs.BITS):
-        inner, rate = to_plain(event), flint.arb(1)
-        if inner["kind"] == "PoissonSampledDpEvent":
+        inner, rate = parsed(to_plain(event)), flint.arb(1)
+        if inner.kind == "PoissonSampledDpEvent":
             inner, rate = inner["event"], flint.arb(inner["sampling_probability"])
         own = pairs.worst_of(inner, rate)
         # Of many pairs of branches the noise is that of a law of slightly more variance.
-        coarser = 1e-4 if inner.get("reveals") == "branch" else 0.0
+        coarser = 1e-4 if dict(inner.fields).get("reveals") == "branch" else 0.0
         for at, value, bound in zip(epsilon.tolist(), values.tolist(), bounds, strict=True):
             exact = own.profile(flint.arb(at), adding=adding)
             assert abs(float(exact) - value) <= bound + coarser * value + 1e-300

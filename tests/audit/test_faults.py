@@ -12,8 +12,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import PldAccountant, pld_accountant
 from prudent.accounting.losses.pairs import Dominating
-from prudent.audit import CASES, audit, release
-from prudent.audit.releases import additive
+from prudent.audit import audit
 from prudent.release import partitions, statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential import quantile as selection
@@ -24,6 +23,7 @@ from prudent.release.ptr import trimmed
 from prudent.release.statistics import tested
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.training.noise import HostNoise
+from tests.audit.releases import CASES, additive, audit_case
 
 HALVED = {"count": 300, "median": 800, "mode": 300}
 
@@ -31,14 +31,14 @@ HALVED = {"count": 300, "median": 800, "mode": 300}
 @pytest.mark.unhurried
 @pytest.mark.parametrize(("name", "runs"), HALVED.items())
 def test_half_of_the_noise_is_found(name: str, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not release(name, runs=runs, seed=1).refuted
+    assert not audit_case(name, runs=runs, seed=1).refuted
     whole = ReproducibleNoise.of_value
 
     def of_value(self: Any, distribution: Distribution, scale: float, size: int) -> list[int]:
         return whole(self, distribution, scale / 2, size)
 
     monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)  # tests draw theirs by it, too
-    assert release(name, runs=runs, seed=1).refuted
+    assert audit_case(name, runs=runs, seed=1).refuted
 
 
 @pytest.mark.parametrize("name", ["count", "sum"])
@@ -50,19 +50,19 @@ def test_an_inverted_scale_is_found(name: str, monkeypatch: pytest.MonkeyPatch) 
         return AdditiveMechanism(multiplier=1 / calibrate(epsilon, *rest).multiplier)
 
     monkeypatch.setattr(AdditiveMechanism, "calibrate", inverted)
-    assert release(name, epsilon=0.5, runs=100, seed=1).refuted
+    assert audit_case(name, epsilon=0.5, runs=100, seed=1).refuted
 
 
 def test_a_margin_without_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReproducibleNoise, "of_test", lambda self, test: 0)
     for name in ("ptr", "mode"):
-        assert release(name, runs=80, seed=1).refuted
+        assert audit_case(name, runs=80, seed=1).refuted
 
 
 def test_a_threshold_of_zero_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A margin of 0 that passes half of the time reveals everything: a violation of δ."""
     monkeypatch.setattr(mechanisms.ProposeTestReleaseMechanism, "threshold", property(lambda _: 0))
-    found = release("ptr-accident", delta=0.05, runs=150, seed=1)
+    found = audit_case("ptr-accident", delta=0.05, runs=150, seed=1)
     assert found.refuted
     assert found.lower_delta is not None
     assert found.lower_delta > 0.1
@@ -71,25 +71,25 @@ def test_a_threshold_of_zero_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.thorough
 def test_ties_that_follow_the_order_of_the_rows_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     case = {"epsilon": 1.0, "delta": 1e-6, "runs": 60, "seed": 1}
-    assert not release("trimmed-sum", **case).refuted
+    assert not audit_case("trimmed-sum", **case).refuted
 
     def by_norm_alone(keys: Any) -> Any:
         return np.argsort(keys[-1], kind="stable")
 
     monkeypatch.setattr(trimmed.np, "lexsort", by_norm_alone)
-    assert release("trimmed-sum", **case).refuted
+    assert audit_case("trimmed-sum", **case).refuted
 
 
 def test_a_wrong_exponential_base_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp(-2cd) instead of exp(-cd)."""
     rate = selection.rate
-    assert not release("exponential", epsilon=2.0, runs=250, seed=1).refuted
+    assert not audit_case("exponential", epsilon=2.0, runs=250, seed=1).refuted
 
     def doubled(epsilon: float, spread: Fraction) -> Fraction:
         return 2 * rate(epsilon, spread)
 
     monkeypatch.setattr(selection, "rate", doubled)
-    assert release("exponential", epsilon=2.0, runs=250, seed=1).refuted
+    assert audit_case("exponential", epsilon=2.0, runs=250, seed=1).refuted
 
 
 def test_a_reused_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_reused_seed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ReproducibleNoise, "of_value", of_value)
     for name in ("count", "sum"):
-        assert release(name, runs=300, seed=1).refuted
+        assert audit_case(name, runs=300, seed=1).refuted
 
 
 def less_noise(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
@@ -203,16 +203,16 @@ def test_a_planted_fault_is_found(fault: str, name: str, monkeypatch: pytest.Mon
     epsilon = GAUSSIAN.get(name, 1.0) if plant is missing_noise else 1.0
     claim = {"epsilon": epsilon, "delta": 0.05 if name == "ptr-accident" else 1e-6}
     claim |= {"runs": cases[name], "seed": 2}
-    assert not release(name, **claim).refuted
+    assert not audit_case(name, **claim).refuted
     plant(monkeypatch)
-    assert release(name, **claim).refuted
+    assert audit_case(name, **claim).refuted
 
 
 @pytest.mark.slow
 def test_a_third_of_gaussian_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     less_noise(monkeypatch, 1 / 3)
     for name in ("trimmed-sum", "federated-round"):
-        assert release(name, epsilon=GAUSSIAN[name], delta=1e-6, runs=1500, seed=1).refuted
+        assert audit_case(name, epsilon=GAUSSIAN[name], delta=1e-6, runs=1500, seed=1).refuted
 
 
 def test_every_release_has_an_audit() -> None:

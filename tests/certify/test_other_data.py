@@ -342,7 +342,7 @@ def test_the_encoder_is_that_of_torch():
 
 
 def test_texts_become_votes(tmp_path):
-    tokenizers = pytest.importorskip("tokenizers", reason="needs prudent[huggingface]")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `huggingface`")
     words = {"[UNK]": 1, "the": 2, "film": 3, "was": 4, "wonderful": 5, "awful": 6, "é": 7}
     model = tokenizers.models.WordLevel(words, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)

@@ -58,7 +58,7 @@ def test_the_noise_of_a_claim_is_solved_for(capsys):
         ("one-run", "--noise-multiplier 1 --plot curve.svg", "--plot"),
         ("one-run", "--noise-multiplier 1 --records-per-person 3", "--records-per-person"),
         ("one-run", "--noise-multiplier 1 --test gaussian:4", "plan"),
-        ("black-box", "--noise-multiplier 1 --sampling-rate 0.5", "plan"),
+        ("black-box", "--noise-multiplier 1", "--method"),
     ],
 )
 def test_what_cannot_be_audited_is_refused(capsys, method, given, flag):

@@ -14,7 +14,7 @@ from prudent.cli import command_line, completion, main
 TYPED = {
     "prudent release tri": {"trimmed-mean"},
     "prudent calibrate --solve s": {"steps", "sampling-rate"},
-    "prudent audit ptr --q": {"--quiet"},
+    "prudent audit train --q": {"--quiet"},
     "prudent train --recipe g": {"glyphs-linear"},
     "prudent release median private.parquet --column ''": set(),
 }

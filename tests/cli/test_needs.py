@@ -62,8 +62,7 @@ COMMANDS = [name for name in EVERY if name.split()[0] in needs.MODULES]
 
 
 def job(name: str) -> list[str]:
-    own = ("--runs", "200") if name.startswith("audit ") else ()
-    return [*name.split(), *JOBS.get(name, own)]
+    return [*name.split(), *JOBS.get(name, ())]
 
 
 @pytest.fixture

@@ -147,7 +147,9 @@ def test_categories_of_another_type_are_refused_before_a_charge(frame: Any, form
     class Untouched:
         """A ledger that nothing may be charged to."""
 
-    given = frame.assign(hired=np.datetime64("2024-01-01T12"))
+    import polars
+
+    given = polars.from_pandas(frame.assign(hired=np.datetime64("2024-01-01T12")))
     with pytest.raises(ArgumentError, match=r"of type|texts"):
         LinearRegression(ledger=Untouched()).fit(given, formula)
 

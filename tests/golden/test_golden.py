@@ -287,8 +287,8 @@ def commands() -> Iterator[Any]:
     from tests.cli.test_manner import ANSWERING
 
     for words in ANSWERING:
-        if words in SLOW or (words[0] == "audit" and words != ("audit", "train")):
-            continue  # the cases of audits all have one document
+        if words in SLOW:
+            continue
         marks = [] if words in QUICK else [pytest.mark.slow if words == ("demo",) else LONG]
         yield pytest.param(words, id=" ".join(words), marks=marks)
 

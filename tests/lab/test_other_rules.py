@@ -7,7 +7,7 @@ import pytest
 
 from prudent.certify.landmarks import whole
 
-pytest.importorskip("torch", reason="the lab needs pip install 'prudent[train]'")
+pytest.importorskip("torch", reason="the lab needs the extra `train`")
 
 from prudent_lab import other_rules as rules
 

@@ -180,7 +180,8 @@ def test_copy_takes_what_is_typed(
 ) -> None:
     """With the theme, its settings and our style, on a page of one block."""
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "stylesheets").symlink_to(ROOT / "docs" / "stylesheets")
+    for folder in ("stylesheets", "theme"):
+        (tmp_path / "docs" / folder).symlink_to(ROOT / "docs" / folder)
     (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n```console\n{shown.strip()}\n```\n")
     settings = "docs_dir: docs\nsite_dir: site\nnav: [index.md]\nhooks: []\nplugins: [search]\n"
     (tmp_path / "mkdocs.yml").write_text(f"INHERIT: {ROOT / 'mkdocs.yml'}\n{settings}")
@@ -204,6 +205,7 @@ def test_two_versions_are_published_side_by_side(browser: Any, tmp_path: Path) -
     clone, kept = tmp_path / "clone", tmp_path / "kept"
     (clone / "docs").mkdir(parents=True)
     (clone / "docs" / "index.md").write_text("# One page\n")
+    (clone / "docs" / "theme").symlink_to(ROOT / "docs" / "theme")
     settings = (
         f"INHERIT: {ROOT / 'mkdocs.yml'}\n"
         "docs_dir: docs\nnav: [index.md]\nextra_css: []\nhooks: []\n"

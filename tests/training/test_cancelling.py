@@ -33,6 +33,8 @@ from prudent.training.noise import HostNoise, NoiseHistory, StepState, add_cance
 from prudent.training.plan import HeldOut, Watch
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint
+from prudent_verify.events import Relation as Typed
+from prudent_verify.events import parsed
 from prudent_verify.prices import prove
 from tests.training.run.test_resuming import CPU, STEPS, killed, train, updates
 
@@ -328,7 +330,8 @@ def test_the_price_is_proved_again_in_ball_arithmetic():
     from prudent.accounting.serialisation import to_plain
 
     claimed = PLAN.epsilon(1e-5)
-    found = prove(to_plain(PLAN.event), to_plain(PLAN.relation), claimed, 1e-5)
+    event, relation = parsed(to_plain(PLAN.event)), Typed.parsed(to_plain(PLAN.relation))
+    found = prove(event, relation, claimed, 1e-5)
     assert found.epsilon <= claimed * 1.01
 
 

@@ -26,6 +26,8 @@ from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.serialisation import to_plain
 
 pytest.importorskip("flint")
+from prudent_verify.events import Relation as Typed
+from prudent_verify.events import parsed
 from prudent_verify.pairs import UnknownEventError
 from prudent_verify.prices import TOLERANCE, Parts, prove
 
@@ -89,7 +91,7 @@ CASES |= {
 
 def proved(event, relation, epsilon, delta):
     plain = json.loads(json.dumps(to_plain(event)))
-    return prove(plain, to_plain(relation), epsilon, delta).epsilon
+    return prove(parsed(plain), Typed.parsed(to_plain(relation)), epsilon, delta).epsilon
 
 
 @pytest.mark.parametrize(("event", "delta", "relation"), CASES.values())
@@ -104,7 +106,7 @@ def test_the_worse_of_two_is_shown_to_the_accuracy_of_each():
     event, delta = LONGER["held-out records"][:2]
     plain = json.loads(json.dumps(to_plain(event)))
     epsilon = epsilon_of(event, delta, ZERO_OUT)
-    found = prove(plain, to_plain(ZERO_OUT), epsilon, delta)
+    found = prove(parsed(plain), Typed.parsed(to_plain(ZERO_OUT)), epsilon, delta)
     assert found.tolerance == TOLERANCE  # and not that of a closed form
     assert found.epsilon <= epsilon * (1 + found.tolerance)
 
@@ -132,12 +134,12 @@ def test_numbers_of_an_event_are_checked():
     for bad in (-1.0, 0.0, "x", None, True, math.nan):
         event = {"kind": "GaussianDpEvent", "noise_multiplier": bad}
         with pytest.raises(ValueError, match=r"Expected|could not convert"):
-            prove(event, {"adjacency": "add-remove", "records": 1}, 1.0, 1e-6)
+            parsed(event)
 
 
 def test_rounded_thresholds_are_covered_in_all_releases_inside_others():
     test = to_plain(dp.SelfComposedDpEvent(dp.LaplaceDpEvent(4.0), 500))
     inside = {"kind": "WorstOfDpEvent", "events": [test, to_plain(GAUSSIAN(9.0))]}
     both = {"kind": "ComposedDpEvent", "events": [to_plain(GAUSSIAN(2.0)), inside]}
-    parts = Parts.of(both, {"adjacency": "add-remove", "records": 1})
+    parts = Parts.of(parsed(both), Typed("add-remove", 1))
     assert parts.releases >= 501 > parts.runs

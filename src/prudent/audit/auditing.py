@@ -15,7 +15,7 @@ from rich.progress import track
 
 from prudent import _progress, _validate
 from prudent.audit import scores as learning
-from prudent.audit.lower_bounds import BoolArray, FloatArray, bound_of_scores, delta_of_errors
+from prudent.audit.lower_bounds import BoolArray, bound_of_scores
 from prudent.audit.result import AuditResult, MeasuredCurve
 from prudent.audit.scores import Outputs, Score
 
@@ -120,60 +120,33 @@ def judge(
     confidence: float,
     scores: Sequence[Score] = (),
     learn: bool = True,
-    delta_at: tuple[float, float] | None = None,
-    exact: float | None = None,
-    notes: tuple[str, ...] = (),
 ) -> AuditResult:
     """Return what the outputs of runs refute, given the coins that chose their data.
 
     Learned scores compete with those that were fixed before the runs if `learn` is true; the
-    best is chosen on held-out runs. At `delta_at`, a second point (ε′, δ′) of the claim, δ is
-    measured by the first of the scores and with half of the false alarms.
+    best is chosen on held-out runs.
     """
     _validate.positive(epsilon=epsilon)
     _validate.between(0, 1, ends="[)", delta=delta)
     _validate.between(0.5, 1, ends="[)", confidence=confidence)
-    each = (1 + confidence) / 2 if delta_at else confidence
     held_out = _HELD_OUT[not scores]
     first = math.ceil(held_out * len(outputs))
     outputs = Outputs(outputs)
     if learn:
         _ = outputs.told  # described once, for all slices
     score = learning.best_score(
-        scores, outputs[:first], present[:first], delta=delta, confidence=each, learn=learn
+        scores, outputs[:first], present[:first], delta=delta, confidence=confidence, learn=learn
     )
     found = score(outputs)
-    bound = bound_of_scores(found, present, delta=delta, confidence=each, held_out=held_out)
+    bound = bound_of_scores(found, present, delta=delta, confidence=confidence, held_out=held_out)
     return AuditResult.of(
         bound,
         name=name,
         claimed=epsilon,
         delta=delta,
         confidence=confidence,
-        exact=exact,
-        delta_at=delta_at,
-        lower_delta=(
-            _delta(scores[0](outputs), present, first, delta_at[0], each) if delta_at else None
-        ),
         curve=MeasuredCurve.of(found[first:], present[first:], confidence),
-        notes=notes,
     )
-
-
-def _delta(
-    scores: FloatArray, present: BoolArray, first: int, epsilon: float, confidence: float
-) -> float:
-    """The largest δ refuted at this ε; the test is the best one on the first runs."""
-    values = np.unique(scores[:first])
-    hits, alarms = (
-        1 - np.searchsorted(np.sort(scores[:first][group]), values) / max(1, int(np.sum(group)))
-        for group in (present[:first], ~present[:first])
-    )
-    says = scores[first:] >= values[np.argmax(hits - math.exp(epsilon) * alarms)]
-    seen = present[first:]
-    groups = (int(np.sum(says & seen)), int(np.sum(seen)))
-    others = (int(np.sum(says & ~seen)), int(np.sum(~seen)))
-    return delta_of_errors(*groups, *others, epsilon=epsilon, confidence=confidence)
 
 
 def run_all(

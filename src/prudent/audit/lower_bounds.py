@@ -70,33 +70,6 @@ def revealed_runs(runs: int, delta: float, error: float) -> tuple[int, float]:
     return int(stats.binom.isf(used, runs, delta)), error - used
 
 
-def delta_of_errors(
-    true_positives: int,
-    with_runs: int,
-    false_positives: int,
-    without_runs: int,
-    *,
-    epsilon: float,
-    confidence: float,
-) -> float:
-    """Return the largest δ that the errors of one test refute at this ε.
-
-    It is the bound to look at where a claim is about rare outputs that reveal everything. Positives
-    are runs that the test says had the record.
-
-    Guarantee:
-        If the mechanism is (ε, δ)-DP for this pair of data sets, the bound exceeds δ with a
-        probability of at most 1 - confidence, whatever the numbers of runs: each of the two
-        one-sided intervals fails with probability (1 - confidence)/2.
-    """
-    _check(0.0, confidence)
-    share = (1 - confidence) / 2
-    hit = float(clopper_pearson(true_positives, with_runs, share)[0])
-    alarm = float(clopper_pearson(false_positives, without_runs, share)[1])
-    factor = math.exp(epsilon)
-    return max(0.0, hit - factor * alarm, 1 - alarm - factor * (1 - hit))
-
-
 def clopper_pearson(
     successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
 ) -> tuple[FloatArray, FloatArray]:

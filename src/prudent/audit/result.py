@@ -91,8 +91,6 @@ class AuditResult:
         right: How many guesses were right.
         exact: The exact ε of the pair of data sets at δ, where it is known; an audit of this pair
             cannot find more.
-        delta_at: A second point (ε′, δ′) of the claim; None if only the first was tested.
-        lower_delta: The largest δ that the runs refute at ε′.
         curve: The measured trade-off curve; None if there is none.
         notes: Settings and remarks, one sentence each.
     """
@@ -106,8 +104,6 @@ class AuditResult:
     guesses: int
     right: int
     exact: float | None = None
-    delta_at: tuple[float, float] | None = None
-    lower_delta: float | None = None
     curve: MeasuredCurve | None = attrs.field(default=None, repr=False, eq=False)
     notes: tuple[str, ...] = ()
 
@@ -130,13 +126,7 @@ class AuditResult:
     @property
     def refuted(self) -> bool:
         """Whether the runs contradict the claim, at this confidence."""
-        return self.lower > self.claimed or self._exceeds_delta
-
-    @property
-    def _exceeds_delta(self) -> bool:
-        if self.delta_at is None or self.lower_delta is None:
-            return False
-        return self.lower_delta > self.delta_at[1]
+        return self.lower > self.claimed
 
     @property
     def allowed(self) -> float:
@@ -180,11 +170,6 @@ class AuditResult:
         ]
         if self.exact is not None:
             lines.append(f"the exact ε of this pair of data sets is {nearest(self.exact)}")
-        if self.delta_at is not None and self.lower_delta is not None:
-            lines.append(
-                f"δ >= {rounded_down(self.lower_delta, 4)} measured at "
-                f"ε = {exact(self.delta_at[0])}, {rounded_up(self.delta_at[1], 4)} claimed there"
-            )
         return [*lines, self.sentence, *self.notes]
 
     def plain(self) -> dict[str, Any]:

@@ -49,7 +49,12 @@ def check_ledger(ledger: LedgerLike, relation: Relation, *, who: str, hint: str 
 
 
 def charge_calibrated(
-    ledger: LedgerLike, event: dp.DpEvent, label: str, *, delta: float | None
+    ledger: LedgerLike,
+    event: dp.DpEvent,
+    label: str,
+    *,
+    delta: float | None,
+    request: str | None = None,
 ) -> Any:
     """Charge an event that was calibrated for a δ, of which the ledger is told if that helps.
 
@@ -59,4 +64,5 @@ def charge_calibrated(
     fits = getattr(ledger, "fits", None)
     if delta is not None and fits is not None and not fits(event, delta=delta) and fits(event):
         delta = None
-    return ledger.charge(event, label, delta=delta)
+    details = {"details": {"request": request}} if hasattr(ledger, "proof") else {}
+    return ledger.charge(event, label, delta=delta, **details)

@@ -114,6 +114,7 @@ class ChargeDetails:
         data: Name, path or address of what is read. It must be that of the ledger's data, if the
             ledger is bound to some.
         asker: Name of who asked; by default that of the ledger.
+        request: SHA-256 of all that was asked, with its unit and neighbours, as a receipt has it.
     """
 
     statistic: str | None = attrs.field(default=None, validator=_optional_text)
@@ -125,6 +126,7 @@ class ChargeDetails:
     epsilon: float | None = None
     data: str | None = attrs.field(default=None, validator=_optional_text)
     asker: str | None = attrs.field(default=None, validator=_optional_text)
+    request: str | None = attrs.field(default=None, validator=_optional_text)
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON: the fields that are given."""
@@ -238,10 +240,13 @@ def is_outcome_of(row: LedgerRow, charge: Charge) -> bool:
     return is_outcome(fields) and fields.get("charge") == charge.sequence
 
 
-def outcome_fields(charge: Charge, outcome: str | Mapping[str, int]) -> dict[str, Any]:
+def outcome_fields(
+    charge: Charge, outcome: str | Mapping[str, int], answer: str | None
+) -> dict[str, Any]:
     """What a row notes of the outcome of a charge.
 
-    It is "released" or "refused", or how many of each there were among the groups.
+    It is "released" or "refused", or how many of each there were among the groups; and the digest
+    of what was released, if that is known.
 
     Raises:
         ArgumentError: If it is something else.
@@ -252,7 +257,8 @@ def outcome_fields(charge: Charge, outcome: str | Mapping[str, int]) -> dict[str
         raise _validate.ArgumentError(
             "outcome", "'released', 'refused' or the number of each", got=outcome
         )
-    return {"charge": charge.sequence, "outcome": counts}
+    known_answer = {} if answer is None else {"answer": answer}
+    return {"charge": charge.sequence, "outcome": counts, **known_answer}
 
 
 def read_outcome(row: LedgerRow, fields: Mapping[str, Any], charges: Mapping[int, Any]) -> int:

@@ -203,7 +203,9 @@ class Ledger:
             self._journal.follow([row])  # read no more: what is on disk must not end with an error
         return Charge.of(row)
 
-    def record_outcome(self, charge: Charge, outcome: str | Mapping[str, int]) -> None:
+    def record_outcome(
+        self, charge: Charge, outcome: str | Mapping[str, int], *, answer: str | None = None
+    ) -> None:
         """Notes what came of a charge, after its release. Costs nothing.
 
         Whether a release answered or refused is part of what it releases, and is paid for. A
@@ -212,11 +214,12 @@ class Ledger:
         Args:
             charge: As returned by `charge`.
             outcome: "released" or "refused", or how many of each there were among the groups.
+            answer: SHA-256 of what was released, as a receipt has it.
 
         Raises:
             LedgerError: If the charge is not of this ledger, or its outcome is already noted.
         """
-        fields = outcome_fields(charge, outcome)
+        fields = outcome_fields(charge, outcome, answer)
         with self._turn:
             with self._store.exclusive(self._dataset):
                 self._catch_up()

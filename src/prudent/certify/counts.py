@@ -139,7 +139,7 @@ class Counts:
         """Note that these counts were released, and write their receipt."""
         table = {"classes": list(labels), "tables": self.tables, "partition": self.partition}
         released = table | {"cells": self.cells, "totals": self.totals}
-        paid.note([self], released, kind="classifier", features=self.partition)
+        paid.note([self], released, features=self.partition)
 
 
 @attrs.frozen
@@ -194,7 +194,7 @@ class Pricing:
         receipt: ReceiptTarget | None = None,
     ) -> Paid:
         """Charge a ledger, before any record is read; see `charging.charge`."""
-        return charge(ledger, self.preview(name), data, receipt=receipt)
+        return charge(ledger, self.preview(name), data, receipt=receipt, kind="classifier")
 
 
 def scores_of(weights: Weights, cells: Whole, totals: Whole, tables: int) -> Whole:

@@ -46,9 +46,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "report": (),
     "verify": (),
     "keys": (RECEIPTS,),
-    "audit": (TABLES,),
-    "audit federated-round": (TABLES, TRAIN),
-    "audit train": (TRAIN,),
+    "audit": (TRAIN,),
 }
 """The extras of every command; what is not named here needs those of the command that holds it."""
 
@@ -72,7 +70,6 @@ def in_postgres(value: Any) -> bool:
 
 NEEDS_OF_OPTIONS: dict[tuple[str, str], tuple[str, Callable[[Any], bool]]] = {
     ("audit", "plot"): (PLOTS, given),
-    ("audit train", "plot"): (PLOTS, given),
     ("budget", "location"): (TABLES, in_postgres),
     ("epsilon", "plot"): (PLOTS, given),
     ("release histogram", "out"): (PLOTS, given),
@@ -112,7 +109,6 @@ def plugins(group: str) -> dict[str, metadata.EntryPoint]:
     - `prudent.commands`: a module with a function of the command's name, or with an `app` that
       holds commands; its `NEEDS` and `NEEDS_OF_OPTIONS`, if any, are added to those here.
     - `prudent.doctor`: a function that yields findings of `prudent doctor`.
-    - `prudent.audit`: a target of `prudent audit train --method black-box`.
     """
     return {found.name: found for found in metadata.entry_points(group=f"prudent.{group}")}
 

@@ -260,8 +260,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     ) -> Paid:
         """Charge the ledger, if there is one; return what notes the outcome."""
         column = target if isinstance(target, str) else None
-        preview = self._preview(prices)
-        return charge(self.ledger, preview, source, column, connect=connect, receipt=receipt)
+        given: dict[str, Any] = {"connect": connect, "receipt": receipt, "kind": "model"}
+        return charge(self.ledger, self._preview(prices), source, column, **given)
 
     def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""
@@ -274,7 +274,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             for name, each in vars(self).items()
             if name.endswith("_") and name not in ("event_", *given)
         }
-        paid.note([outcome], outcome if refused else found, kind="model")
+        paid.note([outcome], outcome if refused else found)
         if refused is not None:
             self.__dict__.pop("n_records_", None)  # it is not fitted
             raise refused

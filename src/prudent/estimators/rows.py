@@ -243,13 +243,17 @@ class ModelData:
     def labels(self, selection: PartitionSelection, noise: Noise) -> list[Hashable]:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
-            return selection.select(self._groups().counts(), noise)
+            found = selection.select(self._groups().counts(), noise)
+            # Without a declared type labels are texts; those of numbers are named as numbers.
+            texts = hasattr(self.data, "iloc") and all(isinstance(each, str) for each in found)
+            numbers = texts and all(str(each).removeprefix("-").isdecimal() for each in found)
+            return [int(str(each)) for each in found] if numbers else found
         cells = map(conversions.category, self._cells())
         # One record without a label makes floats of whole numbers in some containers.
-        found = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
+        whole = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
         # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
         # the record that comes first, so each type is chosen by itself.
-        keyed: Counter[Hashable] = Counter(in_order(each) for each in found if each is not None)
+        keyed: Counter[Hashable] = Counter(in_order(each) for each in whole if each is not None)
         kept: list[Any] = [*selection.select(keyed, noise)]
         return list(dict.fromkeys(label for _, label, _ in kept))
 

@@ -16,7 +16,7 @@ from prudent import __version__, _files, _validate
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.receipts import keys
-from prudent.receipts.receipt import Receipt, theorems_of
+from prudent.receipts.receipt import Receipt, digest_of, theorems_of
 
 _PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
 
@@ -138,6 +138,28 @@ def receipt_of(
     digests = receipt.expected_digests() | ({} if features is None else {"features": features})
     theorems = theorems_of(plain, receipt)
     return attrs.evolve(receipt, digests=digests, theorems=theorems)
+
+
+def request_digest(
+    kind: str, asked: Mapping[str, Any], unit: str | None, relation: Relation
+) -> str | None:
+    """The digest of a request, under which a ledger is charged; None by a bug, which costs only it.
+
+    It binds what was asked, for which unit and for which neighbours: see `receipt_of`.
+    """
+    try:
+        facts = {"kind": kind, "asked": plain_value(asked), "unit": unit or "record"}
+        return digest_of(facts | {"relation": serialisation.to_plain(relation)})
+    except Exception:
+        return None
+
+
+def answer_digest(released: Any) -> str | None:
+    """The digest of what was released, for the ledger; None by a bug: the answer is paid for."""
+    try:
+        return digest_of(plain_value(released))
+    except Exception:
+        return None
 
 
 def _version(program: str) -> str | None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
 _LARGEST = 1 << 28  # bytes of a receipt
 _DEEPEST = 64  # lists and fields inside each other
 _ADJACENCIES = ("add-remove", "zero-out", "replace-one")
+_MARKS = {"needed", "withstands", "basis"}  # a field of these names makes a certificate of a value
 
 
 def _of(kind: type, *, optional: bool = False) -> Any:
@@ -42,6 +44,16 @@ def _are_theorems(_: Any, __: Any, value: Any) -> None:
         set(each) == {"claim", "theorem", "proof"} for each in value
     ):
         raise ValueError("no theorems")
+
+
+def _is_signature(_: Any, __: Any, value: Any) -> None:
+    if value is not None and (
+        not isinstance(value, Mapping)
+        or set(value) != {"key", "signature"}
+        or not re.fullmatch("[0-9a-f]{64}", value["key"])
+        or not re.fullmatch("[0-9a-f]{128}", value["signature"])
+    ):
+        raise ValueError("no signature")
 
 
 @attrs.frozen(kw_only=True)
@@ -86,9 +98,7 @@ class Receipt:
     theorems: Sequence[Mapping[str, str]] = attrs.field(default=(), validator=_are_theorems)
     versions: Mapping[str, str] = attrs.field(factory=dict, validator=_of(Mapping))
     predictable: bool = attrs.field(default=False, validator=_of(bool))
-    signature: Mapping[str, str] | None = attrs.field(
-        default=None, validator=_of(Mapping, optional=True)
-    )
+    signature: Mapping[str, str] | None = attrs.field(default=None, validator=_is_signature)
 
     def plain(self) -> dict[str, Any]:
         """For JSON, with the format and the digest."""
@@ -167,16 +177,17 @@ def _check_depth(value: Any) -> None:
     raise ValueError("too deep")
 
 
-def _certificates(value: Any) -> Any:
+def _certificates(value: Any, name: str = "") -> Iterator[Mapping[str, Any]]:
+    """Certificates by their fields or their name."""
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            if name in ("certificate", "certificate_") and isinstance(each, Mapping):
-                yield each
-            else:
-                yield from _certificates(each)
+        if name in ("certificate", "certificate_") or _MARKS & set(value):
+            yield value
+            return
+        for inner, each in value.items():
+            yield from _certificates(each, inner)
     elif isinstance(value, list):
         for each in value:
-            yield from _certificates(each)
+            yield from _certificates(each, name)
 
 
 def digest_of(value: Any) -> str:
@@ -197,6 +208,7 @@ _PTR = {
 }
 _CHOICE = "the exponential mechanism", "Exponential.exponential_mechanism_profile", _FINITE
 _COMPOSED = "composition", "Finite.composition", _FINITE
+_ALLOTTED = "each record in one step of an epoch", "accounting.losses.allocation", _PAPER
 _SELECTED = "the best of many", "accounting.losses.repeated_selection", _PAPER
 _ONE_OF = "one of several, chosen without the data, or several on disjoint records"
 _EVENTS = {
@@ -209,6 +221,7 @@ _EVENTS = {
     "ComposedDpEvent": _COMPOSED,
     "SelfComposedDpEvent": _COMPOSED,
     "WorstOfDpEvent": (_ONE_OF, "Zhu, Dong and Wang 2022", _PAPER),
+    "RandomAllocationDpEvent": _ALLOTTED,
     "RepeatAndSelectDpEvent": _SELECTED,
     "BinomialSelectionDpEvent": _SELECTED,
 }

@@ -11,7 +11,7 @@ import attrs
 from prudent._rounding import nearest, rounded_up
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.budget import LedgerLike, check_ledger
-from prudent.receipts.making import ReceiptFile, ReceiptTarget
+from prudent.receipts.making import ReceiptFile, ReceiptTarget, answer_digest, request_digest
 from prudent.release.joins import names_of
 from prudent.release.outcome import Refused
 
@@ -97,6 +97,7 @@ class Paid:
     charge: Any = None  # what it noted; None if it keeps no history
     receipt: ReceiptFile | None = None  # where the receipt goes; None: there is none
     unit: str | None = None  # the column of privacy units
+    kind: str = "release"  # of the receipt
 
     def note(self, outcomes: Sequence[Any], released: Any, **facts: Any) -> None:
         """Note the outcomes of all groups, and write the receipt.
@@ -113,15 +114,18 @@ class Paid:
             from prudent.budget.ledger import LedgerError  # whoever keeps no count needs none of it
 
             told = next(iter(counts)) if len(counts) == 1 else counts
+            bound = {}
+            if self.receipt is not None and hasattr(self.ledger, "proof"):
+                bound = {"answer": answer_digest(released)}
             with contextlib.suppress(LedgerError):  # the answer is paid for, whatever it says
-                self.ledger.record_outcome(self.charge, told)
+                self.ledger.record_outcome(self.charge, told, **bound)
         if self.receipt is not None:
             from prudent.receipts.making import receipt_of
 
             preview = self.preview
             own = {"event": preview.event, "epsilon": preview.epsilon, "delta": preview.delta}
             own |= {"ledger": self.ledger, "charge": self.charge, "unit": self.unit}
-            own |= {"kind": "release", "asked": self.asked, "released": released}
+            own |= {"kind": self.kind, "asked": self.asked, "released": released}
             self.receipt.write(partial(receipt_of, **(own | facts)))
 
 
@@ -135,6 +139,8 @@ def charge(
     groups: Any = None,
     unit: str | None = None,
     receipt: ReceiptTarget | None = None,
+    kind: str = "release",
+    more: Mapping[str, Any] | None = None,
 ) -> Paid:
     """Charge the ledger, if one is given; an exception it raises must stop the release.
 
@@ -148,6 +154,8 @@ def charge(
         groups: The public groups, for the ledger's history.
         unit: The column of privacy units, for the ledger's history.
         receipt: Where to write the receipt; found to be writable before anything is charged.
+        kind: Of the receipt.
+        more: What else was asked, for the receipt; the ledger notes a digest of all of it.
 
     Returns:
         What notes the outcomes in the ledger's history and writes the receipt.
@@ -163,12 +171,16 @@ def charge(
         "epsilon": preview.epsilon,
         "data": " + ".join(names_of(source, connect)) or None,
     }
+    whole = {**asked, **(more or {})}
     charged = None
     if ledger is not None:
         check_ledger(ledger, ADD_REMOVE, who="the release")
         label = preview.statistic if column is None else f"{preview.statistic} of {column}"
         keeps_history = hasattr(ledger, "record_outcome")
         details: dict[str, Any] = {"details": asked} if keeps_history else {}
+        if hasattr(ledger, "proof"):
+            request = request_digest(kind, whole, unit, ADD_REMOVE)
+            details = {"details": asked | {"request": request}}
         noted = ledger.charge(preview.event, label, delta=preview.delta, **details)
         charged = noted if keeps_history else None
-    return Paid(preview, asked, ledger, charged, place, unit)
+    return Paid(preview, whole, ledger, charged, place, unit, kind)

@@ -273,6 +273,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         groups=request.groups,
         unit=request.unit,
         receipt=request.receipt,
+        more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]},
     )
     kept: Any = None
     if whole.selection is not None:
@@ -289,6 +290,25 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
             found.append(Groups(outcomes, request.group_columns, **known))
     paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
+
+
+_FACTS = (
+    *("column", "other", "where", "per_unit", "bounds", "other_bounds", "propose", "fallback"),
+    *("distribution", "test", "failure", "certify", "confidence", "delta", "read_as"),
+)
+
+
+def _in_words(given: Any) -> Any:
+    """An option for the receipt; of a function nothing can be told."""
+    return "a function" if callable(given) else given
+
+
+def _facts(part: Part) -> dict[str, Any]:
+    """What was asked of one statistic: its filter, its contribution rule and its tolerance too."""
+    given = {name: _in_words(getattr(part.request, name)) for name in _FACTS}
+    return {"statistic": type(part.statistic).__name__} | {
+        name: each for name, each in given.items() if each is not None and each is not False
+    }
 
 
 def of_one_table(parts: Sequence[Part], request: Request) -> list[Part]:

@@ -22,7 +22,12 @@ from prudent.accounting.losses.trial_counts import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.accounting.serialisation import from_json, to_json
 from prudent.budget import charge_calibrated, check_ledger
-from prudent.receipts.making import ReceiptFile, ReceiptTarget, receipt_of
+from prudent.receipts.making import (
+    ReceiptFile,
+    ReceiptTarget,
+    receipt_of,
+    request_digest,
+)
 from prudent.tune.candidate import Candidate, attempt, outcome, side_by_side
 from prudent.tune.search_folder import SearchFolder, prune
 from prudent.tune.space import Setting, Space, draw_count, draw_setting
@@ -137,9 +142,11 @@ def tune(
     with SearchFolder.at(folder) as place:
         state = _opened(place, candidate, space, trials, event, resume=resume)
         fresh = not place.has_ended
+        asked = {"trials": trials, "run": state["name"], "delta": delta}
         if fresh:
             if ledger is not None:
-                _charge(ledger, event, state["name"], delta, resumed=resume)
+                request = request_digest("tuning", asked, None, relation)
+                _charge(ledger, event, state["name"], delta, request, resumed=resume)
             _run_all(candidate, state["settings"], place, workers)
             place.keep_best(state)
         best = place.result()
@@ -147,7 +154,6 @@ def tune(
         if candidate.load is not None and best["setting"] is not None and not best["failed"]:
             value = candidate.load(best["setting"], place.best)
         if place_of_receipt is not None and fresh:
-            asked = {"trials": trials, "run": state["name"], "delta": delta}
             place_of_receipt.write(
                 lambda: receipt_of(
                     "tuning",
@@ -226,14 +232,22 @@ def _opened(
     return place.begin(plain, known, settings)
 
 
-def _charge(ledger: Any, event: dp.DpEvent, name: str, delta: float, *, resumed: bool) -> None:
+def _charge(
+    ledger: Any,
+    event: dp.DpEvent,
+    name: str,
+    delta: float,
+    request: str | None,
+    *,
+    resumed: bool,
+) -> None:
     """Charge the whole search once; a resumed one is recognised by its random name.
 
     That it is released is noted at once: a later time would tell how many candidates there were.
     """
     charge = _charged(ledger, name) if resumed else None
     if charge is None:
-        charge = charge_calibrated(ledger, event, _label(name), delta=delta)
+        charge = charge_calibrated(ledger, event, _label(name), delta=delta, request=request)
     if hasattr(ledger, "record_outcome") and not charge.outcome:
         ledger.record_outcome(charge, "released")
 

@@ -14,10 +14,10 @@ from sklearn.utils.estimator_checks import check_estimator
 import prudent
 from prudent import ArgumentError, PldAccountant, estimators
 from prudent.accounting.events import ApproximateDpEvent
-from prudent.audit.releases.case import Silent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
+from tests.audit.releases.case import Silent
 from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
 
 # The records of these tests are public.
@@ -81,12 +81,13 @@ def test_one_record_does_not_decide_of_which_type_a_label_is() -> None:
 
 
 def test_a_column_that_has_no_labels_is_refused_before_a_charge() -> None:
-    import pandas as pd
+    import pyarrow
 
     x, y = data("GaussianNB", 300)
-    frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(label=pd.to_datetime(y))
+    columns = {name: x[:, at] for at, name in enumerate("abc")}
+    table = pyarrow.table(columns | {"label": y.astype("datetime64[us]")})
     with pytest.raises(ArgumentError, match="timestamp"):
-        estimators.GaussianNB(ledger=object()).fit(frame, "label")
+        estimators.GaussianNB(ledger=object()).fit(table, "label")
 
 
 def test_a_gap_makes_integers_of_pandas_no_other_labels() -> None:

@@ -3,10 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("ibis", reason="needs the extra `tables`")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
+
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pytest
 
 import prudent
 from prudent import ArgumentError

@@ -100,7 +100,8 @@ def test_a_zero_has_no_sign(make: Any) -> None:
     data = make([-0.0] + [0.0] * 300)
     outcome = mode(data, *(["x"] if isinstance(data, pa.Table) else []), **BUDGET)
     assert isinstance(outcome, Released)
-    assert repr(outcome.value) == "0.0"
+    # Whether numbers of a list or an array are integers is not public.
+    assert repr(outcome.value) == ("0.0" if isinstance(data, pa.Table) else "0")
 
 
 def test_equally_frequent_categories_of_two_types() -> None:

@@ -253,7 +253,7 @@ def test_an_array_needs_no_engine() -> None:
         ({"source": pa.table({"x": [1.0]}), "column": "x", "table": "t"}, "table only with"),
         (
             {"source": pa.table({"x": ["a"]}), "column": "x"},
-            "of numbers, .* got 'x' of type",
+            "of numbers, .* got 'x', which holds text",
         ),
         ({"source": VALUES, "column": "x"}, "only with a table, got an array"),
         ({"source": VALUES, "kind": "numeric", "connect": "a"}, "Expected kind one of"),

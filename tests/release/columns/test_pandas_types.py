@@ -7,10 +7,15 @@ be those of a frame whose one record counts, or not: never of another kind, type
 import datetime
 from typing import Any
 
+import pytest
+
+pytest.importorskip("ibis", reason="needs the extra `tables`")
+pytest.importorskip("opendp", reason="needs the extra `tables`")
+pytest.importorskip("pandas")
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pytest
 
 import prudent
 from prudent.release.columns.conversions import cells

@@ -92,7 +92,7 @@ def test_no_whole_number_is_looked_for_below_one() -> None:
     """Of no record at all only noise is found, but where a record could have been."""
     nothing = np.array([], np.int64)
     for seed in range(20):
-        found = mean(nothing, epsilon=1.0, noise=ReproducibleNoise(seed))
+        found = mean(nothing, epsilon=1.0, read_as="integer", noise=ReproducibleNoise(seed))
         assert "Too few records" in str(found)
         assert found.value == 0 or abs(found.value) > 0.5
 

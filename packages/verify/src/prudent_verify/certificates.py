@@ -1,55 +1,131 @@
 """Certificates computed again from the released numbers that they follow from."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flint import arb, ctx
 
+from prudent_verify.events import Event
 from prudent_verify.pairs import BITS, positive
 
 _MOST = 1 << 60  # records
 _ROUNDED = 1e-9  # of floating point, in what the program computed
 
 
-def problem_of(certificate: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
-    """What is wrong with a certificate; None if it follows from the released numbers."""
+_DISTANCE = {"low", "high", "needed", "withstands", "confidence", "epsilon", "basis"}
+_SLOPES = {"kind", "records", "tolerance", "confidence", "basis"}
+_SLOPE_BASIS = {"kind", "gradient", "curvature", "count", "multipliers", "root"}
+_SLOPE_BASIS |= {"reach", "bound", "slope", "hidden"}
+
+
+def problem_of(
+    certificate: Mapping[str, Any],
+    event: Event,
+    beside: Mapping[str, Any] | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> str | None:
+    """What is wrong with a certificate; None if it follows from the released numbers.
+
+    Args:
+        certificate: As JSON holds it.
+        event: What was paid for.
+        beside: The answer that holds it; None if none does.
+        asked: What was asked; None if that is not known.
+    """
     basis = certificate["basis"]
     about_slopes = basis["kind"] == "SlopeBasis"
+    known = (_SLOPES, _SLOPE_BASIS) if about_slopes else (_DISTANCE, {"kind", "noisy"})
+    if (set(certificate), set(basis)) != known:
+        return "it has other fields than a certificate."
     needed, confidence = (
         certificate["records" if about_slopes else "needed"],
         certificate["confidence"],
     )
-    if type(needed) is not int or type(confidence) is not float or not 0 < confidence < 1:
+    if type(needed) is not int or needed < 0:
         return "its numbers are no numbers of a certificate."
-    if not about_slopes and certificate["withstands"] != max(0, needed - 1):
-        return "the records it withstands do not follow from those that are needed."
-    noises = list(_noises(event))
+    if type(confidence) is not float or not 0 < confidence < 1:
+        return "its numbers are no numbers of a certificate."
+    if not needs_of(certificate) <= paid_noises(event):
+        return "no noise of its scale is in the event."
     with ctx.workprec(BITS):
-        match basis["kind"]:
-            case "SlopeBasis":
-                own = [("gaussian", 1 / each) for each in basis["multipliers"]]
-                if len(own) != 3 or not set(own) <= set(noises):
-                    return "no noise of its scale is in the event."
-                if needed == 0 or _slopes_withstand(needed, certificate, basis):
-                    return None
-                return f"the released numbers do not show {needed} records."
-            case "distance":
-                if ("laplace", certificate["epsilon"]) not in noises:
-                    return "no noise of its ε is in the event."
-                most = _by_distance(certificate, basis["noisy"])
-            case _:
-                return "what it follows from is not known here."
-    return None if needed <= most else f"the released numbers show {most} records, not {needed}."
+        if about_slopes:
+            if needed == 0 or _slopes_withstand(needed, certificate, basis):
+                return None
+            return f"the released numbers do not show {needed} records."
+        if basis["kind"] != "distance":
+            return "what it follows from is not known here."
+        most = _by_distance(certificate, basis["noisy"])
+    if certificate["withstands"] != max(0, needed - 1):
+        return "the records it withstands do not follow from those that are needed."
+    if needed > most:
+        return f"the released numbers show {most} records, not {needed}."
+    return _problem_of_interval(certificate, beside or {}, asked or {})
 
 
-def _noises(event: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The kind of each noise for a change of one that an event has, and one over its scale."""
-    if event["kind"] == "DiscreteLaplaceDpEvent" and event["sensitivity"] == 1:
-        yield "laplace", event["noise_parameter"]
-    if event["kind"] == "GaussianDpEvent":
-        yield "gaussian", 1 / event["noise_multiplier"]
-    for inner in [*event.get("events", ()), *filter(None, [event.get("event")])]:
-        yield from _noises(inner)
+def _problem_of_interval(
+    certificate: Mapping[str, Any], answer: Mapping[str, Any], asked: Mapping[str, Any]
+) -> str | None:
+    """An interval is as wide as was asked for, and has the answer that it is about in its middle.
+
+    One that was asked for by its ends has no answer in it: there the certificate is the answer.
+    """
+    low, high, value = certificate["low"], certificate["high"], answer.get("value")
+    if str(asked.get("statistic")).startswith("certificate of "):
+        sound = value == certificate["needed"] and (low, high) != (None, None)
+        return None if sound else "the answer is not what it certifies."
+    if type(low) not in (int, float) or type(high) not in (int, float):
+        # Categories have one value, and dates are not compared here.
+        sound = isinstance(low, str) and isinstance(high, str) and (low != high or value == low)
+        return None if sound else "its interval is not that of the answer."
+    if not low <= high:
+        return "its interval is empty."
+    off = 1e-9 * max(abs(low), abs(high)) + (1 if type(low) is int else _OFF * (high - low))
+    if type(value) in (int, float) and (
+        not low <= value <= high or abs((low + high) / 2 - value) > off
+    ):
+        return "its interval is not about the answer."
+    widths = {one.get("certify") for one in asked.get("parts", ()) if isinstance(one, Mapping)}
+    lengths = [each for each in widths if type(each) in (int, float)]
+    if lengths and all(abs((high - low) / 2 - each) > off for each in lengths):
+        return "its interval is not as wide as what was asked."
+    return None
+
+
+_OFF = 1e-6  # of the width of an interval, by which rounding may move its middle
+
+
+def needs_of(certificate: Mapping[str, Any]) -> Counter[tuple[str, float]]:
+    """The noises that a certificate must have paid for: kind and one over the scale."""
+    basis = certificate["basis"]
+    if basis["kind"] == "SlopeBasis":
+        if len(basis["multipliers"]) != 3:
+            raise ValueError("The basis of slopes is three released values.")
+        return Counter(("gaussian", 1 / each) for each in basis["multipliers"])
+    return Counter([("laplace", certificate["epsilon"])])
+
+
+def paid_noises(event: Event) -> Counter[tuple[str, float]]:
+    """How often an event has each noise for a change of one, on all records and in every run.
+
+    Of several events of which one happens, or which are on disjoint records, the largest count.
+    """
+    if event.kind == "DiscreteLaplaceDpEvent" and event["sensitivity"] == 1:
+        return Counter([("laplace", event["noise_parameter"])])
+    if event.kind == "GaussianDpEvent":
+        return Counter([("gaussian", 1 / event["noise_multiplier"])])
+    found: Counter[tuple[str, float]] = Counter()
+    match event.kind:
+        case "SelfComposedDpEvent":
+            for noise, times in paid_noises(event["event"]).items():
+                found[noise] = times * event["count"]
+        case "ComposedDpEvent":
+            for each in event.inside:
+                found += paid_noises(each)
+        case "WorstOfDpEvent":
+            for each in event.inside:
+                found |= paid_noises(each)
+    return found  # of samples and selections nothing: their noise was not paid for in full
 
 
 def _by_distance(certificate: Mapping[str, Any], noisy: int) -> int:

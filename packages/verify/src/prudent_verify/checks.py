@@ -6,16 +6,19 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from prudent_verify import certificates
-from prudent_verify.pairs import UnknownEventError
-from prudent_verify.prices import prove
-from prudent_verify.receipt import Receipt, is_signed, public_key, read, theorems_of
+from prudent_verify import certificates, plans
+from prudent_verify.events import Event, Relation, UnknownEventError, parsed
+from prudent_verify.prices import TOLERANCE, prove
+from prudent_verify.receipt import Receipt, is_signed, once, public_key, read, theorems_of
+
+_LARGEST_DELTA = 1e-3  # with probability δ anything may be revealed
 
 
 class Standing(enum.StrEnum):
@@ -43,6 +46,9 @@ class Verdict:
 
     receipt: Receipt  # the receipt
     findings: Sequence[Finding]  # about each claim
+    epsilon: float | None  # what was proved, which may be a little above the claim; None: nothing
+    signer: str | None  # whose signature was checked: "named", "unknown"; None: nobody's
+    head: bool  # whether a digest from the keeper of the ledger was compared
 
     @property
     def status(self) -> int:
@@ -54,12 +60,20 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """The verdict in one sentence."""
-        return (
-            "Verified: every claim that matters was proved again.",
-            "Refuted: at least one claim does not hold.",
-            "Not verified: a claim that matters could not be checked here.",
-        )[self.status]
+        """The verdict in one sentence: if the receipt is verified, what was shown and what not."""
+        if self.status:
+            return (
+                "Refuted: at least one claim does not hold.",
+                "Not verified: a claim that matters could not be checked here.",
+            )[self.status - 1]
+        assert self.epsilon is not None
+        claimed = self.receipt.epsilon
+        price = f"ε = {_rounded_up(self.epsilon)} at δ = {_exact(self.receipt.delta)} was proved"
+        if self.epsilon > claimed:
+            price += f" (not the ε = {_exact(claimed)} that is claimed)"
+        signed = {"named": "signed by the key you named", "unknown": "signed by a key nobody named"}
+        ledger = "the head of its ledger was compared" if self.head else "no ledger was asked"
+        return f"Verified: {price}; {signed.get(str(self.signer), 'not signed')}; {ledger}."
 
     def lines(self) -> list[str]:
         """The verdict in words: what fails first, then what is proved, assumed, not checked."""
@@ -79,7 +93,13 @@ class Verdict:
             for each in self.findings
         ]
         names = ("verified", "refuted", "not verified")
-        return {"status": names[self.status], "findings": findings}
+        shown = {
+            "epsilon": self.epsilon,
+            "delta": self.receipt.delta,
+            "signer": self.signer,
+            "head": self.head,
+        }
+        return {"status": names[self.status], "shown": shown, "findings": findings}
 
 
 def verify(
@@ -100,16 +120,28 @@ def verify(
         ValueError: If the signer is no key.
     """
     receipt, noted = read(path)
+    event, unreadable = None, "the event cannot be read."
+    try:
+        event = parsed(receipt.event)
+    except UnknownEventError as error:
+        unreadable = str(error)
+    except Exception:  # whoever wrote the receipt chooses which one
+        pass
+    price = list(_price(receipt, event, unreadable))
     findings = [
-        *_digests(receipt, noted),
+        *_digests(receipt, event, noted),
         *_signature(receipt, signer),
-        *_price(receipt),
-        *_certificates(receipt),
+        *(each for each, _ in price),
+        *_request(receipt, event),
+        *_certificates(receipt, event),
         *_ledger(receipt, head),
         *_files(receipt, Path(path).parent),
         *_assumptions(receipt),
     ]
-    return Verdict(receipt, findings)
+    proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
+    checked = {each.claim for each in findings if each.standing is Standing.PROVED}
+    by = None if "signature" not in checked else "unknown" if signer is None else "named"
+    return Verdict(receipt, findings, proved, by, head is not None and "ledger" in checked)
 
 
 def _exact(value: Any) -> str:
@@ -129,17 +161,13 @@ def _ok(condition: bool, claim: str, good: str, bad: str) -> Finding:
     )
 
 
-def _digests(receipt: Receipt, noted: str) -> Iterator[Finding]:
-    price = {"epsilon": receipt.epsilon, "delta": receipt.delta, "unit": receipt.unit}
+def _digests(receipt: Receipt, event: Event | None, noted: str) -> Iterator[Finding]:
+    price = {"epsilon": receipt.epsilon, "delta": receipt.delta}
     for part in (receipt.asked, receipt.released):
         for name, each in part.items() if isinstance(part, Mapping) else ():
-            if each is not None and price.get(name, each) != each:
+            if each is not None and price.get(name.removesuffix("_"), each) != each:
                 yield Finding(Standing.FAILED, "price", f"the receipt has two of {name}.")
-    try:
-        theorems = theorems_of(receipt.event, receipt)
-    except (AttributeError, KeyError, TypeError):  # of an event that cannot be read
-        theorems = None
-    if list(receipt.theorems) != theorems:
+    if event is not None and list(receipt.theorems) != theorems_of(event, receipt):
         yield Finding(Standing.FAILED, "theorem", "the theorems are not those of the event.")
     yield _ok(
         noted == receipt.digest,
@@ -147,8 +175,11 @@ def _digests(receipt: Receipt, noted: str) -> Iterator[Finding]:
         f"the receipt is as it was written, SHA-256 {noted[:16]}…",
         "the receipt was changed after it was written.",
     )
-    for name, wanted in receipt.part_digests().items():
-        if receipt.digests.get(name) != wanted:
+    wanted = receipt.part_digests()
+    if receipt.kind == "classifier" and isinstance(receipt.released, Mapping):
+        wanted["features"] = receipt.released.get("partition", "")
+    for name in wanted.keys() | receipt.digests.keys():
+        if receipt.digests.get(name) != wanted.get(name):
             yield Finding(Standing.FAILED, "digest", f"that of what was {name} does not match.")
 
 
@@ -160,7 +191,7 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
         else:
             yield Finding(Standing.UNCHECKED, "signature", "it is not signed: anyone can write it.")
         return
-    key = str(receipt.signature.get("key"))
+    key = receipt.signature["key"]
     try:
         own = is_signed(receipt)
     except ModuleNotFoundError:
@@ -176,41 +207,79 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
         yield Finding(Standing.PROVED, "signature", f"by the key {key}, {whose}.")
 
 
-def _price(receipt: Receipt) -> Iterator[Finding]:
-    claimed, delta = receipt.epsilon, float(receipt.delta)
+def _price(
+    receipt: Receipt, event: Event | None, unreadable: str
+) -> Iterator[tuple[Finding, float | None]]:
+    """What was found of the price, and the ε that was proved."""
+
+    def unchecked(words: str) -> tuple[Finding, None]:
+        return Finding(Standing.UNCHECKED, "price", words, decisive=True), None
+
+    claimed, delta = receipt.epsilon, receipt.delta
     if math.isinf(claimed):
-        yield Finding(Standing.UNCHECKED, "price", "no finite ε is claimed.", decisive=True)
+        yield unchecked("no finite ε is claimed.")
         return
     claim = f"ε = {_exact(claimed)} at δ = {_exact(delta)}"
+    if delta > _LARGEST_DELTA:
+        yield unchecked(f"{claim}: with probability δ everything may be revealed, and δ is large.")
+        return
+    if event is None:
+        yield unchecked(f"{claim}: {unreadable}")
+        return
     try:
-        found = prove(receipt.event, receipt.relation, claimed, delta)
+        found = prove(event, Relation.parsed(receipt.relation), claimed, delta)
     except Exception as error:  # whoever wrote the receipt chooses which one
         known = isinstance(error, UnknownEventError)
-        words = str(error) if known else "the event cannot be read."
-        yield Finding(Standing.UNCHECKED, "price", f"{claim}: {words}", decisive=True)
+        yield unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
         return
     if found.epsilon <= claimed:
-        yield Finding(Standing.PROVED, "price", f"{claim}, by {found.method}.")
+        words = f"{claim}, by {found.method}."
+        yield Finding(Standing.PROVED, "price", words), found.epsilon
         return
-    shown = f"{claim} is claimed; what can be shown is ε = {_rounded_up(found.epsilon)}"
+    shown = f"ε = {_rounded_up(found.epsilon)} at δ = {_exact(delta)}, by {found.method}"
     if found.epsilon <= claimed * (1 + found.tolerance):
-        grid = "above it by less than this check can tell"
-        yield Finding(Standing.PROVED, "price", f"{shown}, {grid}, by {found.method}.")
+        words = f"{shown}; of the claim, ε = {_exact(claimed)}, this is no proof."
+        yield Finding(Standing.PROVED, "price", words), found.epsilon
     elif found.coarse:
-        words = f"{shown}, by {found.method}, which is coarser than the claim's own proof."
-        yield Finding(Standing.UNCHECKED, "price", words, decisive=True)
+        words = f"{claim} is claimed. What can be shown is {shown}: coarser than the claim's proof."
+        yield unchecked(words)
     else:
-        yield Finding(Standing.FAILED, "price", f"{shown}, by {found.method}.")
+        words = f"{claim} is claimed. What can be shown is {shown}."
+        yield Finding(Standing.FAILED, "price", words), None
 
 
-def _certificates(receipt: Receipt) -> Iterator[Finding]:
-    for each in receipt.certificates():
+def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
+    """Whether what was asked, the unit and the event are of one release."""
+    unit = receipt.asked.get("unit")
+    if receipt.unit != ("record" if unit is None else unit):
+        yield Finding(Standing.FAILED, "unit", "it is not that for which was asked.")
+    if event is None:
+        return
+    try:
+        relation = Relation.parsed(receipt.relation)
+        problem = plans.problem_of(receipt.kind, receipt.asked, event, relation)
+    except Exception:  # whoever wrote the receipt chooses which one
+        problem = "what was asked cannot be read."
+    if problem is not None:
+        yield Finding(Standing.FAILED, "request", problem)
+    elif receipt.kind in ("training", "federated"):
+        yield Finding(Standing.PROVED, "request", "the event is that of the plan.")
+
+
+def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
+    needs: Counter[tuple[str, float]] = Counter()
+    for each, beside in receipt.certificates():
         if not each.get("basis"):
             words = "the numbers that it follows from are not in the receipt."
             yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
             continue
+        if event is None:
+            words = "what was paid for it cannot be read."
+            yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
+            continue
         try:
-            problem = certificates.problem_of(each, receipt.event)
+            problem = certificates.problem_of(each, event, beside, receipt.asked)
+            needs += certificates.needs_of(each)
         except Exception:  # whoever wrote the receipt chooses what goes wrong
             problem = "its fields cannot be read."
         shown = f"at least {each.get('needed')} records must change"
@@ -220,6 +289,10 @@ def _certificates(receipt: Receipt) -> Iterator[Finding]:
             f"{shown}, from the released numbers, with confidence {_exact(each.get('confidence'))}."
         )
         yield _ok(problem is None, "certificate", words, str(problem))
+    grouped = any(receipt.asked.get(name) is not None for name in ("groups", "by"))
+    if event is not None and not grouped and not needs <= certificates.paid_noises(event):
+        words = "several certificates are from noise that was paid for once."
+        yield Finding(Standing.FAILED, "certificate", words)
     if receipt.kind == "classifier":
         problem = certificates.problem_of_counts(receipt.released)
         words = "the counts are whole; the radius of every prediction follows from them."
@@ -237,55 +310,92 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
             words = "none was charged: other releases from these data are not counted."
             yield Finding(Standing.UNCHECKED, "ledger", words)
         return
-    problem = _problem_of_rows(receipt, noted)
+    problem, answer = _problem_of_rows(receipt, noted)
     if (
         problem is None
         and head is not None
         and head not in {row["digest"] for row in noted["rows"]}
     ):
         problem = "its rows do not lead to the digest that was given."
-    words = f"the charge is row by row linked to the head {str(noted.get('head'))[:16]}…"
+    words = "the charge, of this event, request, unit and relation, is row by row linked to the "
+    words += f"head {str(noted.get('head'))[:16]}…"
     if head is None:
         words += ", which the ledger itself must confirm: `prudent budget verify --digest`."
     yield _ok(problem is None, "ledger", words, str(problem))
+    if problem is None and answer is None:  # runs are noted before their models are complete
+        words = "the ledger does not note which answer was released."
+        decisive = receipt.kind in ("release", "model", "classifier")
+        yield Finding(Standing.UNCHECKED, "answer", words, decisive=decisive)
+    elif problem is None:
+        noted_so = answer == receipt.part_digests()["released"]
+        good, bad = "the ledger notes this one.", "the ledger notes another one."
+        yield _ok(noted_so, "answer", good, bad)
 
 
-def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> str | None:
-    """What is wrong with the rows of the ledger; None if they are linked and charge the event."""
+_CHARGE = {"dataset", "delta", "details", "event", "label", "price", "sequence", "spent", "time"}
+_OUTCOME = {"charge", "dataset", "outcome", "sequence"}
+
+
+def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """What is wrong with the rows of the ledger, and the digest of the answer that they note.
+
+    Nothing is wrong if they are linked, are written as a ledger writes them, and charge the event
+    for what was asked. The rows between the charge and its outcome are of other releases.
+    """
     try:
-        last, rows = noted["before"], noted["rows"]
-        for row in rows:
+        if set(noted) != {"dataset", "before", "rows", "head"}:
+            return "it has other fields than the rows of a ledger.", None
+        last = noted["before"]
+        found: list[dict[str, Any]] = []
+        for row in noted["rows"]:
             linked = hashlib.sha256(f"{last}\n{row['record']}".encode()).hexdigest()
-            if linked != row["digest"]:
-                return "a row does not fit the one before it."
+            if linked != row["digest"] or set(row) != {"record", "digest"}:
+                return "a row does not fit the one before it.", None
             last = linked
-        first = json.loads(rows[0]["record"])
+            fields = json.loads(row["record"], object_pairs_hook=once)
+            text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
+            if text != row["record"] or fields["dataset"] != noted["dataset"]:
+                return "a row is not one that a ledger of these data writes.", None
+            if found and fields["sequence"] != found[-1]["sequence"] + 1:
+                return "a row is missing.", None
+            found.append(fields)
+        charge, outcome = found[0], found[-1]
         if last != noted["head"]:
-            return "its rows do not end at its head."
-        if first["dataset"] != noted["dataset"]:
-            return "its rows are of another data set."
-        if first["event"] != receipt.event:
-            return "what was charged is not the event of this receipt."
-        told = first["details"]
-        if any(told.get(name, each) != each for name, each in receipt.asked.items()):
-            return "what was asked is not what the ledger notes."
-        price = first["price"]
-        if price["delta"] == receipt.delta and price["epsilon"] > 1.01 * receipt.epsilon:
-            return "the ledger notes a higher price."
+            return "its rows do not end at its head.", None
+        if set(charge) != _CHARGE or charge["event"] != receipt.event:
+            return "what was charged is not the event of this receipt.", None
+        if charge["details"].get("request") != receipt.request():
+            return "what was asked, its unit or its relation is not what the ledger notes.", None
+        price = charge["price"]
+        if charge["delta"] not in (None, receipt.delta) or (
+            price["delta"] == receipt.delta and price["epsilon"] > (1 + TOLERANCE) * receipt.epsilon
+        ):
+            return "the ledger notes another price.", None
+        if len(found) == 1:
+            return None, None
+        if not _OUTCOME <= set(outcome) <= {*_OUTCOME, "answer"}:
+            return "its last row notes no outcome.", None
+        if outcome["charge"] != charge["sequence"]:
+            return "its last row notes the outcome of another charge.", None
+        return None, outcome.get("answer")
     except Exception:  # whoever wrote the receipt chooses which one
-        return "its rows cannot be read."
-    return None
+        return "its rows cannot be read.", None
 
 
 def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
+    if not receipt.files and receipt.kind in ("training", "federated", "tuning"):
+        words = "the receipt names no file of a model: it vouches for none that is beside it."
+        yield Finding(Standing.UNCHECKED, "file", words)
     for name, wanted in receipt.files.items():
-        place = folder / Path(str(name)).name
-        if not place.is_file():
+        place = folder / name
+        if Path(name).name != name:
+            yield Finding(Standing.FAILED, "file", "its name leads to another folder.")
+        elif not place.is_file():
             yield Finding(Standing.UNCHECKED, "file", f"{name} is not beside the receipt.")
-            continue
-        with place.open("rb") as file:
-            same = hashlib.file_digest(file, "sha256").hexdigest() == wanted
-        yield _ok(same, "file", f"{name} is the one.", f"{name} is another one.")
+        else:
+            with place.open("rb") as file:
+                same = hashlib.file_digest(file, "sha256").hexdigest() == wanted
+            yield _ok(same, "file", f"{name} is the one.", f"{name} is another one.")
 
 
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:

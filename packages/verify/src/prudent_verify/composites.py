@@ -14,19 +14,16 @@ the claim.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import attrs
 import numpy as np
 from flint import arb
 
+from prudent_verify.events import Event, Relation, UnknownEventError
 from prudent_verify.laws import upper
-from prudent_verify.pairs import UnknownEventError, finite, least, number, positive
-
-SELECTIONS = ("RepeatAndSelectDpEvent", "BinomialSelectionDpEvent")
-"""The kinds of events that release the best of many candidates."""
+from prudent_verify.pairs import least
 
 _RANKS = 8000
 _LOSSES = 1500
@@ -42,15 +39,15 @@ _Array = np.ndarray[tuple[int], np.dtype[np.float64]]
 _Law = list[tuple[arb, arb]]
 
 
-def sampled_group(sigma: arb, rate: arb, relation: Mapping[str, Any]) -> Callable[..., arb]:
+def sampled_group(sigma: arb, rate: arb, relation: Relation) -> Callable[..., arb]:
     """The profile for all records of a person, removed, added or replaced."""
-    records = int(relation["records"])
+    records = relation.records
     weights = [
         math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)
     ]
     present = [(weight, arb(j) / sigma) for j, weight in enumerate(weights)]
     absent = [(arb(1), arb(0))]
-    if relation["adjacency"] == "replace-one":
+    if relation.adjacency == "replace-one":
         absent = [(weight, -arb(j) / sigma) for j, weight in enumerate(weights)]
 
     def profile(epsilon: arb, *, adding: bool) -> arb:
@@ -120,14 +117,14 @@ class Selection:
     most: int | None  # the largest number; None if there is none
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> "Selection":
+    def of(cls, event: Event) -> "Selection":
         """The selection of an event."""
-        if event["kind"] == "BinomialSelectionDpEvent":
-            draws, probability = event["draws"], float(positive(event["probability"]))
-            if type(draws) is not int or not 1 <= draws <= _MOST or probability > 1:
+        if event.kind == "BinomialSelectionDpEvent":
+            draws, probability = event["draws"], float(event["probability"])
+            if draws > _MOST:
                 raise UnknownEventError("Expected a binomial number of candidates.")
             return cls(draws * probability, None, probability, draws)
-        mean, shape = float(finite(event["mean"])), number(event["shape"])
+        mean, shape = float(event["mean"]), event["shape"]
         if not 1 <= mean <= _MOST:
             raise UnknownEventError("Expected between 1 and 10,000 candidates on average.")
         if shape is None:

@@ -1,4 +1,4 @@
-"""Dominating pairs in closed form, read from the JSON of an event, with profiles in balls.
+"""Dominating pairs of events in closed form, with profiles in balls.
 
 A pair has two distributions: with the record and without it. Its profile at ε is the largest
 difference Pr[present] - e^ε Pr[absent] over all events. Every number here is a ball that holds the
@@ -7,14 +7,15 @@ Propose-Test-Release are those of the errata, 2.1 to 2.5, written down from ther
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 from flint import arb
 
+from prudent_verify.events import ALLOCATED, Event, UnknownEventError
 from prudent_verify.laws import Law
 
 BITS = 128  # precision: δ = 1e-20 keeps 18 digits
@@ -27,33 +28,11 @@ _FEW = 8  # pairs for which the noise itself is quick enough
 _BEYOND = 10  # standard deviations of a Gaussian test
 
 
-class UnknownEventError(ValueError):
-    """An event for which this package has no proof of its own."""
-
-
-def number(value: Any) -> arb | None:
-    """An exact number of an event; None stands for infinity."""
-    if isinstance(value, str) and value == "inf":
-        return None
-    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:
-        raise UnknownEventError(f"Expected numbers >= 0 in the event, got {value!r:.40}.")
+def positive(value: int | float) -> arb:
+    """An exact number that must be finite and more than zero."""
+    if type(value) not in (int, float) or not 0 < value <= _LARGEST:
+        raise UnknownEventError(f"Expected a number > 0, got {value!r:.40}.")
     return arb(value)
-
-
-def finite(value: Any) -> arb:
-    """An exact number of an event that must be finite."""
-    found = number(value)
-    if found is None:
-        raise UnknownEventError("Expected a finite number in the event, got infinity.")
-    return found
-
-
-def positive(value: Any) -> arb:
-    """An exact number of an event that must be finite and more than zero."""
-    found = finite(value)
-    if not found > 0:
-        raise UnknownEventError(f"Expected a number > 0 in the event, got {value!r:.40}.")
-    return found
 
 
 def least(epsilon: arb) -> arb:
@@ -178,14 +157,14 @@ def largest(balls: list[arb]) -> arb:
     return found
 
 
-def worst_of(event: Mapping[str, Any], rate: arb) -> Worst:
+def worst_of(event: Event, rate: arb) -> Worst:
     """The pairs of an event that is no composition of releases.
 
     Raises:
         UnknownEventError: If no closed form of them is known here.
     """
     zero = arb(0)
-    match event["kind"]:
+    match event.kind:
         case "ProposeTestReleaseDpEvent":
             pairs, slack = _of_release(event)
             return Worst(pairs, rate, slack)
@@ -193,9 +172,7 @@ def worst_of(event: Mapping[str, Any], rate: arb) -> Worst:
             return Worst((BoundedRange(positive(event["epsilon"])),), rate, zero)
         case "ApproximateDpEvent":
             # Randomised response, and all is revealed with probability δ.
-            epsilon, delta = positive(event["epsilon"]), finite(event["delta"])
-            if not delta < 1:
-                raise UnknownEventError("Expected a δ below 1 in the event.")
+            epsilon, delta = arb(event["epsilon"]), arb(event["delta"])
             often = (1 - delta) / (1 + (-epsilon).exp())
             rare = often * (-epsilon).exp()
             answers = ((rare, often, None), (often, rare, None))
@@ -205,13 +182,13 @@ def worst_of(event: Mapping[str, Any], rate: arb) -> Worst:
             return Worst((_additive(event),), rate, zero)
 
 
-def _additive(event: Mapping[str, Any]) -> Pair:
+def _additive(event: Event) -> Pair:
     """The pair of Gaussian noise with at most one other noise, all on the same records."""
     precision, others = arb(0), []
     for leaf, count in leaves(event):
-        match leaf["kind"]:
+        match leaf.kind:
             case "GaussianDpEvent" | "GaussianTest":
-                name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
+                name = "scale" if leaf.kind == "GaussianTest" else "noise_multiplier"
                 precision += count / positive(leaf[name]) ** 2
             case _:
                 others.append((leaf, count))
@@ -221,7 +198,7 @@ def _additive(event: Mapping[str, Any]) -> Pair:
     if len(others) > 1 or others[0][1] > 1:
         raise UnknownEventError("A sample of several releases has no closed form here.")
     leaf = others[0][0]
-    match leaf["kind"]:
+    match leaf.kind:
         case "LaplaceDpEvent":
             return Laplace(1 / positive(leaf["noise_multiplier"]), sigma)
         case "DiscreteLaplaceDpEvent":
@@ -230,16 +207,15 @@ def _additive(event: Mapping[str, Any]) -> Pair:
             return MarginTest.of(leaf).pair(sigma)
 
 
-def leaves(event: Mapping[str, Any], count: int = 1) -> Iterator[tuple[Mapping[str, Any], int]]:
+def leaves(event: Event, count: int = 1) -> Iterator[tuple[Event, int]]:
     """The releases inside nested compositions, each with its number of runs."""
-    match event["kind"]:
-        case "NoOpDpEvent":
-            return
+    match event.kind:
         case "SelfComposedDpEvent":
-            if type(event["count"]) is not int or event["count"] < 0:
-                raise UnknownEventError("Expected a whole number of runs in the event.")
-            if event["count"]:
-                yield from leaves(event["event"], count * event["count"])
+            yield from leaves(event["event"], count * event["count"])
+        case kind if kind == ALLOCATED:
+            # Given the step that a record was allotted, that step alone depends on it; which one is
+            # drawn without the data, and by convexity the mixture tells no more than one step does.
+            yield from leaves(event["event"], count)
         case "ComposedDpEvent":
             for inner in event["events"]:
                 yield from leaves(inner, count)
@@ -247,9 +223,9 @@ def leaves(event: Mapping[str, Any], count: int = 1) -> Iterator[tuple[Mapping[s
             yield event, count
 
 
-def _discrete_laplace(decay: arb, sensitivity: Any, sigma: arb | None) -> Mixture:
+def _discrete_laplace(decay: arb, sensitivity: int, sigma: arb | None) -> Mixture:
     """Whole numbers of mass proportional to exp(-decay |x|), moved by the sensitivity."""
-    if type(sensitivity) is not int or not 1 <= sensitivity <= _MOST_MARGINS:
+    if sensitivity > _MOST_MARGINS:
         raise UnknownEventError("Expected a small whole sensitivity in the event.")
     ratio = (-decay).exp()
     end, far = 1 / (1 + ratio), ratio**sensitivity / (1 + ratio)
@@ -274,11 +250,11 @@ class MarginTest:
     scale: arb
 
     @classmethod
-    def of(cls, event: Mapping[str, Any]) -> "MarginTest":
+    def of(cls, event: Event) -> "MarginTest":
         """The test of an event."""
-        if event["kind"] not in (*_SMOOTH, *_WHOLE):
+        if event.kind not in (*_SMOOTH, *_WHOLE):
             raise UnknownEventError(f"Events of the kind {event['kind']!r:.60} are not known here.")
-        return cls(event["kind"], positive(event["scale"]))
+        return cls(event.kind, positive(event["scale"]))
 
     def passes(self, distance: arb) -> arb:
         """Pr[noise > distance]; a whole number if the noise is one."""
@@ -352,21 +328,19 @@ _MOST_TERMS = 1 << 16
 _FARTHEST = 1 << 60
 
 
-def _of_release(event: Mapping[str, Any]) -> tuple[tuple[Pair, ...], arb]:
+def _of_release(event: Event) -> tuple[tuple[Pair, ...], arb]:
     """The pairs of Propose-Test-Release, and what they leave out of δ."""
     test, failure = MarginTest.of(event["test"]), positive(event["failure"])
-    if not failure < 0.5:
-        raise UnknownEventError("Expected a failure below 1/2 in the event.")
-    fallback = number(event["noise_multiplier"])
+    fallback = None if event["noise_multiplier"] is None else arb(event["noise_multiplier"])
     robust = fallback
     if event["robust_noise_multiplier"] is not None:
-        robust = positive(event["robust_noise_multiplier"])
-    if robust is None or not (fallback is None or fallback > 0) or not robust > 0:
+        robust = arb(event["robust_noise_multiplier"])
+    if robust is None:
         raise UnknownEventError("Expected noise in the robust branch of the event.")
     threshold = test.threshold(failure)
     wrong = test.passes(threshold).min(failure)
     # Case 1: the branch does not depend on the record, and a false pass has too little noise.
-    over_global = robust * finite(event["propose"])
+    over_global = robust * arb(event["propose"])
     first = Mixture(((1 - wrong, 1 - wrong, fallback), (wrong, wrong, over_global)))
     second, slack = _case_two(event["reveals"], test, threshold, fallback, robust)
     return (first, *second), slack
@@ -379,8 +353,6 @@ def _case_two(
     weaker = robust if fallback is None else robust.min(fallback)
     if reveals == "margin":
         return (test.pair(weaker),), arb(0)
-    if reveals not in ("branch", "monotone-branch"):
-        raise UnknownEventError(f"Expected a known kind of revealing, got {reveals!r:.40}.")
     low, high = math.floor(float(threshold.lower())), math.floor(float(threshold.upper()))
     slack = arb(0)
     if test.kind in ("LaplaceTest", "DiscreteLaplaceTest"):

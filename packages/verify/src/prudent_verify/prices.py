@@ -1,8 +1,7 @@
 """The ε of an event at a δ, proved again: exact sums of rationals, closed forms, laws on a grid."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -10,7 +9,16 @@ from typing import Any
 import attrs
 from flint import arb, ctx
 
-from prudent_verify.composites import SELECTIONS, Selection, sampled_group
+from prudent_verify.composites import Selection, sampled_group
+from prudent_verify.events import (
+    ALLOCATED,
+    SAMPLED,
+    SELECTIONS,
+    WORST,
+    Event,
+    Relation,
+    UnknownEventError,
+)
 from prudent_verify.laws import CoarseGridError, Law, composed, upper
 from prudent_verify.pairs import (
     BITS,
@@ -18,9 +26,7 @@ from prudent_verify.pairs import (
     BoundedRange,
     Laplace,
     Mixture,
-    UnknownEventError,
     Worst,
-    finite,
     largest,
     leaves,
     positive,
@@ -46,24 +52,22 @@ class Found:
     coarse: bool = False  # whether the proof of a claim may be sharper than this one
 
 
-def prove(
-    event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
-) -> Found:
+def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Found:
     """Prove an ε of an event at δ, at most the claimed one if that can be shown.
 
     Args:
-        event: As JSON holds it.
-        relation: The neighbouring relation, as JSON holds it.
+        event: What was released.
+        relation: Which data sets are neighbours.
         epsilon: What is claimed.
         delta: δ.
 
     Raises:
         UnknownEventError: If nothing can be shown about the event.
     """
-    distance = _distance(relation)
+    distance = relation.distance
+    if relation.records > _MOST_RECORDS:
+        raise UnknownEventError("So many records of a person are not counted here.")
     pure = _pure(event)
-    if pure == 0:
-        raise UnknownEventError("The event has no noise, so it accounts for no answer.")
     total = math.inf if pure is None else float_above(pure * distance)
     if pure is not None and (total <= epsilon or delta == 0):
         return Found(total, "exact sums of rational numbers")
@@ -79,22 +83,13 @@ def float_above(value: Fraction) -> float:
     return math.nextafter(found, math.inf) if Fraction(found) < value else found
 
 
-def _distance(relation: Mapping[str, Any]) -> int:
-    """How many records must be added or removed from one data set to its neighbour."""
-    records, adjacency = relation["records"], relation["adjacency"]
-    if type(records) is not int or not 1 <= records <= _MOST_RECORDS or adjacency not in _DISTANCES:
-        raise UnknownEventError("Expected a known neighbouring relation.")
-    return int(records) * _DISTANCES[adjacency]
-
-
-_DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
-_SAMPLED, _WORST = "PoissonSampledDpEvent", "WorstOfDpEvent"
+_ONE = Relation("add-remove", 1)
 _MOST_RECORDS = 10**4
 _MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
 
 
-def _pure(event: Mapping[str, Any]) -> Fraction | None:
+def _pure(event: Event) -> Fraction | None:
     """A sum of the pure ε of all releases, exactly; None if one has none."""
     total = Fraction(0)
     for leaf, count in leaves(event):
@@ -105,19 +100,16 @@ def _pure(event: Mapping[str, Any]) -> Fraction | None:
     return total
 
 
-def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
+def _pure_leaf(leaf: Event) -> Fraction | None:
     def exact(name: str) -> Fraction:
-        positive(leaf[name])
         return Fraction(leaf[name])
 
-    match leaf["kind"]:
+    match leaf.kind:
         case "LaplaceDpEvent":
             return 1 / exact("noise_multiplier")
         case "LaplaceTest" | "DiscreteLaplaceTest":
             return 1 / exact("scale")
         case "DiscreteLaplaceDpEvent":
-            if type(leaf["sensitivity"]) is not int:
-                raise UnknownEventError("Expected a whole sensitivity in the event.")
             return exact("noise_parameter") * exact("sensitivity")
         case "ExponentialMechanismDpEvent":
             return exact("epsilon")
@@ -127,7 +119,7 @@ def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
             return _pure(leaf["event"])
         case "WorstOfDpEvent":
             each = [_pure(one) for one in leaf["events"]]
-            return None if None in each else max(filter(None, each), default=None)
+            return None if None in each else max(filter(None, each))
         case kind if kind in SELECTIONS:
             own = _pure(leaf["event"])
             factor = Selection.of(leaf).pure_factor
@@ -136,25 +128,22 @@ def _pure_leaf(leaf: Mapping[str, Any]) -> Fraction | None:
             return None
 
 
-def _approximate(
-    event: Mapping[str, Any], relation: Mapping[str, Any], epsilon: float, delta: float
-) -> Found:
-    distance = _distance(relation)
+def _approximate(event: Event, relation: Relation, epsilon: float, delta: float) -> Found:
+    distance = relation.distance
     known = list(leaves(event))
-    if distance == 1 and [(leaf["kind"], times) for leaf, times in known] == [(_WORST, 1)]:
+    if distance == 1 and [(leaf.kind, times) for leaf, times in known] == [(WORST, 1)]:
         # Alone, it has the largest ε of them, each of which is shown to its own accuracy.
         each = [_approximate(one, relation, epsilon, delta) for one in known[0][0]["events"]]
-        if each:
-            return max(each, key=lambda found: found.epsilon)
+        return max(each, key=lambda found: found.epsilon)
     at_distance = Parts.of(event, relation)
     if distance == 1 or at_distance is not None:
         assert at_distance is not None
-        # Of selections the accountant has several bounds, and one may be sharper than this one.
-        coarse = any(kind in SELECTIONS for kind in kinds(event))
+        # Of selections and allocations the accountant has sharper bounds than these.
+        coarse = any(each.kind in (*SELECTIONS, ALLOCATED) for each in event.walk())
         return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
     # a chain of single records. What a link adds to δ weighs e^ε of all links before it, so those
     # at the end may get more of ε; each way to divide it is a proof.
-    one = Parts.of(event, {"adjacency": "add-remove", "records": 1})
+    one = Parts.of(event, _ONE)
     assert one is not None
     single = one.prepared(_TAIL * delta, _ACCURACIES[0])
 
@@ -183,26 +172,26 @@ class Parts:
     releases: int  # those inside others counted
 
     @classmethod
-    def of(cls, event: Mapping[str, Any], relation: Mapping[str, Any]) -> "Parts | None":
+    def of(cls, event: Event, relation: Relation) -> "Parts | None":
         """The releases for neighbours of a relation; None if one is known for one record only."""
         precision = arb(0)
-        known: dict[str, tuple[Callable[..., arb], int]] = {}
-        distance = _distance(relation)
+        known: dict[Event | None, tuple[Callable[..., arb], int]] = {}
+        distance = relation.distance
         for leaf, count in leaves(event) if distance > 1 else _for_one(event):
-            if leaf["kind"] in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
-                name = "scale" if leaf["kind"] == "GaussianTest" else "noise_multiplier"
+            if leaf.kind in ("GaussianDpEvent", "GaussianTest"):  # in closed form together
+                name = "scale" if leaf.kind == "GaussianTest" else "noise_multiplier"
                 precision += count * (distance / positive(leaf[name])) ** 2
                 continue
             if len(known) > _MOST_KINDS:
                 raise UnknownEventError("The event has more kinds of releases than are summed.")
-            text = json.dumps(leaf, sort_keys=True)
-            profile = known[text][0] if text in known else _profile(leaf, relation)
+            before = known.get(leaf)
+            profile = _profile(leaf, relation) if before is None else before[0]
             if profile is None:
                 return None
-            known[text] = profile, count + (known[text][1] if text in known else 0)
+            known[leaf] = profile, count + (0 if before is None else before[1])
         if precision > 0:
             whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
-            known[""] = whole.profile, 1
+            known[None] = whole.profile, 1
         return cls(tuple(known.values()), _releases(event))
 
     @property
@@ -242,48 +231,40 @@ class Parts:
         return composed(own, tail).delta
 
 
-def _releases(event: Mapping[str, Any]) -> int:
+def _releases(event: Event) -> int:
     """The number of releases in an event, at most: of those that it may be, all are counted."""
     found = 0
     for leaf, count in leaves(event):
-        inside = leaf["events"] if leaf["kind"] == _WORST else ()
-        inside = [leaf["event"]] if leaf["kind"] in (*SELECTIONS, _SAMPLED) else inside
-        found += count * max(1, sum(map(_releases, inside)))
+        found += count * max(1, sum(map(_releases, leaf.inside)))
     return found
 
 
-def _for_one(event: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
+def _for_one(event: Event) -> Iterator[tuple[Event, int]]:
     """The releases of an event for one record, for which the worst of one event is that event."""
     for leaf, count in leaves(event):
-        if leaf["kind"] == "WorstOfDpEvent" and len(leaf["events"]) == 1:
+        if leaf.kind == "WorstOfDpEvent" and len(leaf["events"]) == 1:
             yield from ((each, count * times) for each, times in _for_one(leaf["events"][0]))
         else:
             yield leaf, count
 
 
-def _profile(leaf: Mapping[str, Any], relation: Mapping[str, Any]) -> Callable[..., arb] | None:
+def _profile(leaf: Event, relation: Relation) -> Callable[..., arb] | None:
     """The profile of one release for neighbours of a relation; None if it is not known."""
-    distance = _distance(relation)
+    distance = relation.distance
     inner, rate = leaf, arb(1)
-    while inner["kind"] == _SAMPLED:
-        rate *= finite(inner["sampling_probability"])
+    while inner.kind == SAMPLED:
+        rate *= arb(inner["sampling_probability"])
         inner = inner["event"]
-    if not rate <= 1 or not rate > 0:
-        raise UnknownEventError("Expected sampling rates in (0, 1] in the event.")
-    if inner["kind"] == "NonPrivateDpEvent":
-        raise UnknownEventError("The event says that something is released without protection.")
-    if inner["kind"] in (*SELECTIONS, "WorstOfDpEvent"):  # a sample reveals no more than all of it
+    if inner.kind in (*SELECTIONS, "WorstOfDpEvent"):  # a sample reveals no more than all of it
         return None if distance > 1 else _of_parts(inner)
     if distance > 1:
         return _at_distance(inner, rate, relation)
     return worst_of(inner, rate).profile
 
 
-def _of_parts(event: Mapping[str, Any]) -> Callable[..., arb]:
+def _of_parts(event: Event) -> Callable[..., arb]:
     """The profile of an event that contains others: the worst of several, or the best of many."""
-    one = {"adjacency": "add-remove", "records": 1}
-    inside = event["events"] if event["kind"] == "WorstOfDpEvent" else [event["event"]]
-    each = [parts for inner in inside if (parts := Parts.of(inner, one)) and parts.laws]
+    each = [parts for inner in event.inside if (parts := Parts.of(inner, _ONE)) is not None]
     ways = {
         adding: [parts.way(1e-16, _ACCURACIES[0], adding=adding) for parts in each]
         for adding in (False, True)
@@ -292,22 +273,20 @@ def _of_parts(event: Mapping[str, Any]) -> Callable[..., arb]:
     def profile(epsilon: arb, *, adding: bool) -> arb:
         return largest([way(epsilon) for way in ways[adding]])
 
-    if event["kind"] == "WorstOfDpEvent":
+    if event.kind == "WorstOfDpEvent":
         return profile
     return Selection.of(event).profile(profile)
 
 
-def _at_distance(
-    inner: Mapping[str, Any], rate: arb, relation: Mapping[str, Any]
-) -> Callable[..., arb] | None:
+def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., arb] | None:
     """The profile for several records, of noise whose scale stands for all of them."""
-    distance = _distance(relation)
+    distance = relation.distance
     worst = worst_of(inner, arb(1))
     pair = worst.pairs[0]
     if len(worst.pairs) > 1:
         return None
     if isinstance(pair, Mixture) and len(pair.parts) == 1 and pair.parts[0][2] is not None:
-        if rate < 1 and relation["records"] > _MOST_SAMPLED:
+        if rate < 1 and relation.records > _MOST_SAMPLED:
             return None
         if rate < 1:
             return sampled_group(pair.parts[0][2], rate, relation)
@@ -354,11 +333,3 @@ def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> fl
         middle = (low + high) / 2
         low, high = (low, middle) if bound(middle) <= delta else (middle, high)
     return high
-
-
-def kinds(event: Mapping[str, Any]) -> Iterator[str]:
-    """The kinds of all events inside an event."""
-    yield event["kind"]
-    inside = [event.get("event"), event.get("test"), *(event.get("events") or ())]
-    for each in filter(None, inside):
-        yield from kinds(each)

@@ -15,12 +15,13 @@ from typing import Any
 
 import attrs
 
+from prudent_verify.events import Event, Relation
+
 FORMAT = 1  # the newest that is read
 KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
 
 _LARGEST = 1 << 28  # bytes of a receipt
 _DEEPEST = 64  # lists and fields inside each other
-_ADJACENCIES = ("add-remove", "zero-out", "replace-one")
 _PURPOSE = b"prudent receipt 1\n"  # a signature of a receipt is one of nothing else
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -33,15 +34,40 @@ def _of(*kinds: type) -> Any:
     return attrs.field(validator=attrs.validators.instance_of(kinds))
 
 
-def _check_range(value: Any, largest: float) -> None:
-    if not isinstance(value, float) or not 0 <= value <= largest:
-        raise ValueError("no number in range")
+def _below(limit: float) -> Any:
+    """A double of at least zero, below a limit or infinite as well as the limit."""
+
+    def check(_: Any, __: Any, value: Any) -> None:
+        if type(value) is not float or not (0 <= value < limit or value == limit == math.inf):
+            raise ValueError("no price")
+
+    return attrs.field(validator=check)
+
+
+def _texts(pattern: str = ".*") -> Any:
+    """Texts by name; the values have a pattern."""
+
+    def check(_: Any, __: Any, value: Any) -> None:
+        if not isinstance(value, Mapping) or not all(
+            isinstance(each, str) and re.fullmatch(pattern, each) for each in value.values()
+        ):
+            raise ValueError("no texts")
+
+    return attrs.field(validator=check)
 
 
 def _is_relation(_: Any, __: Any, value: Any) -> None:
-    records = value["records"] if isinstance(value, Mapping) else None
-    if type(records) is not int or records < 1 or value["adjacency"] not in _ADJACENCIES:
-        raise ValueError("no relation")
+    Relation.parsed(value)
+
+
+def _is_signature(_: Any, __: Any, value: Any) -> None:
+    if value is not None and (
+        not isinstance(value, Mapping)
+        or set(value) != {"key", "signature"}
+        or not _KEY.fullmatch(value["key"])
+        or not re.fullmatch("[0-9a-f]{128}", value["signature"])
+    ):
+        raise ValueError("no signature")
 
 
 def _are_theorems(_: Any, __: Any, value: Any) -> None:
@@ -60,16 +86,16 @@ class Receipt:
     event: Mapping[str, Any] = _of(Mapping)
     relation: Mapping[str, Any] = attrs.field(validator=_is_relation)
     unit: str = _of(str)
-    epsilon: float = attrs.field(validator=lambda *given: _check_range(given[-1], math.inf))
-    delta: float = attrs.field(validator=lambda *given: _check_range(given[-1], 1 - 2.0**-53))
+    epsilon: float = _below(math.inf)
+    delta: float = _below(0.5)  # else more may be revealed than not
     released: Any
-    files: Mapping[str, str] = _of(Mapping)
-    digests: Mapping[str, str] = _of(Mapping)
+    files: Mapping[str, str] = _texts("[0-9a-f]{64}")
+    digests: Mapping[str, str] = _texts()
     ledger: Mapping[str, Any] | None = _of(Mapping, type(None))
     theorems: Sequence[Mapping[str, str]] = attrs.field(validator=_are_theorems)
-    versions: Mapping[str, str] = _of(Mapping)
+    versions: Mapping[str, str] = _texts()
     predictable: bool = _of(bool)
-    signature: Mapping[str, str] | None = _of(Mapping, type(None))
+    signature: Mapping[str, str] | None = attrs.field(validator=_is_signature)
 
     @property
     def digest(self) -> str:
@@ -84,9 +110,15 @@ class Receipt:
         """What the digests of the parts must be."""
         return {name: digest_of(getattr(self, name)) for name in ("event", "asked", "released")}
 
-    def certificates(self) -> list[Mapping[str, Any]]:
-        """Every certificate among the released values, wherever it is."""
-        return list(_certificates(self.released))
+    def request(self) -> str:
+        """The digest of all that was asked, under which the ledger was charged."""
+        return digest_of(
+            {name: getattr(self, name) for name in ("kind", "asked", "unit", "relation")}
+        )
+
+    def certificates(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Every certificate among the released values, wherever it is, and what it stands in."""
+        return list(certificates_in(self.released))
 
 
 def digest_of(value: Any) -> str:
@@ -110,7 +142,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Receipt, str]:
     try:
         if len(data) > _LARGEST:
             raise ValueError("too large")
-        content = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
+        content = json.loads(data.decode("utf-8"), object_pairs_hook=once)
         _check_depth(content)
         newest = content.pop("format")
         if type(newest) is not int or newest < 1:
@@ -131,7 +163,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Receipt, str]:
     return found, noted
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The fields of an object; of two with one name readers would choose differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -150,16 +182,22 @@ def _check_depth(value: Any) -> None:
     raise ValueError("too deep")
 
 
-def _certificates(value: Any) -> Iterator[Mapping[str, Any]]:
+_MARKS = {"needed", "withstands", "basis"}  # a field of these names makes a certificate of a value
+
+
+def certificates_in(
+    value: Any, name: str = "", beside: Any = None
+) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Certificates by their fields or their name, each with the value that it is a field of."""
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            if name in ("certificate", "certificate_") and isinstance(each, Mapping):
-                yield each
-            else:
-                yield from _certificates(each)
+        if name in ("certificate", "certificate_") or _MARKS & set(value):
+            yield value, beside if isinstance(beside, Mapping) else {}
+            return
+        for inner, each in value.items():
+            yield from certificates_in(each, inner, value)
     elif isinstance(value, list):
         for each in value:
-            yield from _certificates(each)
+            yield from certificates_in(each, name, beside)
 
 
 def public_key(given: str | os.PathLike[str]) -> str:
@@ -205,6 +243,7 @@ _PTR = {
 }
 _CHOICE = "the exponential mechanism", "Exponential.exponential_mechanism_profile", _FINITE
 _COMPOSED = "composition", "Finite.composition", _FINITE
+_ALLOTTED = "each record in one step of an epoch", "accounting.losses.allocation", _PAPER
 _SELECTED = "the best of many", "accounting.losses.repeated_selection", _PAPER
 _ONE_OF = "one of several, chosen without the data, or several on disjoint records"
 _EVENTS = {
@@ -217,6 +256,7 @@ _EVENTS = {
     "ComposedDpEvent": _COMPOSED,
     "SelfComposedDpEvent": _COMPOSED,
     "WorstOfDpEvent": (_ONE_OF, "Zhu, Dong and Wang 2022", _PAPER),
+    "RandomAllocationDpEvent": _ALLOTTED,
     "RepeatAndSelectDpEvent": _SELECTED,
     "BinomialSelectionDpEvent": _SELECTED,
 }
@@ -226,7 +266,7 @@ _CERTIFICATES = {
 }
 
 
-def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, str]]:
+def theorems_of(event: Event, receipt: Receipt) -> list[dict[str, str]]:
     """What the claims of a receipt rest on, each theorem once.
 
     The conditions of the Coq theorems, and what remains on paper, are stated in docs/proofs.md.
@@ -235,7 +275,7 @@ def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, st
     if receipt.relation["adjacency"] == "replace-one" or receipt.relation["records"] > 1:
         bounds = "Finite.group_privacy, or a sharper bound of accounting.group_privacy"
         found.append(("several records of a person", bounds, _PAPER))
-    for certificate in receipt.certificates():
+    for certificate, _ in receipt.certificates():
         basis = certificate.get("basis")
         kind = basis.get("kind") if isinstance(basis, Mapping) else None
         by, place = _CERTIFICATES.get(str(kind), _CERTIFICATES["distance"])
@@ -246,15 +286,12 @@ def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, st
     return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
 
 
-def _of_event(event: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    kind = event["kind"]
-    if kind == "ProposeTestReleaseDpEvent":
-        yield "Propose-Test-Release", _PTR[event["reveals"]], _FINITE
-        yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
-    elif kind.endswith("Test"):
-        yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
-    elif kind in _EVENTS:
-        yield _EVENTS[kind]
-    inside = [event.get("event"), *(event.get("events") or ())]
-    for each in filter(None, inside):
-        yield from _of_event(each)
+def _of_event(event: Event) -> Iterator[tuple[str, str, str]]:
+    for each in event.walk():
+        if each.kind == "ProposeTestReleaseDpEvent":
+            yield "Propose-Test-Release", _PTR[each["reveals"]], _FINITE
+            yield "its pairs for continuous noise", "Errata 2.1 to 2.5", _PAPER
+        elif each.kind.endswith("Test"):
+            yield "a noisy margin", "Errata 2.1 to 2.5", _PAPER
+        else:
+            yield _EVENTS[each.kind]

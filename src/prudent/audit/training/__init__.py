@@ -1,1 +1,1 @@
-"""Audits of private training: white box, many canaries in one run, and black box."""
+"""Audits of private training: white box, and many canaries in one run."""

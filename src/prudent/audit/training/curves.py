@@ -25,7 +25,6 @@ from prudent.audit.lower_bounds import FloatArray
 from prudent.training.aggregation import Sum
 from prudent.training.plan import Plan
 
-_LARGEST_MU = 1e3
 _LINES = 200  # of a curve without a closed form
 _INTERVAL = 1e-3  # a coarse grid of losses: the curve is a little lower, so it is refuted less
 _SMALLEST_DELTA = 1e-7
@@ -119,10 +118,3 @@ def epsilon_of_mu(mu: float, delta: float) -> float:
     if excess(0.0) <= 0:
         return 0.0
     return float(optimize.brentq(excess, 0.0, mu * (mu / 2 + 40)))
-
-
-def mu_of_rates(hits: float, alarms: float) -> float:
-    """The μ of the Gaussian curve through a test: 0 if it is no better than a guess."""
-    if hits <= alarms:
-        return 0.0
-    return float(min(special.ndtri(hits) - special.ndtri(alarms), _LARGEST_MU))

@@ -265,8 +265,9 @@ class Table:
             else answer.plain()
             for name, answer in self.answers.items()
         }
-        known = {"epsilon": self.epsilon, "delta": self.delta, "notes": list(self.notes)}
-        return {"status": "released", "answers": answers, **known}
+        price = {"epsilon": self.epsilon, "delta": self.delta}
+        notes = {"notes": list(self.notes)} if self.notes else {}
+        return {"status": "released", "answers": answers, **price, **notes}
 
     def _repr_html_(self) -> str:
         """The answers for a notebook."""

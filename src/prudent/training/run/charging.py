@@ -3,7 +3,8 @@
 import hashlib
 import secrets
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,7 +15,7 @@ from torch import Tensor
 from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget import LedgerLike, charge_calibrated, check_ledger
-from prudent.receipts.making import ReceiptFile, receipt_of
+from prudent.receipts.making import ReceiptFile, receipt_of, request_digest
 from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
 from prudent.training.aggregation import ProposeTestRelease
@@ -40,6 +41,7 @@ class RunCharge:
     resumed: bool = False  # whether the run may have been charged before
     taken: int = 0  # number of steps taken so far, for people to read
     protected: str = "record"  # what neighbours differ in: a record, or a person
+    kind: str = "training"  # of the receipt
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
     _noted: list[Any] = attrs.field(factory=list, init=False)
 
@@ -74,7 +76,9 @@ class RunCharge:
         due = self.plan.steps - sum(_steps(charge.event, self.plan) for charge in charges)
         if due > 0:
             event = self.plan.event_after(due)
-            charges.append(charge_calibrated(self.ledger, event, label, delta=self.delta))
+            request = request_digest(self.kind, self._asked, self.protected, self.plan.relation)
+            noted = charge_calibrated(self.ledger, event, label, delta=self.delta, request=request)
+            charges.append(noted)
         self._made[self.name] = charges
 
     def note_release(self) -> None:
@@ -99,6 +103,11 @@ class RunCharge:
                 f"ledger, where it stays unknown: {error}",
                 stacklevel=2,
             )
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        unit = None if self.protected == "record" else self.protected
+        return {"plan": self.plan, "run": self.name, "unit": unit}
 
     @property
     def _price(self) -> dict[str, Any]:
@@ -137,14 +146,14 @@ class RunCharge:
             **facts,
         )
 
-    def receipt(self, kind: str, released: Mapping[str, Any], **facts: Any) -> Receipt:
-        """The receipt of a run of "training" or a "federated" one; for facts see `receipt_of`."""
+    def receipt(self, released: Mapping[str, Any], **facts: Any) -> Receipt:
+        """The receipt of the run; for facts see `receipt_of`."""
         plan = self.plan
         only = self._noted[0] if len(self._noted) == 1 else None  # else no row has the whole event
         charge = only if only is not None and only.event == plan.event else None
         return receipt_of(
-            kind,
-            asked={"plan": plan, "run": self.name},
+            self.kind,
+            asked=self._asked,
             **self._price,
             released=released,
             ledger=self.ledger,
@@ -153,18 +162,25 @@ class RunCharge:
         )
 
     def write_receipt(
-        self, file: ReceiptFile, kind: str, state: Callable[[], Mapping[str, Any]], **facts: Any
+        self,
+        file: ReceiptFile,
+        state: Callable[[], Mapping[str, Any]],
+        *,
+        files: Iterable[Path] = (),
+        **facts: Any,
     ) -> None:
         """Write the receipt of a run that has ended: of the parameters of the model, and facts.
 
-        What `state` raises takes no model with it; see `ReceiptFile.write`.
+        It names those of the files that there are, with their digests. What `state` raises takes no
+        model with it; see `ReceiptFile.write`.
         """
         predictable = facts.pop("predictable")
 
         def make() -> Receipt:
             ReceiptFile.at(file)  # it may have become another file meanwhile
             released = {"parameters": digest_of_parameters(state()), **facts}
-            return self.receipt(kind, released, predictable=predictable)
+            written = {each.name: each for each in files if each.is_file()}
+            return self.receipt(released, predictable=predictable, files=written)
 
         file.write(make)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,6 +19,7 @@ from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.sharding import whole_state
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
+from prudent.training.run.checkpoint import CHECKPOINT
 from prudent.training.run.execution import Execution, Reporting
 from prudent.training.run.metrics import Metrics
 from prudent.training.run.opened_run import OpenedRun
@@ -177,7 +179,8 @@ def fit(
         if file is not None:
             state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
             facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": key.predictable}
-            write = partial(charge.write_receipt, file, "training", lambda: state, **facts)
+            files = [] if reporting.out is None else [Path(reporting.out) / CHECKPOINT]
+            write = partial(charge.write_receipt, file, lambda: state, files=files, **facts)
             run.processes.first(write)
         if reporting.out is not None:
             card = charge.model_card(model, predictable=key.predictable)

@@ -143,7 +143,8 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
             "is an answer. Compare columns with constants of their own type, and combine that with "
             "&, | and ~; in an ibis table you can add a column for anything else."
         ) from None
-    value = value.op().replace(_total_nodes(engine)).to_expr()
+    # Of the expression alone: what a view computes is its own.
+    value = value.op().replace(_total_nodes(engine), filter=ops.Value).to_expr()
     if _fractional(value.type()):
         value = as_double(value)
     found = tried(value) if engine == "duckdb" else value

@@ -170,7 +170,7 @@ class PrivateStrategy(Uncopied, Strategy):
         self._optimizer_of = optimizer
         self._options = options or {"lr": 1.0}
         self._key = Key.random() if seed is None else Key.from_seed(seed)
-        self._charge = RunCharge(ledger, plan, protected="client")
+        self._charge = RunCharge(ledger, plan, protected="client", kind="federated")
         self._receipt = ReceiptFile.at(receipt)
         self._draws = 0
         self._layout: Layout | None = None
@@ -217,9 +217,10 @@ class PrivateStrategy(Uncopied, Strategy):
     def write_receipt(self) -> None:
         """Write the receipt of the rounds released so far, at the price of all of the plan."""
         if self._receipt is not None and self._layout is not None:
-            facts = {"rounds": self.taken, "predictable": self._key.predictable}
+            facts: dict[str, Any] = {"rounds": self.taken}
+            facts["predictable"] = self._key.predictable
             state = partial(self._parameters, self._layout)
-            self._charge.write_receipt(self._receipt, "federated", state, **facts)
+            self._charge.write_receipt(self._receipt, state, **facts)
 
     def _parameters(self, layout: Layout) -> dict[str, Tensor]:
         arrays = layout.unflatten(self._model)

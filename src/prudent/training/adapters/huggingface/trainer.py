@@ -64,6 +64,7 @@ from prudent.training.step import Step
 
 _PRIVATE = ("loss", "train_loss", "total_flos")
 """What Trainer logs about the training records; it is neither released nor charged."""
+_WEIGHTS = ("model", "pytorch_model", "adapter_model")  # how the names of their files begin
 _LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -583,7 +584,8 @@ class PrivateTrainer(Uncopied, Trainer):
         ).write(folder)
         predictable = self._continuity.key.predictable
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
-        self._charge.write_receipt(file, "training", state, predictable=predictable)
+        files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]
+        self._charge.write_receipt(file, state, files=files, predictable=predictable)
 
     # ---- checkpoints -------------------------------------------------------------------------
 

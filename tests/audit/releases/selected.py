@@ -5,6 +5,9 @@ record lies at that end. Adding it brings the target nearer to every value above
 every value below, by as much as one record can. So the log-ratios are t above and t - ε below, the
 extremes of a range of length ε: the pair is the worst there is. The nearer t is to ε, the rarer an
 answer above y: the share of ε that an audit can see grows with the number of runs.
+
+Where part of ε pays for confidence intervals, or for other parts of the answer, no pair is known
+that uses up every part at once, so the price may be above the exact ε.
 """
 
 import functools
@@ -21,7 +24,6 @@ import numpy as np
 from typing_extensions import override
 
 from prudent.audit.lower_bounds import FloatArray
-from prudent.audit.releases.case import Case, Make, Run, exact_epsilon
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
@@ -41,6 +43,7 @@ from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
 from prudent.release.sums.octaves import OfFew
 from prudent.release.sums.tree import CountedQuantiles
+from tests.audit.releases.case import Case, Make, Run, exact_epsilon
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most
 _SEVERAL_SHARE = 0.25  # fraction of ε that the intervals of several quantiles get
@@ -48,17 +51,13 @@ _TOP = 2**40  # the largest answer; so many values that the mass of a single one
 _TIMES = 30  # how many times the records beyond an extreme quantile there are
 _BYTE = (0, 255)
 _BYTES = LatticeMeasure(Lattice(0, *_BYTE))
-_INTERVALS = (
-    "Part of ε pays for confidence intervals, or for other parts of the answer; no pair is known "
-    "that uses up every part at once, so the price may be above the exact ε."
-)
 
 
 def median_selected(epsilon: float, delta: float) -> Case:
     """The median without a proposal, with its interval."""
     case = _quantile(Fraction(1, 2), epsilon, delta)
     call = _called(statistics.median, bounds=(0, _TOP), epsilon=epsilon)
-    return attrs.evolve(case, call=call, exact=None, notes=(_INTERVALS,))
+    return attrs.evolve(case, call=call, exact=None)
 
 
 def quantiles(epsilon: float, delta: float) -> Case:
@@ -84,7 +83,6 @@ def quantiles(epsilon: float, delta: float) -> Case:
         prepare=_releasing(mechanism, lambda found: tuple(choice.index for choice in found)),
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(sum(losses[range(3), output])),
-        notes=(_INTERVALS,),
     )
 
 
@@ -95,7 +93,7 @@ def halved_quantiles(epsilon: float, delta: float) -> Case:
     mechanism = HalvedQuantiles(CountedQuantiles(ps, known), values)
 
     def read(data: Sequence[int]) -> Points:
-        return Points.read(ArrayColumn(np.array(data)), _BYTE, mechanism.points)
+        return Points.read(_integers(data), _BYTE, mechanism.points)
 
     def loss(output: Sequence[int], points: Points) -> float:
         """The log-probability of the places, given in the order in which they were chosen."""
@@ -132,7 +130,6 @@ def halved_quantiles(epsilon: float, delta: float) -> Case:
         prepare=prepare,
         call=_called(statistics.quantiles, ps=ps, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: loss(output, more) - loss(output, fewer),
-        notes=(_INTERVALS,),
     )
 
 
@@ -161,13 +158,17 @@ def iqr_selected(epsilon: float, delta: float) -> Case:
         call=_called(statistics.iqr, bounds=_BYTE, epsilon=epsilon),
         score=lambda output: float(losses[output]),
         exact=exact_epsilon(laws, 0.0),
-        notes=(_INTERVALS,),
     )
 
 
 def _called(statistic: Callable[..., Any], **options: Any) -> Callable[[Any, Noise], Any]:
     """The public function on whole numbers, as a case calls it."""
-    return lambda data, noise: statistic(np.array(data, np.int64), noise=noise, **options)
+    return lambda data, noise: statistic(list(data), read_as="integer", noise=noise, **options)
+
+
+def _integers(data: Sequence[int]) -> ArrayColumn:
+    """A column of integers, which their type alone does not say."""
+    return ArrayColumn(np.array(data, np.int64), INTEGER)
 
 
 def _releasing(
@@ -176,7 +177,7 @@ def _releasing(
     """Every run releases anew from a column that is read once, by a mechanism of its own."""
 
     def prepare(data: Any, noise: Noise) -> Run:
-        column, chosen = ArrayColumn(np.array(data)), mechanism()
+        column, chosen = _integers(data), mechanism()
         return lambda: read(chosen.release(column, noise))
 
     return prepare
@@ -249,10 +250,6 @@ def _quantile(p: Fraction, epsilon: float, delta: float, **options: Any) -> Case
         prepare=_releasing(mechanism, read),
         score=score,
         exact=exact_epsilon(laws, 0.0),
-        notes=(
-            "The range of the losses of this pair is exactly ε. Its largest loss comes the nearer "
-            "to ε the rarer it is: more runs see more.",
-        ),
     )
 
 
@@ -279,7 +276,7 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
     statistic = Extreme(lowest=name == "minimum")
     bounds = (-_TOP, 0) if statistic.lowest else (0, _TOP)
     request = Request(bounds=bounds, epsilon=epsilon)
-    priced = statistic.price(request, ArrayColumn(np.zeros(0, np.int64)))
+    priced = statistic.price(request, _integers([]))
     (count, quantile), depth = priced.mechanism, int(priced.preview.rank_error or 1)
     chosen: ExponentialQuantile = quantile.mechanism.chosen
     records = _TIMES * depth
@@ -316,13 +313,13 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
             quantile, mechanism=attrs.evolve(quantile.mechanism, chosen=known)
         )
         release = attrs.evolve(priced, mechanism=(count, remembered))
-        column = ArrayColumn(np.array(data, np.int64))
+        column = _integers(data)
         return lambda: read(statistic.answer(release, column, noise))
 
     def call(data: Any, noise: Noise) -> Any:
         function: Callable[..., Any] = getattr(statistics, name)
-        column = np.array(data, np.int64)
-        return read(function(column, bounds=bounds, epsilon=epsilon, noise=noise))
+        options = {"bounds": bounds, "epsilon": epsilon, "noise": noise}
+        return read(function(list(data), read_as="integer", **options))
 
     def score(output: tuple[float, float]) -> float:
         value, p = output[0], Fraction(str(output[1]))
@@ -337,7 +334,6 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
         prepare=prepare,
         call=call,
         score=score,
-        notes=(_INTERVALS,),
     )
 
 
@@ -371,7 +367,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
 
     def law(data: Sequence[int]) -> FloatArray:
         """The probability of an interval that holds the value, and of one that does not."""
-        outside = candidates.outside(*ArrayColumn(np.array(data, np.int64)).half_octaves())
+        outside = candidates.outside(*_integers(data).half_octaves())
         levels, weights = choice.weights(outside, candidates)
         if len(levels) > 1:  # the record is inside or outside
             return np.array([weight / sum(weights) for weight in weights])
@@ -384,7 +380,7 @@ def private_interval(epsilon: float, delta: float) -> Case:
     losses = np.log(laws[0] / laws[1])
 
     def prepare(data: Sequence[int], noise: Noise) -> Run:
-        places, counts = ArrayColumn(np.array(data, np.int64)).half_octaves()
+        places, counts = _integers(data).half_octaves()
         place = int(half_octaves(np.array([value]))[0])
 
         def run() -> int:
@@ -426,9 +422,8 @@ def _public(release: Callable[..., Any], epsilon: float, delta: float) -> Case:
     return Case(
         epsilon=epsilon,
         pair=([0, round(_seldom_inside())], [0]),
-        prepare=lambda data, noise: partial(call, ArrayColumn(np.array(data, np.int64)), noise),
-        call=lambda data, noise: call(np.array(data, np.int64), noise),
-        notes=(_INTERVALS,),
+        prepare=lambda data, noise: partial(call, _integers(data), noise),
+        call=lambda data, noise: call(_integers(data), noise),
     )
 
 

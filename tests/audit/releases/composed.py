@@ -10,12 +10,12 @@ import numpy as np
 
 from prudent.accounting import PldAccountant
 from prudent.accounting.losses.trial_counts import Geometric
-from prudent.audit.releases.case import GAUSSIAN, Case, Make, Run
 from prudent.certify.classifier import CertifiedClassifier
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism
 from prudent.tune import Candidate, tune
 from prudent.tune.tuning import calibrate
+from tests.audit.releases.case import Case, Make, Run
 
 _MEAN = 3.0  # the expected number of candidates
 _CLIENTS = 4
@@ -23,7 +23,10 @@ _RECORDS = [[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]] * 50  # two numbers and a label
 
 
 def best_of_many(epsilon: float, delta: float) -> Case:
-    """The largest of a random number of noisy counts, each of which a record raises by 1."""
+    """The largest of a random number of noisy counts, each of which a record raises by 1.
+
+    The price of a selection is a bound; no pair is known that attains it.
+    """
     trials = Geometric(_MEAN)
     scale = calibrate(_count, trials, epsilon=epsilon, delta=delta)
     counting = AdditiveMechanism(multiplier=scale)
@@ -40,7 +43,6 @@ def best_of_many(epsilon: float, delta: float) -> Case:
         delta=delta,
         pair=([1] * 5, [1] * 4),
         prepare=prepare,
-        notes=("The price of a selection is a bound; no pair is known that attains it.",),
     )
 
 
@@ -81,7 +83,6 @@ def federated_round(epsilon: float, delta: float) -> Case:
         prepare=prepare,
         score=lambda output: output,
         delta_at=at,
-        notes=GAUSSIAN,
     )
 
 
@@ -143,7 +144,6 @@ def regression(epsilon: float, delta: float) -> Case:
         prepare=prepare,
         score=score,
         delta_at=at,
-        notes=GAUSSIAN,
     )
 
 

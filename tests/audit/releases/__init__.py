@@ -5,45 +5,31 @@ noise. What does not change the distribution of an answer (opening files, chargi
 left out, and what depends on the data alone is computed once for each of the two data sets.
 """
 
-import types
-from collections.abc import Mapping
-
-from prudent import _validate
 from prudent.audit.auditing import CONFIDENCE
-from prudent.audit.releases import additive, composed, selected, tested
-from prudent.audit.releases.case import Make, named
-from prudent.audit.result import AuditResult
+from tests.audit.releases import additive, composed, selected, tested
+from tests.audit.releases.case import CaseResult, Make
 
-_ALL = tested.CASES | additive.CASES | selected.CASES | composed.CASES
-
-CASES: Mapping[str, Make] = types.MappingProxyType(
-    {name: named(name, make) for name, make in _ALL.items()}
-)
+CASES: dict[str, Make] = tested.CASES | additive.CASES | selected.CASES | composed.CASES
 """A worst-case pair for each release, given the ε and δ of the claim."""
 
 
-def release(
+def audit_case(
     name: str,
     *,
+    runs: int,
     epsilon: float = 1.0,
     delta: float = 1e-6,
-    runs: int = 20_000,
     confidence: float = CONFIDENCE,
     seed: int | None = None,
-    progress: bool = False,
-) -> AuditResult:
+) -> CaseResult:
     """Try to refute the (ε, δ) of one of the releases of this package, on its worst-case pair.
 
     Args:
         name: One of `CASES`.
+        runs: The number of runs on each of the two data sets, on average.
         epsilon: The ε that the release is calibrated to, and that is claimed.
         delta: The δ; a release that needs none ignores it, and claims 0.
-        runs: The number of runs on each of the two data sets, on average.
         confidence: 1 minus the false-alarm rate.
-        seed: Of coins and noise, for tests; None: the operating system's.
-        progress: Whether to show a progress bar on standard error.
+        seed: Of coins and noise; None: the operating system's.
     """
-    _validate.one_of(CASES, name=name)
-    _validate.between(1e-2, 10, epsilon=epsilon)
-    case = CASES[name](epsilon, delta)
-    return case.audit(runs=runs, confidence=confidence, seed=seed, progress=progress)
+    return CASES[name](epsilon, delta).audit(runs=runs, confidence=confidence, seed=seed)

@@ -11,19 +11,13 @@ import numpy.typing as npt
 from prudent import _validate
 from prudent.audit import scores
 from prudent.audit.auditing import CONFIDENCE, fair_coins, judge, run_all
-from prudent.audit.lower_bounds import FloatArray
+from prudent.audit.lower_bounds import BoolArray, FloatArray, clopper_pearson
 from prudent.audit.result import AuditResult
 from prudent.release.noise import Noise, ReproducibleNoise, SecureNoise
 
 Run: TypeAlias = Callable[[], Any]
 Make: TypeAlias = Callable[[float, float], "Case"]
 """Makes a case of the ε and δ of a claim."""
-
-GAUSSIAN = (
-    "Gaussian noise shows its ε only in events of probability about δ, so counts of runs reach a "
-    "small part of it at a small δ. So the claim is tested at ε = 0 as well.",
-)
-"""The note of a case with Gaussian noise."""
 
 _NEARLY = 0.97  # of the largest loss of a pair
 
@@ -33,7 +27,6 @@ class Case:
     """Two neighbouring data sets, and the release that is audited on them.
 
     Attributes:
-        name: The name of the case; `named` sets it.
         epsilon: ε of the claim.
         delta: δ of the claim; 0 for a release that needs none.
         pair: The data with the record, and without it.
@@ -46,10 +39,8 @@ class Case:
         delta_at: A second point (ε′, δ′) of the claim, at which δ is measured; None for none. For
             pairs about accidents of probability δ, and for Gaussian noise, whose ε at a small δ
             shows in rare events only.
-        notes: What the result should say about the case.
     """
 
-    name: str = ""
     epsilon: float
     delta: float = 0.0
     pair: tuple[Any, Any]
@@ -58,36 +49,35 @@ class Case:
     score: Callable[[Any], float] | None = None
     exact: float | None = None
     delta_at: tuple[float, float] | None = None
-    notes: tuple[str, ...] = ()
 
     def audit(
-        self,
-        *,
-        runs: int = 20_000,
-        confidence: float = CONFIDENCE,
-        seed: int | None = None,
-        progress: bool = False,
-    ) -> AuditResult:
-        """Run the release on both data sets and return what the runs refute; see `release`.
+        self, *, runs: int, confidence: float = CONFIDENCE, seed: int | None = None
+    ) -> "CaseResult":
+        """Run the release on both data sets and return what the runs refute; see `audit_case`.
 
         The exact score competes with learned ones, so that a fault which the distribution does not
-        foresee is found as well.
+        foresee is found as well. A second point of the claim has half of the false alarms.
         """
         noise: Noise = SecureNoise() if seed is None else ReproducibleNoise(seed)
         coins = fair_coins(runs, seed)
         more, fewer = (self.prepare(data, noise) for data in self.pair)
-        return judge(
-            run_all(_call, (fewer, more), coins, progress=progress),
+        outputs = run_all(_call, (fewer, more), coins)
+        each = (1 + confidence) / 2 if self.delta_at else confidence
+        found = judge(
+            outputs,
             coins,
-            name=self.name,
+            name="case",
             epsilon=self.epsilon,
             delta=self.delta,
-            confidence=confidence,
+            confidence=each,
             scores=() if self.score is None else (scores.each(self._rounded), self._extremes),
-            delta_at=self.delta_at,
-            exact=self.exact,
-            notes=self.notes,
         )
+        if self.delta_at is None:
+            return CaseResult(found)
+        losses = scores.each(self._rounded)(scores.Outputs(outputs))
+        epsilon, claimed = self.delta_at
+        lower = delta_of_scores(losses, coins, epsilon=epsilon, confidence=each)
+        return CaseResult(found, lower_delta=lower, delta=claimed)
 
     def _rounded(self, output: Any) -> float:
         """The score without its last digits, so that outputs of equal loss have equal scores."""
@@ -108,9 +98,67 @@ def _call(run: Run) -> Any:
     return run()
 
 
-def named(name: str, make: Make) -> Make:
-    """What makes a case of this name."""
-    return lambda epsilon, delta: attrs.evolve(make(epsilon, delta), name=name)
+@attrs.frozen
+class CaseResult:
+    """What the runs of a case refute: an ε, and a δ if the case has a second point of the claim."""
+
+    result: AuditResult
+    lower_delta: float | None = None  # the largest δ refuted at the second point
+    delta: float = 0.0  # δ of the claim there
+
+    @property
+    def lower(self) -> float:
+        """The largest ε refuted."""
+        return self.result.lower
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the runs contradict the claim, at this confidence."""
+        exceeded = self.lower_delta is not None and self.lower_delta > self.delta
+        return self.result.refuted or exceeded
+
+
+def delta_of_scores(
+    losses: FloatArray, present: BoolArray, *, epsilon: float, confidence: float
+) -> float:
+    """The largest δ refuted at this ε, by the best test on the first quarter of the runs."""
+    first = math.ceil(len(losses) / 4)
+    values = np.unique(losses[:first])
+    hits, alarms = (
+        1 - np.searchsorted(np.sort(losses[:first][group]), values) / max(1, int(np.sum(group)))
+        for group in (present[:first], ~present[:first])
+    )
+    says = losses[first:] >= values[np.argmax(hits - math.exp(epsilon) * alarms)]
+    seen = present[first:]
+    groups = (int(np.sum(says & seen)), int(np.sum(seen)))
+    others = (int(np.sum(says & ~seen)), int(np.sum(~seen)))
+    return delta_of_errors(*groups, *others, epsilon=epsilon, confidence=confidence)
+
+
+def delta_of_errors(
+    true_positives: int,
+    with_runs: int,
+    false_positives: int,
+    without_runs: int,
+    *,
+    epsilon: float,
+    confidence: float,
+) -> float:
+    """Return the largest δ that the errors of one test refute at this ε.
+
+    It is the bound to look at where a claim is about rare outputs that reveal everything. Positives
+    are runs that the test says had the record.
+
+    Guarantee:
+        If the mechanism is (ε, δ)-DP for this pair of data sets, the bound exceeds δ with a
+        probability of at most 1 - confidence, whatever the numbers of runs: each of the two
+        one-sided intervals fails with probability (1 - confidence)/2.
+    """
+    share = (1 - confidence) / 2
+    hit = float(clopper_pearson(true_positives, with_runs, share)[0])
+    alarm = float(clopper_pearson(false_positives, without_runs, share)[1])
+    factor = math.exp(epsilon)
+    return max(0.0, hit - factor * alarm, 1 - alarm - factor * (1 - hit))
 
 
 def exact_epsilon(laws: Sequence[npt.ArrayLike], delta: float) -> float:

@@ -15,15 +15,15 @@ from typing import Any
 import attrs
 import numpy as np
 
-from prudent import _extras
-from prudent.audit.releases.case import Case, Make, Run, Silent, exact_epsilon, laplace_case
 from prudent.release import joins, statistics
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.columns.scales import TRUTH
 from prudent.release.exponential.interval import Points
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 from prudent.release.request import Request, Statistic, open_records
 from prudent.release.sums.tree import CountedQuantiles
+from tests.audit.releases.case import Case, Make, Run, Silent, exact_epsilon, laplace_case
 
 _BOUNDS = (0.0, 1.0)
 _OUTSIDE = 50.0  # a record that clipping must bring back to the upper bound
@@ -45,7 +45,7 @@ def _of_column(
 
     def case(epsilon: float, delta: float) -> Case:
         def prepare(data: Sequence[float], noise: Noise) -> Run:
-            column = ArrayColumn(np.array(data))
+            column = ArrayColumn(np.array(data), TRUTH if data[0] is False else None)
             return lambda: read(statistic(column, epsilon=epsilon, noise=noise, **options))
 
         return laplace_case(prepare, (list(pair[0]), list(pair[1])), epsilon)
@@ -202,7 +202,6 @@ def _of_pairs(
     *,
     parts: int = 1,
     record: float = _OUTSIDE,
-    notes: tuple[str, ...] = (),
 ) -> Make:
     """The case of a statistic of two columns within public bounds.
 
@@ -231,8 +230,7 @@ def _of_pairs(
             return lambda: read(ask()[None])
 
         pair = [*_PAIRS, (record, record)], _PAIRS
-        case = laplace_case(prepare, pair, epsilon, rate=epsilon / parts, call=call)
-        return attrs.evolve(case, notes=notes)
+        return laplace_case(prepare, pair, epsilon, rate=epsilon / parts, call=call)
 
     return case
 
@@ -246,8 +244,8 @@ def _all_sums(released: Any) -> tuple[float, ...]:
 
 
 def _table(**columns: Sequence[Any]) -> Any:
-    with _extras.needed("An audit of a release from a table"):
-        import pyarrow
+    import pyarrow
+
     return pyarrow.table(columns)
 
 
@@ -279,12 +277,12 @@ CASES: dict[str, Make] = {
     # From two and from four sums: a record above in both columns raises one of them by 1.
     "weighted-mean": _of_pairs("weighted_mean", lambda found: tuple(_sums(found))),
     "covariance": _of_pairs("covariance", _all_sums),
-    # From six sums: a record in the middle raises all of them, by 2 together.
+    # From six sums: a record in the middle raises all of them, by 2 together. So the largest loss
+    # is rare, and more runs see more.
     "correlation": _of_pairs(
         "correlation",
         _all_sums,
         parts=2,
         record=0.5,
-        notes=("The record moves six sums, so the largest loss is rare: more runs see more.",),
     ),
 }

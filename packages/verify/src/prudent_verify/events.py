@@ -1,0 +1,194 @@
+"""Events and relations as typed values: the one place where their JSON is read.
+
+What is walked elsewhere (releases, noises, prices, theorems, certificates) is the tree that
+`parsed` returns. It holds no unknown field, nothing that is run no times, and no leaf without
+noise: so whatever is found in it was paid for.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+_LARGEST = 1e300
+_MOST_RUNS = 1 << 60
+ALLOCATED, SAMPLED, WORST = "RandomAllocationDpEvent", "PoissonSampledDpEvent", "WorstOfDpEvent"
+SELECTIONS = ("RepeatAndSelectDpEvent", "BinomialSelectionDpEvent")
+"""The kinds of events that release the best of many candidates."""
+
+
+class UnknownEventError(ValueError):
+    """An event for which this package has no proof of its own."""
+
+
+@attrs.frozen
+class Event:
+    """One event: its kind, and its fields with numbers, names and the events inside it."""
+
+    kind: str
+    fields: tuple[tuple[str, Any], ...]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a field; a number that may be infinite and is so is None."""
+        return dict(self.fields)[name]
+
+    @property
+    def inside(self) -> tuple["Event", ...]:
+        """The events that this one is made of; of a release with a test, not the test."""
+        own = dict(self.fields)
+        return tuple(own["events"]) if "events" in own else tuple(filter(None, [own.get("event")]))
+
+    def walk(self) -> Iterator["Event"]:
+        """This event, and all inside it."""
+        yield self
+        for each in self.inside:
+            yield from each.walk()
+
+
+@attrs.frozen
+class Relation:
+    """Which data sets are neighbours."""
+
+    adjacency: str
+    records: int  # of one person
+
+    @classmethod
+    def parsed(cls, value: Any) -> "Relation":
+        """The relation that JSON holds.
+
+        Raises:
+            ValueError: If it is none.
+        """
+        if not isinstance(value, Mapping) or set(value) != {"kind", "adjacency", "records"}:
+            raise ValueError("Expected the fields of a neighbouring relation.")
+        records = value["records"]
+        sound = value["kind"] == "Relation" and value["adjacency"] in _DISTANCES
+        if not sound or type(records) is not int or records < 1:
+            raise ValueError("Expected a known neighbouring relation.")
+        return cls(value["adjacency"], records)
+
+    @property
+    def distance(self) -> int:
+        """How many records must be added or removed from one data set to its neighbour."""
+        return self.records * _DISTANCES[self.adjacency]
+
+
+_DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
+
+
+def _number(value: Any) -> int | float:
+    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:
+        raise UnknownEventError(f"Expected numbers >= 0 in the event, got {value!r:.40}.")
+    found: int | float = value
+    return found
+
+
+def _positive(value: Any) -> int | float:
+    if not (found := _number(value)) > 0:
+        raise UnknownEventError(f"Expected a number > 0 in the event, got {value!r:.40}.")
+    return found
+
+
+def _below(limit: float, *, least: float = 0, closed: bool = False) -> Callable[[Any], int | float]:
+    """A number in (least, limit), or up to the limit."""
+
+    def read(value: Any) -> int | float:
+        found = _number(value)
+        if found <= least or found > limit or (found == limit and not closed):
+            raise UnknownEventError(f"Expected a smaller number in the event, got {value!r:.40}.")
+        return found
+
+    return read
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST_RUNS:
+        raise UnknownEventError(
+            f"Expected whole numbers of at least 1 in the event, got {value!r:.40}."
+        )
+    return value
+
+
+def _or_infinite(value: Any) -> int | float | None:
+    return None if isinstance(value, str) and value == "inf" else _number(value)
+
+
+def _noise_or_none(value: Any) -> int | float | None:
+    """A multiplier of a fallback: with infinite noise nothing is told."""
+    return None if isinstance(value, str) and value == "inf" else _positive(value)
+
+
+def _optional(value: Any) -> int | float | None:
+    return None if value is None else _positive(value)
+
+
+def _reveals(value: Any) -> str:
+    if value not in ("margin", "branch", "monotone-branch"):
+        raise UnknownEventError(f"Expected a known kind of revealing, got {value!r:.40}.")
+    return str(value)
+
+
+def _test(value: Any) -> Event:
+    if (found := parsed(value)).kind not in _TESTS:
+        raise UnknownEventError("Expected a test of a margin in the event.")
+    return found
+
+
+def _several(value: Any) -> tuple[Event, ...]:
+    if not isinstance(value, list) or not value:
+        raise UnknownEventError("Expected at least one event in a composition: nothing is noise.")
+    return tuple(map(parsed, value))
+
+
+def parsed(value: Any) -> Event:
+    """The event that JSON holds, with everything inside it.
+
+    Raises:
+        UnknownEventError: If it has an unknown kind, other fields than this kind has, a number that
+            is none, or releases nothing.
+    """
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        if kind == "NoOpDpEvent":
+            raise UnknownEventError("A part of the event has no noise: it accounts for no answer.")
+        if kind == "NonPrivateDpEvent":
+            raise UnknownEventError("The event says that something is released without protection.")
+        raise UnknownEventError(f"Events of the kind {kind!r:.60} are not known here.")
+    readers = _FIELDS[kind]
+    if set(value) != {"kind", *readers}:
+        raise UnknownEventError(f"Expected exactly the fields of {kind} in the event.")
+    return Event(kind, tuple((name, read(value[name])) for name, read in readers.items()))
+
+
+_Readers = Mapping[str, Callable[[Any], Any]]
+_TESTS: Mapping[str, _Readers] = {
+    f"{noise}Test": {"scale": _positive}
+    for noise in ("Laplace", "Gaussian", "DiscreteLaplace", "DiscreteGaussian")
+}
+_FIELDS: Mapping[str, _Readers] = {
+    **_TESTS,
+    "GaussianDpEvent": {"noise_multiplier": _positive},
+    "LaplaceDpEvent": {"noise_multiplier": _positive},
+    "DiscreteLaplaceDpEvent": {"noise_parameter": _positive, "sensitivity": _whole},
+    "ExponentialMechanismDpEvent": {"epsilon": _positive},
+    "ApproximateDpEvent": {"epsilon": _positive, "delta": _below(1, least=-1)},
+    "ProposeTestReleaseDpEvent": {
+        "noise_multiplier": _noise_or_none,
+        "propose": _number,
+        "test": _test,
+        "failure": _below(0.5),
+        "robust_noise_multiplier": _optional,
+        "reveals": _reveals,
+    },
+    SAMPLED: {"sampling_probability": _below(1, closed=True), "event": parsed},
+    "SelfComposedDpEvent": {"event": parsed, "count": _whole},
+    "ComposedDpEvent": {"events": _several},
+    WORST: {"events": _several},
+    ALLOCATED: {"event": parsed, "steps": _whole},
+    "RepeatAndSelectDpEvent": {"event": parsed, "mean": _positive, "shape": _or_infinite},
+    "BinomialSelectionDpEvent": {
+        "event": parsed,
+        "draws": _whole,
+        "probability": _below(1, closed=True),
+    },
+}

@@ -1,0 +1,417 @@
+"""True receipts with one part from elsewhere: they contradict themselves, and none is verified."""
+
+import copy
+import hashlib
+import json
+
+import attrs
+import dp_accounting as dp
+import numpy as np
+import pytest
+
+import prudent
+from prudent.cli import main
+from prudent.receipts.making import receipt_of
+from tests.verification.conftest import places_of
+from tests.verification.test_forgeries import sealed
+
+pytest.importorskip("flint")
+from prudent_verify import ReceiptError, verify
+
+LAPLACE = {"kind": "LaplaceDpEvent", "noise_multiplier": 2.0}
+NOTHING = {"kind": "NoOpDpEvent"}
+SURE = {"kind": "DiscreteLaplaceDpEvent", "noise_parameter": 1000.0, "sensitivity": 1}
+
+
+@pytest.fixture(scope="module")
+def charged(tmp_path_factory):
+    """An answer with a certificate that a ledger was charged for, and another answer."""
+    folder = tmp_path_factory.mktemp("charged")
+    with prudent.Ledger(folder / "budget.db", epsilon=9.0, delta=1e-5) as ledger:
+        for name, epsilon in (("a.json", 0.5), ("b.json", 0.5)):
+            values = np.arange(2000.0) + (name == "b.json")
+            given = {"certify": 40.0, "ledger": ledger, "receipt": folder / name}
+            prudent.median(values, epsilon=epsilon, **given)
+    return [json.loads((folder / name).read_text()) for name in ("a.json", "b.json")]
+
+
+@pytest.fixture
+def status_of(tmp_path):
+    def status(content, **options):
+        path = tmp_path / "forged.json"
+        path.write_text(sealed(content))
+        try:
+            return verify(path, **options).status
+        except ReceiptError:
+            return 2
+
+    return status
+
+
+def changed(content, *changes):
+    """A copy with some fields changed, each named by its place."""
+    content = copy.deepcopy(content)
+    for place, value in changes:
+        inside = content
+        for name in place[:-1]:
+            inside = inside[name]
+        inside[place[-1]] = value
+    return content
+
+
+def linked(content, *records):
+    """A copy whose ledger has these rows, linked anew."""
+    last, rows = content["ledger"]["before"], []
+    for record in records:
+        last = hashlib.sha256(f"{last}\n{record}".encode()).hexdigest()
+        rows.append({"record": record, "digest": last})
+    return content | {"ledger": content["ledger"] | {"rows": rows, "head": last}}
+
+
+def records_of(content):
+    return [row["record"] for row in content["ledger"]["rows"]]
+
+
+def several(*events):
+    return {"kind": "ComposedDpEvent", "events": list(events)}
+
+
+def repeated(event, count):
+    return {"kind": "SelfComposedDpEvent", "event": event, "count": count}
+
+
+def sampled(event, rate):
+    return {"kind": "PoissonSampledDpEvent", "event": event, "sampling_probability": rate}
+
+
+NOISELESS = {
+    "the worst of nothing": {"kind": "WorstOfDpEvent", "events": [NOTHING]},
+    "the worst of nothing and of noise": {"kind": "WorstOfDpEvent", "events": [NOTHING, LAPLACE]},
+    "nothing beside noise": several(LAPLACE, NOTHING),
+    "nothing in a sample": sampled(NOTHING, 0.5),
+    "nothing, many times": repeated(NOTHING, 5),
+    "an empty composition in another": several(LAPLACE, several()),
+    "no runs beside noise": several(LAPLACE, repeated(SURE, 0)),
+    "the best of nothing": {
+        "kind": "RepeatAndSelectDpEvent",
+        "event": NOTHING,
+        "mean": 2.0,
+        "shape": 1.0,
+    },
+    "an allocation of nothing": {"kind": "RandomAllocationDpEvent", "event": NOTHING, "steps": 5},
+    "a field that is not known": LAPLACE | {"noise": 5.0},
+    "an event in a leaf": LAPLACE | {"event": SURE},
+}
+
+
+@pytest.mark.parametrize("event", NOISELESS.values(), ids=NOISELESS.keys())
+def test_an_event_without_noise_pays_for_nothing(charged, event, status_of):
+    for epsilon, delta in ((0.0, 0.0), (0.5, 0.0), (0.5, 1e-6)):
+        forged = charged[0] | {"event": event, "epsilon": epsilon, "delta": delta, "ledger": None}
+        forged |= {"released": {"every salary": [1.0, 2.0]}}
+        forged["asked"] = {"unit": None}
+        assert status_of(forged) == 2
+
+
+UNPAID = {
+    "run no times": (repeated(SURE, 0), 0.0),
+    "on a sample": (sampled(SURE, 1e-9), 1e-6),
+    "of a candidate that is seldom run": (
+        {
+            "kind": "BinomialSelectionDpEvent",
+            "event": SURE,
+            "draws": 1,
+            "probability": 1e-9,
+        },
+        1e-6,
+    ),
+    "of another sensitivity": (SURE | {"noise_parameter": 0.1, "sensitivity": 2}, 0.0),
+}
+
+
+@pytest.mark.parametrize(("noise", "delta"), UNPAID.values(), ids=UNPAID.keys())
+def test_a_certificate_takes_noise_that_was_paid_for(charged, noise, delta, status_of):
+    certificate = {"needed": 423, "withstands": 422, "confidence": 0.999999999}
+    certificate |= {"epsilon": noise.get("noise_parameter", 1000.0)}
+    certificate |= {"basis": {"kind": "distance", "noisy": 424}}
+    forged = changed(
+        charged[0] | {"ledger": None, "delta": delta},
+        (("event",), noise if delta else several(LAPLACE, noise)),
+        (("released", "delta"), delta),
+    )
+    forged["released"]["certificate"] |= certificate
+    assert status_of(forged) in (1, 2)
+
+
+def test_noise_pays_for_one_certificate(charged, status_of):
+    content = charged[0] | {"ledger": None}
+    assert status_of(content) == 0
+    more = copy.deepcopy(content["released"]["certificate"])
+    more["basis"]["noisy"] += 5000
+    more |= {"needed": more["needed"] + 5000, "withstands": more["withstands"] + 5000}
+    assert status_of(changed(content, (("released", "others"), {"certificate": more}))) == 1
+
+
+UNITS = {
+    "the unit": [(("unit",), "person")],
+    "the unit and what was asked": [(("unit",), "person"), (("asked", "unit"), "person")],
+    "asked alone": [(("asked", "unit"), "person")],
+}
+
+
+@pytest.mark.parametrize("changes", UNITS.values(), ids=UNITS.keys())
+def test_a_charge_for_records_protects_no_person(charged, changes, status_of):
+    for head in (None, charged[0]["ledger"]["head"]):
+        assert status_of(charged[0], head=head) == 0
+        assert status_of(changed(charged[0], *changes), head=head) == 1
+
+
+def twice(record):
+    """A row in which the price stands twice, the honest one last."""
+    return record.replace('"price":', '"price":{"delta":0.0,"epsilon":0.001},"price":')
+
+
+LEDGERS = {
+    "nothing asked": lambda own, _: own | {"asked": {}},
+    "less asked": lambda own, _: changed(own, (("asked", "statistic"), None)),
+    "another filter": lambda own, _: changed(own, (("asked", "parts"), [{"where": "age > 3"}])),
+    "another answer": lambda own, other: own | {"released": other["released"]},
+    "a value": lambda own, _: changed(own, (("released", "value"), 1000.0)),
+    "a status": lambda own, _: changed(own, (("released", "status"), "refused")),
+    "a note": lambda own, _: changed(own, (("released", "notes"), ["exact"])),
+    "a relation of the same price": lambda own, _: changed(
+        own, (("relation", "adjacency"), "zero-out")
+    ),
+    "a kind": lambda own, _: own | {"kind": "model"},
+    "another ledger": lambda own, other: own | {"ledger": other["ledger"]},
+    "a field twice": lambda own, _: linked(own, twice(records_of(own)[0]), *records_of(own)[1:]),
+    "spaces in a row": lambda own, _: linked(
+        own, records_of(own)[0].replace(",", ", ", 1), *records_of(own)[1:]
+    ),
+    "the outcome of another": lambda own, other: linked(
+        own, records_of(own)[0], records_of(other)[1]
+    ),
+    "no outcome": lambda own, _: linked(own, records_of(own)[0]),
+    "no such charge": lambda own, _: linked(own, records_of(own)[1]),
+    "a row left out": lambda own, other: linked(
+        own, records_of(own)[0], records_of(other)[0], records_of(own)[1]
+    ),
+    "more in the ledger": lambda own, _: changed(own, (("ledger", "spent"), 0.0)),
+    "no certificate": lambda own, _: changed(own, (("released", "certificate"), None)),
+}
+
+
+@pytest.mark.parametrize("change", LEDGERS.values(), ids=LEDGERS.keys())
+def test_a_ledger_binds_request_and_answer(charged, change, status_of):
+    wanted = 2 if change is LEDGERS["no outcome"] else 1
+    assert status_of(change(*map(copy.deepcopy, charged))) == wanted
+
+
+CERTIFIED = ("released", "certificate")
+INTERVALS = {
+    "narrower": lambda value: {"low": value - 1, "high": value + 1},
+    "empty": lambda value: {"low": value + 40, "high": value - 40},
+    "without the value": lambda value: {"low": value + 100, "high": value + 180},
+    "not about the value": lambda value: {"low": value - 79, "high": value + 1},
+    "one end": lambda value: {"low": None},
+    "no ends": lambda value: {"low": None, "high": None},
+    "in words": lambda value: {"low": "a", "high": "a"},
+    "another field": lambda value: {"for": "every statistic"},
+}
+
+
+@pytest.mark.parametrize("change", INTERVALS.values(), ids=INTERVALS.keys())
+def test_an_interval_is_the_one_that_was_asked_for(charged, change, status_of):
+    forged = copy.deepcopy(charged[0]) | {"ledger": None}
+    forged["released"]["certificate"] |= change(forged["released"]["value"])
+    assert status_of(forged) == 1
+
+
+PLACES = {
+    "renamed": lambda one: {"robustness": one},
+    "in a list": lambda one: {"certificate": [one]},
+    "in a list of another name": lambda one: {"proofs": [[one]]},
+    "inside another": lambda one: {"certificate": one | {"certificate": one}},
+    "in a field of its own": lambda one: {"certificate": {"best": one}},
+    "as everything": lambda one: one,
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+def test_a_certificate_is_found_wherever_it_is(charged, place, status_of):
+    forged = copy.deepcopy(charged[0]) | {"ledger": None}
+    false = forged["released"].pop("certificate") | {"needed": 10**6, "withstands": 10**6 - 1}
+    forged["released"] = place(false)
+    assert status_of(forged) in (1, 2)
+
+
+AGGREGATION = prudent.Sum(clip=1.0, noise_multiplier=4.0)
+
+
+def run():
+    """The receipt of a run, as `fit` makes it; of one step, whose price is quickly proved."""
+    given = {"sampling_rate": 0.1, "steps": 1, "aggregation": AGGREGATION, "expected_batch": 20}
+    plan = prudent.Plan(**given)
+    asked = {"plan": plan, "run": "a", "unit": None}
+    price = {"epsilon": plan.epsilon(1e-5), "delta": 1e-5, "relation": plan.relation}
+    return receipt_of("training", asked=asked, event=plan.event, released={}, **price).plain()
+
+
+PTR = {
+    "aggregation": prudent.ProposeTestRelease(
+        clip=1.0, noise_multiplier=4.0, propose=0.5, test=prudent.LaplaceTest(40.0), failure=1e-9
+    )
+}
+SHAPES = {
+    "plain": {},
+    "watched": {"watch": prudent.Watch(loss_every=7, bound=2.0, noise_multiplier=9.0)},
+    "after another": {"before": dp.GaussianDpEvent(30.0)},
+    "in turns": {"bands": 4},
+    "tested": PTR,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_event_of_a_run_is_derived_from_its_plan(shape):
+    from prudent_verify import plans
+    from prudent_verify.events import Relation, parsed
+
+    given = {"sampling_rate": 0.1, "steps": 20, "aggregation": AGGREGATION, "expected_batch": 20}
+    plan = prudent.Plan(**given | SHAPES[shape])
+    asked = {"plan": plan, "run": "a", "unit": None}
+    price = {"epsilon": 1.0, "delta": 1e-5, "relation": plan.relation}
+    found = receipt_of("training", asked=asked, event=plan.event, released={}, **price)
+    relation = Relation.parsed(found.relation)
+    wanted = (found.kind, found.asked, parsed(found.event), relation)
+    assert plans.problem_of(*wanted) is None
+    more = found.asked | {"plan": found.asked["plan"] | {"steps": 40}}
+    assert plans.problem_of(found.kind, more, *wanted[2:]) is not None
+
+
+def test_a_plan_pays_for_all_of_its_steps(status_of):
+    honest = run()
+    assert status_of(honest) == 0
+    for steps, rate, noise in ((20, 0.1, 4.0), (1, 0.5, 4.0), (1, 0.1, 1.0)):
+        places = ("steps",), ("sampling_rate",), ("aggregation", "noise_multiplier")
+        values = zip(places, (steps, rate, noise), strict=True)
+        forged = changed(honest, *((("asked", "plan", *place), each) for place, each in values))
+        assert status_of(forged) == 1
+    for asked in ({}, {"plan": None}, {"plan": {}}, {"trials": {"mean": 4.0, "shape": 1.0}}):
+        assert status_of(honest | {"asked": asked}) == 1
+
+
+def test_a_search_pays_for_all_of_its_candidates(status_of):
+    from prudent.tune import Geometric
+
+    trials = Geometric(4)
+    event = trials.event(dp.LaplaceDpEvent(10.0))
+    asked = {"trials": trials, "run": "a", "delta": 0.0}
+    price = {"epsilon": 0.31, "delta": 0.0}
+    honest = receipt_of("tuning", asked=asked, event=event, released={}, **price).plain()
+    assert status_of(honest) == 0
+    for name, value in (("mean", 100.0), ("shape", 0.0)):
+        assert status_of(changed(honest, (("asked", "trials", name), value))) == 1
+
+
+def test_a_model_is_the_one_of_its_receipt(status_of, tmp_path):
+    path, model = tmp_path / "receipt.json", tmp_path / "checkpoint.pt"
+    model.write_bytes(b"weights")
+    content = run() | {"files": {model.name: hashlib.sha256(b"weights").hexdigest()}}
+    path.write_text(sealed(content))
+    assert verify(path).status == 0
+    model.write_bytes(b"other weights")
+    assert verify(path).status == 1
+    for files in ({"../checkpoint.pt": "0" * 64}, {"checkpoint.pt": "0"}, {"checkpoint.pt": 3}):
+        assert status_of(content | {"files": files}) in (1, 2)
+    path.write_text(sealed(content | {"files": {}}))
+    said = [each.words for each in verify(path).findings if each.claim == "file"]
+    assert said == ["the receipt names no file of a model: it vouches for none that is beside it."]
+
+
+def test_a_large_delta_is_no_guarantee(charged, status_of):
+    for delta in (0.999999, 0.5, 0.4, 0.01):
+        forged = charged[0] | {"ledger": None, "epsilon": 0.001, "delta": delta}
+        forged |= {"asked": {"unit": None}, "released": {}}
+        assert status_of(forged) == 2
+
+
+def test_an_odd_signature_ends_no_checklist(charged, tmp_path, capsys):
+    path = tmp_path / "forged.json"
+    for signature in ({}, {"key": "0" * 64}, {"key": 3, "signature": 4}, {"by": "me"}):
+        path.write_text(sealed(charged[0] | {"signature": signature}))
+        assert main(["verify", str(path), "--checklist", str(tmp_path / "list.md")]) == 2
+        assert "Please report" not in capsys.readouterr().err
+
+
+def test_verified_says_which_epsilon_was_proved(charged, tmp_path, monkeypatch):
+    """What is claimed below it, by less than a grid can tell, is not called proved."""
+    from prudent_verify import checks
+    from prudent_verify.prices import TOLERANCE, Found
+
+    path = tmp_path / "receipt.json"
+    path.write_text(sealed(charged[0]))
+    shown = Found(0.5 * 1.0009, "laws", TOLERANCE)
+    monkeypatch.setattr(checks, "prove", lambda *_: shown)
+    found = verify(path)
+    assert (found.status, found.epsilon) == (0, shown.epsilon)
+    assert "ε = 0.50045 at δ = 0 was proved (not the ε = 0.5 that is claimed)" in found.summary
+    words = [each.words for each in found.findings if each.claim == "price"]
+    assert words == ["ε = 0.50045 at δ = 0, by laws; of the claim, ε = 0.5, this is no proof."]
+
+
+def test_verified_says_what_was_not_checked(charged, tmp_path):
+    path = tmp_path / "receipt.json"
+    path.write_text(sealed(charged[0]))
+    assert verify(path).summary.endswith("not signed; no ledger was asked.")
+    found = verify(path, head=charged[0]["ledger"]["head"])
+    assert found.summary.endswith("not signed; the head of its ledger was compared.")
+    assert found.summary.startswith("Verified: ε = 0.5 at δ = 0 was proved;")
+    shown = found.plain()["shown"]
+    assert shown.pop("epsilon") == pytest.approx(0.5)
+    assert shown == {"delta": 0.0, "signer": None, "head": True}
+
+
+def test_an_allocation_is_proved_by_one_step_of_each_epoch_or_not_at_all(status_of):
+    step = {"kind": "GaussianDpEvent", "noise_multiplier": 8.0}
+    epoch = {"kind": "RandomAllocationDpEvent", "event": step, "steps": 10}
+    content = run() | {"kind": "release", "asked": {"unit": None}, "event": repeated(epoch, 4)}
+    alone = content | {"event": repeated(step, 4), "epsilon": 1.2}
+    assert status_of(alone) == status_of(content | {"epsilon": 1.2}) == 0
+    assert status_of(alone | {"epsilon": 0.5}) == 1
+    assert status_of(content | {"epsilon": 0.5}) == 2  # it may hold, by a proof that is not here
+
+
+HARMLESS = ("versions", "signature", "format", "digest", "digests")
+"""Whose change deceives nobody: versions claim nothing, and the others are computed again."""
+
+
+def other(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    return "x" if value is None else value + "x"
+
+
+def test_any_changed_leaf_is_refused_or_harmless(charged, status_of):
+    places = [place for place in places_of(charged[0]) if place[0] not in HARMLESS]
+    assert len(places) > 40
+    for place in places:
+        inside = charged[0]
+        for name in place:
+            inside = inside[name]
+        if place[0] == "theorems":  # they are computed again when a receipt is sealed
+            continue
+        assert status_of(changed(charged[0], (place, other(inside)))) in (1, 2), place
+
+
+def test_both_readers_bind_a_request_alike(charged, tmp_path):
+    from prudent.accounting.relations import ADD_REMOVE
+    from prudent.receipts.making import request_digest
+    from prudent_verify.receipt import read
+
+    path = tmp_path / "receipt.json"
+    path.write_text(sealed(charged[0]))
+    found = read(path)[0]
+    assert found.request() == request_digest("release", found.asked, None, ADD_REMOVE)
+    assert attrs.evolve(found, unit="person").request() != found.request()
