@@ -75,7 +75,7 @@ TYPES = {
             lambda i: decimal.Decimal(i % 11),
             (decimal.Decimal(10**15), decimal.Decimal("-0.01")),
         ),
-        Type("bool", ("bool_",), lambda i: i % 3 == 0, ()),
+        Type("bool", ("bool_",), lambda i: i % 3 == 0, (), length=0.25),
         Type(
             "date",
             ("date32",),

@@ -143,6 +143,8 @@ def numbers_of(record: Any) -> Real | None:
         if hasattr(record, "is_floating_point"):
             return numbers_of(_container(record[None])[0])
         found = np.asarray(record)
+        if found.dtype.kind == "c" and not found.imag.any():  # another record made a column complex
+            found = found.real
         if found.dtype.kind in _NUMBERS:
             return np.asarray(found, dtype=np.float64, order="C")
         if found.dtype != object:

@@ -106,7 +106,8 @@ class Scale:
             ArgumentError: if it is not a value of this type.
         """
         try:
-            found = self.record(self._parsed(value))
+            released = self.truth and isinstance(value, float)  # a truth value with noise
+            found = float(value) if released else self.record(self._parsed(value))
         except (ArithmeticError, ValueError):
             found = math.nan
         if math.isnan(found):
@@ -129,7 +130,7 @@ class Scale:
                 return value / unit
             found = _plain(value) * (1.0 if self.kind == "date" else 1e6)
         else:
-            found = self.record(value)
+            found = _plain(value) if self.truth else self.record(value)
         if math.isnan(found):
             raise ArgumentError("value", "a number or a timedelta", got=value)
         return found
