@@ -349,189 +349,94 @@ ALWAYS = ("data", "epsilon", "delta", "noise", "ledger", "X", "y", "other", "wei
 """Parameters that get a value although they have a default."""
 
 BY_NAME: dict[str, Any] = {
-    # What is released, and at which price.
-    "data": lambda: DATA,
-    "epsilon": EPSILON,
-    "delta": DELTA,
-    "noise": _noise,
-    "ledger": lambda: Charges(),
-    "propose": 5.0,
-    "p": 0.5,
-    "ps": (0.25, 0.5),
-    "proposals": (1.0, 10.0),
-    "trim": 40,
-    "kind": "numbers",
-    "certify_quantile.high": 90.0,
-    "histogram.edges": (0.0, 50.0, 100.0),
-    "vectors": lambda: np.ones((50, 3)),
-    "bound": 2.0,
     "query": "SELECT city, MEDIAN(x), AVG(CLIP(x, 0, 9)), COUNT(*) FROM data GROUP BY city",
-    "questions": lambda: {"x": ["median", "mean"], "who": "count"},
     **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio")},
     **{f"{name}.data": _table for name in ("covariance", "correlation", "weighted_mean")},
     **{f"{name}.column": "x" for name in ("ratio", "covariance", "correlation")},
     **{f"{name}.bounds": (0.0, 100.0) for name in ("sum", "mean", "variance", "deviation")},
-    "iqr.propose": 5.0,
-    "trimmed_sum.bound": 9.0,
-    "sql.groups": ["Oslo", "Bergen"],
-    "weighted_mean.column": "x",
-    "weights": "who",
-    "other": "who",
-    "top_k.column": "city",
-    "top_k.categories": ["Oslo", "Bergen"],
-    "proportion.data": lambda: DATA > 50.0,
-    "open_column.source": _table,
-    "open_groups.source": _table,
-    "open_column.column": "x",
-    "open_groups.column": "x",
-    "open_column.other": None,
-    "open_groups.other": None,
-    "open_groups.by": "city",
-    "open_groups.groups": ["Oslo"],
-    "left": _table,
-    "right": _table,
-    "join.on": "who",
-    "join.unit": "who",
-    "Ask.statistic": "median",
-    "Ask.column": "x",
-    "check_margin.statistic": lambda: lambda data: float(len(data)),
-    "check_margin.margin": lambda: lambda data: 0,
-    "on_lattice.statistic": lambda: lambda data: 0.0,
-    "on_lattice.margin": lambda: lambda data: 0,
-    "domain": (0, 1),
-    "size": 2,
     "mechanism": lambda: prudent.release.ProposeTestReleaseMechanism.calibrate(
         propose=1.0, epsilon=EPSILON, delta=DELTA
     ),
-    "ArrayColumn.values": lambda: DATA,
-    "exponent": 0,
-    "Lattice.low": -100,
-    "Lattice.high": 100,
-    "Lattice.for_unit.unit": 1.0,
-    "probability": 0.5,
-    "path": "answer.json",
-    "seed": 0,
     **{
         f"{name}.value": found
         for name, found in (("Adjacency", "add-remove"), ("Branch", "robust"))
     },
     **{f"{name}.value": found for name, found in (("Reveals", "margin"), ("Fallback", "sum"))},
     **{f"{name}.value": found for name, found in (("Distribution", "laplace"),)},
-    "EngineChoice.value": "bookkeeping",
-    # Budgets and prices.
-    "location": _fresh,
-    "Ledger.open.location": _existing,
-    "Ledger.data": None,
-    "Ledger.charge.event": lambda: dp.GaussianDpEvent(50.0),
-    "Ledger.charge.delta": None,
-    "event": _event,
-    "events": lambda: [_event(), dp.GaussianDpEvent(2.0)],
-    "scale": 4.0,
-    "distance": 3.0,
-    "failure": 1e-6,
-    "noise_multiplier": 2.0,
-    "robust_noise_multiplier": 2.0,
-    "target_delta": 1e-5,
-    "target_epsilon": 1.0,
-    "epsilons": lambda: np.array([0.5, 1.0]),
-    "Run.calibrate.parameter": "noise_multiplier",
-    "parameter": "steps",
-    "Run.replace.value": 2,
-    "margin": 20,
-    "best_test.epsilon": 2.0,
-    "Plan.longest.epsilon": 9.0,
-    "Plan.within.epsilon": 9.0,
-    "ProposeTestRelease.propose": 0.5,
-    "ProposeTestReleaseDpEvent.propose": 0.5,
     "ProposeTestReleaseMechanism.test": lambda: prudent.DiscreteLaplaceTest(4.0),
-    "TrimmedSum.trim": lambda: prudent.FixedTrim(0.1),
-    "ArrayColumn.scale": None,
-    "from_json.text": '{"format": 1, "kind": "NoOpDpEvent"}',
-    "draws": 3,
-    "mean": 3.0,
-    "accuracy": 0.9,
-    "above": 0.5,
-    "name": "median",
-    "audit.mechanism": lambda: lambda data: len(data),
-    "with_record": (1, 2),
-    "without_record": (1,),
-    "audit.runs": 100,
-    "release.runs": 100,
-    # Training.
-    "sampling_rate": 0.1,
-    "steps": 2,
-    "clip": 1.0,
-    "share": 0.1,
-    "every": 5,
-    "loss_every": 5,
-    "model": _model,
-    "make_private.model": lambda: _LINEAR,
     "make_private.optimizer": lambda: torch.optim.SGD(_LINEAR.parameters(), 0.1),
-    "loss": lambda: nn.CrossEntropyLoss(reduction="none"),
-    "train_set": _pairs,
-    "public_set": _pairs,
-    "check.batch": _pairs,
-    "loader": _loader,
-    "make_private.epochs": 1,
-    "make_private.clip": 1.0,
-    "make_private.epsilon": 3.0,
-    "fit.delta": 1e-5,
-    "secret": b"0" * 32,
-    "records": 20,
-    "rate": 0.1,
-    "step": 0,
-    "norms": lambda: torch.linspace(0.1, 2.0, 50),
-    "expected_batch": 500.0,
-    "features": lambda: _pairs()[0],
-    "labels": lambda: _pairs()[1],
-    "dimension": 3,
-    # Models.
-    "X": lambda: _rows()[0],
-    "y": lambda: _rows()[1],
     **{f"{name}.classes": [0, 1] for name in ("LogisticRegression", "GaussianNB")},
-    "GradientBoostingClassifier.classes": [0, 1],
     **{f"GradientBoosting{kind}.n_estimators": 2 for kind in ("Classifier", "Regressor")},
-    "KMeans.n_clusters": 2,
-    "PCA.n_components": 1,
-    "PCA.inverse_transform.X": lambda: np.ones((3, 1)),
     "estimator": lambda: prudent.estimators.LogisticRegression(
         epsilon=5.0, delta=DELTA, classes=[0, 1], noise=_noise()
     ),
-    "grid": lambda: {"epsilon": [1.0, 2.0]},
-    "search.data": lambda: _rows(),
-    "held_out": lambda: tuple(each[:20] for each in _rows()),
-    "search.epsilon": None,
-    "search.ledger": None,
-    "search.delta": 1e-5,
-    "score_noise": lambda: prudent.DiscreteLaplaceTest(2.0),
-    "score": _score,
-    "HeldOutScore.noise": lambda: prudent.DiscreteLaplaceTest(2.0),
-    "candidate_of": lambda: dp.GaussianDpEvent,
     "tune.candidate": lambda: prudent.tune.Candidate(
         lambda setting, folder: setting["x"], dp.GaussianDpEvent(2.0)
     ),
-    "Candidate.run": lambda: lambda setting, folder: 0.5,
-    "price.candidate": _event,
-    "tune.space": lambda: lambda trial: trial.float("x", 0.0, 1.0),
-    "tune.epsilon": None,
-    "tune.ledger": None,
-    "training.model": lambda: lambda setting: _model(),
-    "CertifiedClassifier.noise": _noise,
-    "CertifiedClassifier.X": _images,
-    "CertifiedClassifier.y": lambda: np.arange(10),
-    "CertifiedClassifier.classes": 10,
-    "CertifiedClassifier.landmarks": lambda: np.eye(784)[::40],
-    "CertifiedClassifier.load.path": lambda: _file("classifier"),
-    # Corruption.
-    "ratio": 0.1,
-    "corrupted_mask.seed": 0,
     **{f"{name}.classes": 3 for name in ("Backdoor", "ClassMeanPoison", "FeatureNoise")},
     **{f"{name}.classes": 3 for name in ("RandomLabelFlip", "TargetedLabelFlip")},
-    "GradientMatchingPoison.classes": 3,
-    "GradientMatchingPoison.rounds": 2,
-    "Backdoor.apply.features": lambda: torch.rand(20, 1, 8, 8),
-    "parse.text": "label:0.1",
 }
+BY_NAME |= {"data": lambda: DATA, "epsilon": EPSILON, "delta": DELTA, "noise": _noise}
+BY_NAME |= {"ledger": lambda: Charges(), "propose": 5.0, "p": 0.5, "ps": (0.25, 0.5)}
+BY_NAME |= {"proposals": (1.0, 10.0), "trim": 40, "kind": "numbers", "certify_quantile.high": 90.0}
+BY_NAME |= {"histogram.edges": (0.0, 50.0, 100.0), "vectors": lambda: np.ones((50, 3))}
+BY_NAME |= {"bound": 2.0, "questions": lambda: {"x": ["median", "mean"], "who": "count"}}
+BY_NAME |= {"iqr.propose": 5.0, "trimmed_sum.bound": 9.0, "sql.groups": ["Oslo", "Bergen"]}
+BY_NAME |= {"weighted_mean.column": "x", "weights": "who", "other": "who", "top_k.column": "city"}
+BY_NAME |= {"top_k.categories": ["Oslo", "Bergen"], "proportion.data": lambda: DATA > 50.0}
+BY_NAME |= {"open_column.source": _table, "open_groups.source": _table, "open_column.column": "x"}
+BY_NAME |= {"open_groups.column": "x", "open_column.other": None, "open_groups.other": None}
+BY_NAME |= {"open_groups.by": "city", "open_groups.groups": ["Oslo"], "left": _table}
+BY_NAME |= {"right": _table, "join.on": "who", "join.unit": "who", "Ask.statistic": "median"}
+BY_NAME |= {"Ask.column": "x", "check_margin.statistic": lambda: lambda data: float(len(data))}
+BY_NAME |= {"check_margin.margin": lambda: lambda data: 0}
+BY_NAME |= {"on_lattice.statistic": lambda: lambda data: 0.0}
+BY_NAME |= {"on_lattice.margin": lambda: lambda data: 0, "domain": (0, 1), "size": 2}
+BY_NAME |= {"ArrayColumn.values": lambda: DATA, "exponent": 0, "Lattice.low": -100}
+BY_NAME |= {"Lattice.high": 100, "Lattice.for_unit.unit": 1.0, "probability": 0.5}
+BY_NAME |= {"path": "answer.json", "seed": 0, "EngineChoice.value": "bookkeeping"}
+BY_NAME |= {"location": _fresh, "Ledger.open.location": _existing, "Ledger.data": None}
+BY_NAME |= {"Ledger.charge.event": lambda: dp.GaussianDpEvent(50.0), "Ledger.charge.delta": None}
+BY_NAME |= {"event": _event, "events": lambda: [_event(), dp.GaussianDpEvent(2.0)], "scale": 4.0}
+BY_NAME |= {"distance": 3.0, "failure": 1e-6, "noise_multiplier": 2.0}
+BY_NAME |= {"robust_noise_multiplier": 2.0, "target_delta": 1e-5, "target_epsilon": 1.0}
+BY_NAME |= {"epsilons": lambda: np.array([0.5, 1.0]), "Run.calibrate.parameter": "noise_multiplier"}
+BY_NAME |= {"parameter": "steps", "Run.replace.value": 2, "margin": 20, "best_test.epsilon": 2.0}
+BY_NAME |= {"Plan.longest.epsilon": 9.0, "Plan.within.epsilon": 9.0}
+BY_NAME |= {"ProposeTestRelease.propose": 0.5, "ProposeTestReleaseDpEvent.propose": 0.5}
+BY_NAME |= {"TrimmedSum.trim": lambda: prudent.FixedTrim(0.1), "ArrayColumn.scale": None}
+BY_NAME |= {"from_json.text": '{"format": 1, "kind": "NoOpDpEvent"}', "draws": 3, "mean": 3.0}
+BY_NAME |= {"accuracy": 0.9, "above": 0.5, "name": "median"}
+BY_NAME |= {"audit.mechanism": lambda: lambda data: len(data), "with_record": (1, 2)}
+BY_NAME |= {"without_record": (1,), "audit.runs": 100, "release.runs": 100, "sampling_rate": 0.1}
+BY_NAME |= {"steps": 2, "clip": 1.0, "share": 0.1, "every": 5, "loss_every": 5, "model": _model}
+BY_NAME |= {"make_private.model": lambda: _LINEAR}
+BY_NAME |= {"loss": lambda: nn.CrossEntropyLoss(reduction="none"), "train_set": _pairs}
+BY_NAME |= {"public_set": _pairs, "check.batch": _pairs, "loader": _loader}
+BY_NAME |= {"make_private.epochs": 1, "make_private.clip": 1.0, "make_private.epsilon": 3.0}
+BY_NAME |= {"fit.delta": 1e-5, "secret": b"0" * 32, "records": 20, "rate": 0.1, "step": 0}
+BY_NAME |= {"norms": lambda: torch.linspace(0.1, 2.0, 50), "expected_batch": 500.0}
+BY_NAME |= {"features": lambda: _pairs()[0], "labels": lambda: _pairs()[1], "dimension": 3}
+BY_NAME |= {"X": lambda: _rows()[0], "y": lambda: _rows()[1]}
+BY_NAME |= {"GradientBoostingClassifier.classes": [0, 1], "KMeans.n_clusters": 2}
+BY_NAME |= {"PCA.n_components": 1, "PCA.inverse_transform.X": lambda: np.ones((3, 1))}
+BY_NAME |= {"grid": lambda: {"epsilon": [1.0, 2.0]}, "search.data": lambda: _rows()}
+BY_NAME |= {"held_out": lambda: tuple(each[:20] for each in _rows()), "search.epsilon": None}
+BY_NAME |= {"search.ledger": None, "search.delta": 1e-5}
+BY_NAME |= {"score_noise": lambda: prudent.DiscreteLaplaceTest(2.0), "score": _score}
+BY_NAME |= {"HeldOutScore.noise": lambda: prudent.DiscreteLaplaceTest(2.0)}
+BY_NAME |= {"candidate_of": lambda: dp.GaussianDpEvent}
+BY_NAME |= {"Candidate.run": lambda: lambda setting, folder: 0.5, "price.candidate": _event}
+BY_NAME |= {"tune.space": lambda: lambda trial: trial.float("x", 0.0, 1.0), "tune.epsilon": None}
+BY_NAME |= {"tune.ledger": None, "training.model": lambda: lambda setting: _model()}
+BY_NAME |= {"CertifiedClassifier.noise": _noise, "CertifiedClassifier.X": _images}
+BY_NAME |= {"CertifiedClassifier.y": lambda: np.arange(10), "CertifiedClassifier.classes": 10}
+BY_NAME |= {"CertifiedClassifier.landmarks": lambda: np.eye(784)[::40]}
+BY_NAME |= {"CertifiedClassifier.load.path": lambda: _file("classifier"), "ratio": 0.1}
+BY_NAME |= {"corrupted_mask.seed": 0, "GradientMatchingPoison.classes": 3}
+BY_NAME |= {"GradientMatchingPoison.rounds": 2}
+BY_NAME |= {"Backdoor.apply.features": lambda: torch.rand(20, 1, 8, 8), "parse.text": "label:0.1"}
+
 BY_TYPE: dict[str, Callable[[], Any]] = {
     "MarginTest": lambda: prudent.GaussianTest(4.0),
     "DiscreteLaplaceTest": lambda: prudent.DiscreteLaplaceTest(4.0),
