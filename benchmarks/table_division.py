@@ -71,7 +71,8 @@ def errors(weights: list[float], seed: int = 0) -> list[float]:
         epsilon = EPSILON * weight / sum(weights)
         runs = [
             getattr(statistics, name)(
-                values,
+                table,
+                column,
                 epsilon=epsilon,
                 noise=ReproducibleNoise(seed + 1000 * place + run),
                 **options,

@@ -27,7 +27,6 @@ import attrs
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.budget.allowance import is_duckdb
 
 How: TypeAlias = Literal["inner", "left"]
 MOST_ROWS = 1000
@@ -149,6 +148,8 @@ def names_of(source: Any, connect: str | None = None) -> list[str]:
     """
     if isinstance(source, Join):
         return source.private_names
+    from prudent.budget.allowance import is_duckdb  # a ledger, which most releases have none of
+
     if connect is not None and is_duckdb(connect):
         return [connect]
     return [os.fspath(source)] if isinstance(source, str | os.PathLike) else []

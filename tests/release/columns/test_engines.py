@@ -108,9 +108,12 @@ def check_same_releases(
 
     def same(statistic: Any, of: Any = values, **own: Any) -> None:
         column = own.pop("column", "x")
+        array: dict[str, Any] = {"data": of}
+        if isinstance(of, np.ndarray) and of.dtype.kind == "i":  # numpy's types are inferred
+            array["read_as"] = "integer"
         outcomes = [
             statistic(**data, **own, **cost, noise=ReproducibleNoise(3))
-            for data in ({"data": of}, {**where_it_is, "column": column})
+            for data in (array, {**where_it_is, "column": column})
         ]
         assert outcomes[0] == outcomes[1]
         assert isinstance(outcomes[0], Released)

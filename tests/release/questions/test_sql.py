@@ -312,5 +312,6 @@ def test_a_dry_run_shows_what_the_engine_will_be_asked(
     monkeypatch.setattr(TableColumn, "_ask", noted)
     prudent.sql(query, people=TABLE, others=TABLE, epsilon=1.0, noise=Silence(), **given)
     groups = {str(queries_of.sizes_of_groups.__doc__)} if "GROUP" in query else set()
-    assert asked | groups <= {each.partition("\n")[0].removeprefix("-- ") for each in shown}
+    lines = [each.partition("\n")[0] for each in shown]  # several questions may be one query
+    assert not {each for each in asked | groups if not any(each in line for line in lines)}
     assert all("SELECT" in each for each in shown)

@@ -26,7 +26,6 @@ from functools import lru_cache
 
 import attrs
 import numpy as np
-from scipy import special
 
 from prudent.accounting.losses.loss_tables import Array, LossTable
 from prudent.accounting.losses.pairs import TabulatedPair
@@ -115,6 +114,8 @@ class _PartialSum:
 
 def _factor(mu: float, interval: float) -> _PartialSum:
     """One factor: each part between two grid points is moved onto these, its mean kept."""
+    from scipy import special
+
     reach = _REACH * mu + mu * mu / 2
     first, last = math.floor(-reach / interval), math.ceil(reach / interval)
     edges = np.arange(first, last + 1) * interval
@@ -132,6 +133,8 @@ def _factor(mu: float, interval: float) -> _PartialSum:
 
 def _between(points: Array) -> Array:
     """The mass of a standard normal variable between neighbours, accurate in both tails."""
+    from scipy import special
+
     low, high = points[:-1], points[1:]
     mirrored = low > 0
     return np.asarray(

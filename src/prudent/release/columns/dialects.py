@@ -195,12 +195,13 @@ def doubles_of(batch: Any, name: str) -> Any:
 
 
 def floored(number: ir.Value) -> ir.Value:
-    """The largest whole double that is not above a double; of an infinite one in Spark, ±2**63.
+    """The largest whole double that is not above a double; infinities are kept.
 
-    `floor` of ibis casts to an integer, which fails at infinity. Every floor and every rounding in
-    a query is this function or `rounded`.
+    Spark's `floor` is an integer, which fails beyond 64 bits and at infinity, and so does that of
+    ibis. Every floor and every rounding in a query is this function or `rounded`.
     """
-    return as_double(call("floor", number, returns=dt.float64))
+    small = number.abs() < double(2.0**52)
+    return ibis.ifelse(small, as_double(call("floor", number, returns=dt.float64)), number)
 
 
 def rounded(number: ir.Value) -> ir.Value:
