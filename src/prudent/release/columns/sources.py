@@ -19,7 +19,6 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent._redaction import redacted
-from prudent.budget.allowance import is_duckdb
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.failures import SourceArgumentError, SourceError, withheld
@@ -276,6 +275,8 @@ def _from_spark(frame: Any, backend: Any = None) -> OpenTable:
 
 
 def _from_address(address: str, table: str | None, backend: Any = None) -> OpenTable:
+    from prudent.budget.allowance import is_duckdb  # a file needs nothing of a ledger
+
     if backend is not None:  # of the other table of a join, which is in the same database
         pass
     elif address.startswith(("postgres://", "postgresql://")):
