@@ -148,9 +148,7 @@ def names_of(source: Any, connect: str | None = None) -> list[str]:
     """
     if isinstance(source, Join):
         return source.private_names
-    from prudent.budget.allowance import is_duckdb  # a ledger, which most releases have none of
-
-    if connect is not None and is_duckdb(connect):
+    if connect is not None and _is_duckdb(connect):
         return [connect]
     return [os.fspath(source)] if isinstance(source, str | os.PathLike) else []
 
@@ -174,3 +172,9 @@ def _check_followed(source: Any, unit: str | None, argument: str) -> None:
         raise ArgumentError(
             argument, f"a join of the unit {unit!r}", shown=f"one of the unit {source.unit!r}"
         )
+
+
+def _is_duckdb(address: str) -> bool:
+    from prudent.budget.allowance import is_duckdb  # of ledgers, which most releases have none of
+
+    return bool(is_duckdb(address))
