@@ -262,7 +262,7 @@ ODD = {
     "two channels": np.zeros((2, 8, 8)),
     "empty": np.zeros((3, 0, 8)),
     "too large": np.full((3, 8, 8), 256.0),
-    "complex": np.zeros((3, 8, 8), complex),
+    "complex": np.full((3, 8, 8), 1j),
 }
 
 

@@ -176,7 +176,7 @@ LEDGERS = {
     "less asked": lambda own, _: changed(own, (("asked", "statistic"), None)),
     "another filter": lambda own, _: changed(own, (("asked", "parts"), [{"where": "age > 3"}])),
     "another answer": lambda own, other: own | {"released": other["released"]},
-    "a value": lambda own, _: changed(own, (("released", "value"), 1000.0)),
+    "a value": lambda own, _: changed(own, (("released", "value"), own["released"]["value"] + 1)),
     "a status": lambda own, _: changed(own, (("released", "status"), "refused")),
     "a note": lambda own, _: changed(own, (("released", "notes"), ["exact"])),
     "a relation of the same price": lambda own, _: changed(

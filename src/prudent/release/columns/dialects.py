@@ -195,13 +195,13 @@ def doubles_of(batch: Any, name: str) -> Any:
 
 
 def floored(number: ir.Value) -> ir.Value:
-    """The largest whole double that is not above a double; infinities are kept.
+    """The largest whole double that is not above a double, which must be below 2**63 in size.
 
     Spark's `floor` is an integer, which fails beyond 64 bits and at infinity, and so does that of
-    ibis. Every floor and every rounding in a query is this function or `rounded`.
+    ibis. A guard here would name the argument again, and nested floors are written out in full:
+    callers guard. Every floor and every rounding in a query is this function or `rounded`.
     """
-    small = number.abs() < double(2.0**52)
-    return ibis.ifelse(small, as_double(call("floor", number, returns=dt.float64)), number)
+    return as_double(call("floor", number, returns=dt.float64))
 
 
 def rounded(number: ir.Value) -> ir.Value:

@@ -158,7 +158,8 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Table:
     """How many records lie in each half-octave, raised as `lattice.lowered` expects them."""
     logs = (rows.value.abs() + double(TINY)).ln()
     size = logs * double(HALVES_PER_LOG) + double(RAISED_SHIFT)
-    raised = rows.value.sign() * floored(size)
+    finite = rows.value.abs() < double(math.inf)
+    raised = rows.value.sign() * ibis.ifelse(finite, floored(size), size)
     keys = keys_of(rows)
     found = computed_once(rows.select(*keys, raised=raised))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
