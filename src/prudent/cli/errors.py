@@ -37,6 +37,7 @@ _FLAGS = {
     "folders": "DIR",
     "name": "--dataset",
     "paper_table": "TABLE",
+    "ps": "--p",
     "query": "QUERY",
     "questions": "--columns",
     "sampling_probability": "--sampling-rate",

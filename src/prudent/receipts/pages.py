@@ -65,7 +65,7 @@ def checklist(receipt: Receipt, verdict: str) -> str:
     composition = "This receipt is of one answer; no ledger counts others from the same data."
     if receipt.ledger is not None:
         head = str(receipt.ledger["head"])[:16]
-        composition = f"Charged to a ledger, whose head was {head}… then; see `prudent report`."
+        composition = f"Charged to a ledger, whose head was {head}…; see `prudent budget report`."
     certified = [
         f"at least {each['needed']} records" if "needed" in each else f"over {each.get('records')}"
         for each in receipt.certificates()
