@@ -111,7 +111,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/certify.md": learning,
     "docs/estimators.md": modelling,
     "docs/extending.md": lambda: learning() | salaries(),
-    "docs/corruption.md": learning,
+    "docs/recipes.md": learning,
     "docs/opacus.md": learning,
     "docs/huggingface.md": lambda: huggingface() | lightning(),
     "docs/federated.md": flower,
