@@ -346,7 +346,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
             hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
             raise _validate.ArgumentError(
                 "by",
-                "a column of texts, numbers, dates or truth values",
+                "a column of texts, numbers, dates or booleans",
                 shown=f"{text!r} of type {dtype}",
                 hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
             )
@@ -397,7 +397,7 @@ def _value(
         if not isinstance(dtype, _PLAIN):
             raise _validate.ArgumentError(
                 "column",
-                "of text, numbers, dates or truth values",
+                "of text, numbers, dates or booleans",
                 shown=f"{name!r} of type {dtype}",
                 hint="Make one of these of it, in an ibis table.",
             )
@@ -419,7 +419,7 @@ def _value(
     if asked.kind == "truth" and not scale.truth:
         raise _validate.ArgumentError(
             argument,
-            "a condition, or a column of truth values",
+            "a condition, or a column of booleans",
             shown=f"{name!r} of type {dtype}",
             hint=f"Give a condition, such as '{name} > 0'.",
         )

@@ -70,7 +70,7 @@ def sql(
         epsilon: ε of the whole query.
         delta: δ; needed for groups that are found privately, and for a mode.
         data: The table, whatever its name in the query.
-        unit: The column that says whose row it is; see `median`.
+        unit: The privacy unit (user ID column); see `median`.
         per_unit: The value of a unit with several rows.
         groups: The groups, from public knowledge, as of `median`. Without, those that the query
             names in a condition, such as department IN ('HR', 'IT'); otherwise they are found

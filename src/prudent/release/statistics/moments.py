@@ -137,11 +137,11 @@ def proportion(request: Request) -> Released:
     """Release the share of records for which a condition is true.
 
     Args:
-        column: A column of truth values, or a condition such as "age >= 18" in the syntax of SQL.
+        column: A column of booleans, or a condition such as "age >= 18" in the syntax of SQL.
             Records for which it is neither true nor false (no value) are left out. In a pandas
-            frame or a text file, 0 and 1 are truth values as well.
+            frame or a text file, 0 and 1 are booleans as well.
 
-    The other arguments are those of `median`. The mean of a column of truth values is the same.
+    The other arguments are those of `median`. The mean of a column of booleans is the same.
     """
     return release(Proportion(), request)  # type: ignore[no-any-return]
 
@@ -347,7 +347,7 @@ class OneMoment(Statistic):
 
 @attrs.frozen
 class Proportion(OneMoment):
-    """The share of records that are true: the mean of truth values."""
+    """The share of records that are true: the mean of booleans."""
 
     which: Moment = attrs.field(default="mean", init=False)
     degree: int = attrs.field(default=1, init=False)

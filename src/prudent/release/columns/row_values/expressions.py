@@ -7,7 +7,7 @@ then checked like any other.
 | text | meaning |
 | --- | --- |
 | year, "departure delay", t.year | a column |
-| 2024, -0.5, 'Oslo', true, null | a number, a text, a truth value, no value |
+| 2024, -0.5, 'Oslo', true, null | a number, a text, a boolean, no value |
 | '2024-01-31', date '2024-01-31' | a date, beside a column of dates; always a date |
 | = == <> != < <= > >= | comparisons |
 | and, or, not, parentheses | |
