@@ -189,6 +189,11 @@ def parsed(text: str, argument: str = "where") -> Expression:
         raise _unparsed(text, argument) from None
 
 
+def both(one: str, other: str) -> Expression:
+    """The condition that two texts hold."""
+    return Expression(sql.and_(parsed(one).tree, parsed(other).tree))
+
+
 def parse_condition(text: str) -> Predicate:
     """Return the condition that a text says, as a function of the table.
 
