@@ -48,9 +48,6 @@ def select_of(text: str) -> Node:
         raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
     if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
         raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
-    for item in list(tree.expressions):  # by the name that it has in the query as it is given
-        if not isinstance(item, ast.Alias) and not isinstance(item, ast.Star):
-            item.replace(ast.alias_(item.copy(), text_of(item), quoted=True))
     tree = _written_out(tree, text, {})
     for kind in (ast.Subquery, ast.Select, ast.Window):
         if any(each is not tree for each in tree.find_all(kind)):
@@ -68,6 +65,9 @@ def _written_out(tree: Node, text: str, known: Mapping[str, Node]) -> Node:
         text: The text of the whole query, for errors.
         known: The subqueries that WITH names, written out themselves.
     """
+    for item in list(tree.expressions):  # by the name that it has in the query as it is given
+        if not isinstance(item, ast.Alias) and not isinstance(item, ast.Star):
+            item.replace(ast.alias_(item.copy(), text_of(item), quoted=True))
     known = dict(known)
     named = tree.args.get("with_") or tree.args.get("with")
     if named is not None:
