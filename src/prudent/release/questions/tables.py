@@ -150,10 +150,10 @@ class Ask:
 
 def _together(whole: Condition, own: Condition) -> Condition:
     """The condition of a table, together with that of one of its questions."""
-    if isinstance(whole, str) and isinstance(own, str):
-        return f"({whole}) AND ({own})"
-    from prudent.release.columns.row_values.expressions import parse_condition  # needs ibis
+    from prudent.release.columns.row_values.expressions import both, parse_condition  # needs ibis
 
+    if isinstance(whole, str) and isinstance(own, str):
+        return both(whole, own)
     one, other = (parse_condition(each) if isinstance(each, str) else each for each in (whole, own))
     return lambda rows: one(rows) & other(rows)
 
