@@ -10,12 +10,11 @@ expensive of them (parallel composition), and for private groups also their choi
 
 import abc
 import functools
-import inspect
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -34,7 +33,7 @@ from prudent.release.columns.together.turns import together
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
-from prudent.release.outcome import Groups, Outcome, Refused, Released
+from prudent.release.outcome import Groups, Refused, Released
 from prudent.release.partitions import PartitionSelection
 from prudent.release.sums.additive import shares_of
 
@@ -50,11 +49,6 @@ _RESERVE = 1e-6  # fraction of δ that accountants need for their own rounding
 GroupNames: TypeAlias = Sequence[Hashable] | Mapping[str, Sequence[Hashable]] | Literal["private"]
 By: TypeAlias = str | Sequence[str]
 Condition: TypeAlias = Callable[[Any], Any] | str
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Answer = TypeVar("Answer", covariant=True)
-Model = TypeVar("Model", bound=Callable[..., Any])
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
@@ -565,76 +559,3 @@ def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) ->
             outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
     preview = priced.preview
     return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
-
-
-class Answers(Protocol[P, R]):
-    """A statistic as type checkers see it: groups and previews have types of their own."""
-
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, dry_run: Literal[True], **options: Any
-    ) -> Preview: ...
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, by: By, **options: Any
-    ) -> Groups[R]: ...
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-
-
-class TestedAnswers(Protocol[P, Answer]):
-    """See `Answers`; with a proposal, the answer may also be a refusal."""
-
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, dry_run: Literal[True], **options: Any
-    ) -> Preview: ...
-    @overload
-    def __call__(
-        self,
-        data: Any = ...,
-        column: str | None = ...,
-        *,
-        by: By,
-        propose: object,
-        **options: Any,
-    ) -> Groups[Outcome]: ...
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, by: By, **options: Any
-    ) -> Groups[Released]: ...
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, propose: object, **options: Any
-    ) -> Outcome: ...
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer: ...
-
-
-def answers(function: Callable[P, R]) -> Answers[P, R]:
-    """Declare the types that a statistic returns with `by` and with `dry_run`."""
-    return cast(Answers[P, R], function)
-
-
-def tested_answers(function: Callable[P, R]) -> TestedAnswers[P, R]:
-    """Declare them for a statistic that is tested if, and only if, there is a proposal."""
-    return cast(TestedAnswers[P, R], function)
-
-
-def like(model: Model) -> Callable[[Callable[[Request], Any]], Model]:
-    """Declare that a statistic has the signature of another, and that its body takes a request."""
-    signature = inspect.signature(model)
-
-    def declare(answer: Callable[[Request], Any]) -> Model:
-        @functools.wraps(answer)
-        def ask(*arguments: Any, **named: Any) -> Any:
-            try:
-                given = signature.bind(*arguments, **named)
-            except TypeError as error:
-                raise TypeError(f"{answer.__name__}() {error}") from None
-            return answer(Request(**given.arguments))
-
-        ask.__signature__ = signature  # type: ignore[attr-defined]
-        return cast(Model, ask)
-
-    return declare

@@ -39,9 +39,10 @@ from prudent.release.columns.row_values.groups import NO_DATE
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
 from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
-from prudent.release.questions.tables import Ask, Table, answered
+from prudent.release.questions.tables import Ask, answered, conjunction
+from prudent.release.questions.tables import ReleasedTable as Table
 from prudent.release.questions.text import Node, ask_of, constant_of, refused, text_of
-from prudent.release.request import GroupNames, Request
+from prudent.release.request import Condition, GroupNames, Request
 
 
 def sql(
@@ -53,6 +54,7 @@ def sql(
     unit: str | None = None,
     per_unit: PerUnit | None = None,
     groups: GroupNames | None = None,
+    where: Condition | None = None,
     connect: str | None = None,
     public: Sequence[str] = (),
     ledger: LedgerLike | None = None,
@@ -75,6 +77,7 @@ def sql(
         groups: The groups, from public knowledge, as of `median`. Without, those that the query
             names in a condition, such as department IN ('HR', 'IT'); otherwise they are found
             privately, which needs `delta`.
+        where: A condition on rows, beside that of the query.
         connect: The address of a database.
         public: Of joined tables, those that are public knowledge, by the name that the query has
             for them; see `join`. All others are private, and joined on `unit`.
@@ -86,7 +89,7 @@ def sql(
         **tables: Tables by the name that the query has for them: `people=frame`.
 
     Returns:
-        `Table`, with one answer for each aggregate of the query, by its alias or its text.
+        `ReleasedTable`, with one answer for each aggregate of the query, by its alias or its text.
 
     Raises:
         ArgumentError: if the query asks what cannot be answered; nothing is charged then.
@@ -115,7 +118,7 @@ def sql(
         per_unit=per_unit,
         by=by,
         groups=groups,
-        where=parsed.where,
+        where=conjunction(where, parsed.where),
         ledger=ledger,
         receipt=receipt,
         noise=noise,
