@@ -28,7 +28,7 @@ from prudent.release.statistics import (
     trimmed_sum,
     variance,
 )
-from prudent.release.statistics.tested import search_quantile
+from prudent.release import search_quantile
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 

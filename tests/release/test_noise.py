@@ -20,7 +20,7 @@ from prudent.accounting import (
     LaplaceTest,
 )
 from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
-from prudent.release.statistics.tested import search_quantile
+from prudent.release import search_quantile
 
 DRAWS = 4_000
 FAR = 6  # standard errors: by chance once in 5e8; what is wrong is another two away

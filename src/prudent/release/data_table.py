@@ -152,6 +152,9 @@ class Table:
             protected together; without it, every row by itself.
         per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
             "max", "sum", "count", or a number of rows to keep of each; see `Contribution`.
+        groups_per_unit: In how many groups a unit may count, k: chosen at random among its own,
+            with its rows there. What a group costs is then paid k times. None: in the one group
+            that holds most of its rows.
         where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
         read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
             "decimal(2)", "date", "timestamp" or "duration".
@@ -164,6 +167,7 @@ class Table:
     source: Any = None
     unit: str | None = attrs.field(default=None, kw_only=True)
     per_unit: PerUnit | None = attrs.field(default=None, kw_only=True)
+    groups_per_unit: int | None = attrs.field(default=None, kw_only=True)
     _where: Condition | None = attrs.field(default=None, kw_only=True)
     read_as: str | None = attrs.field(default=None, kw_only=True)
     connect: str | None = attrs.field(default=None, kw_only=True)
@@ -849,6 +853,7 @@ class Table:
                 data=self.source,
                 unit=self.unit,
                 per_unit=self.per_unit,
+                groups_per_unit=self.groups_per_unit,
                 where=self._where,
                 connect=self.connect,
                 epsilon=epsilon,

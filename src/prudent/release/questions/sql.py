@@ -53,6 +53,7 @@ def sql(
     data: Any = None,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
+    groups_per_unit: int | None = None,
     groups: GroupNames | None = None,
     where: Condition | None = None,
     connect: str | None = None,
@@ -74,6 +75,7 @@ def sql(
         data: The table, whatever its name in the query.
         unit: The column that says whose row it is; see `median`.
         per_unit: The value of a unit with several rows.
+        groups_per_unit: In how many groups a unit may count; see `Table`.
         groups: The groups, from public knowledge, as of `median`. Without, those that the query
             names in a condition, such as department IN ('HR', 'IT'); otherwise they are found
             privately, which needs `delta`.
@@ -116,6 +118,7 @@ def sql(
         delta=delta,
         unit=unit,
         per_unit=per_unit,
+        groups_per_unit=groups_per_unit,
         by=by,
         groups=groups,
         where=conjunction(where, parsed.where),
