@@ -12,7 +12,15 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
+from prudent.release.columns.column import (
+    KINDS,
+    Column,
+    Contribution,
+    KeptGroups,
+    Kind,
+    PerUnit,
+    checked,
+)
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
@@ -85,6 +93,7 @@ class Asked:
     kind: Kind = "numbers"
     read_as: str | None = None
     other: str | None = None
+    kept: KeptGroups | None = None
 
     def __attrs_post_init__(self) -> None:
         for argument, name in self.names:
@@ -158,7 +167,7 @@ class Opened:
         if self.contribution.unit is None:
             return None
         if self.contribution.sets:
-            rows = different(self.rows)
+            rows = different(self.rows, self.contribution.kept)
         else:
             rows = reduced(self.rows, self.contribution, *self.scales)
         return StagedTable(rows, own_connection=self.owner.own_connection, owner=self.owner)
@@ -259,7 +268,7 @@ def open_rows(asked: Asked) -> Opened:
         rule = "min"  # of ones
     contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
     once, sets = asked.column is None and rule == "min", asked.kind == "sets"
-    contribution = attrs.evolve(contribution, once=once, sets=sets)
+    contribution = attrs.evolve(contribution, once=once, sets=sets, kept=asked.kept)
     chosen = {"value": exact(value, engine)}
     if asked.other is not None:
         other, scale = _value(rows, asked, asked.other, opened, "other")
