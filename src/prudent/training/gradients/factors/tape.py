@@ -116,6 +116,20 @@ class Tape(ABC):
             self._announce(name)
         return self._of_people(lambda contribution: self._receive(name, contribution))
 
+    def stored(self, shared: Tensor) -> tuple[Tensor, bool]:
+        """The parameter of which a tensor is the transposed view, and True; or itself, and False.
+
+        A view of the whole parameter needs no gradient of its own.
+        """
+        node = shared.grad_fn
+        if type(node).__name__ == "TransposeBackward0" and node is not None:
+            parameter = getattr(node.next_functions[0][0], "variable", None)
+            if id(parameter) in self._names and parameter is not None:
+                view = parameter.mT
+                if (view.shape, view.stride()) == (shared.shape, shared.stride()):
+                    return parameter, True
+        return shared, False
+
     def _of_people(self, receive: Use) -> Use:
         if self.slots == 1:
             return receive
