@@ -280,7 +280,7 @@ class Capture(Watch):
         """Call `func` and capture the parameters that it combines with a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
-        given = list(tensors((args, kwargs)))
+        given = tensors((*args, *kwargs.values()))
         records = {id(tensor): tensor for tensor in given if self._is_record(tensor)}
         trained = [t for t in given if id(t) not in records and t.requires_grad]
         if not (trained and torch.is_grad_enabled()):

@@ -23,16 +23,18 @@ from prudent.training.gradients.factors.layers import autocast_type
 from prudent.training.gradients.factors.norms import SquaredNorms, is_small
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
+def tensors(tree: Any) -> list[Tensor]:
     """The tensors in a tree of tuples, lists and dictionaries."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list, set, frozenset)):
-        for item in tree:
-            yield from tensors(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors(item)
+    found: list[Tensor] = []
+    waiting = [tree]
+    for each in waiting:  # which grows; a recursion would take as long as small operations
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (tuple, list, set, frozenset)):
+            waiting.extend(each)
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+    return found
 
 
 def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
