@@ -1,0 +1,1 @@
+"""A synthetic table from one private release, without a domain or bounds."""
