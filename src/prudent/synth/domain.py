@@ -224,9 +224,7 @@ def discover(field: Field, cells: Cells, size: float, engine: TableEngine) -> Do
     return Domain(field, tuple(keys.tolist()), edges, digits)
 
 
-def _edges(
-    numbers: FloatArray, left: float, keys: FloatArray, engine: TableEngine
-) -> FloatArray:
+def _edges(numbers: FloatArray, left: float, keys: FloatArray, engine: TableEngine) -> FloatArray:
     """The edges of as many bins as about `left` records allow; else one bin between the keys."""
     error = _RANKS / engine.choice_epsilon("cuts")
     levels = max((each for each in range(LEVELS + 1) if left > error * 2**each), default=None)

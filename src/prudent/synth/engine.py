@@ -117,9 +117,7 @@ class TableEngine(SumEngine):
         weights = Decay(speed, cap, unit).weights([largest - each for each in scores])
         return choose(weights, self._noise)
 
-    def edges(
-        self, span: str, cuts: str, numbers: FloatArray, levels: int
-    ) -> FloatArray | None:
+    def edges(self, span: str, cuts: str, numbers: FloatArray, levels: int) -> FloatArray | None:
         """Release where numbers lie, two ends near the outermost ones, and cuts between them.
 
         A record is in one half-octave, so their counts are a table; those that hold more than

@@ -189,8 +189,12 @@ class Structure:
         table = self._measure((*parents, column))
         size = table.counts.shape[-1]
         counts = projected(table.counts.astype(float), self.rows).reshape(-1, size)
-        above = attrs.evolve(table, columns=parents, maps=table.maps[:-1], counts=table.counts[..., 0])
-        groups = above.groups([self.made.get(each, self.made[parents[0]]) for each in range(len(self._domains))])
+        above = attrs.evolve(
+            table, columns=parents, maps=table.maps[:-1], counts=table.counts[..., 0]
+        )
+        groups = above.groups(
+            [self.made.get(each, self.made[parents[0]]) for each in range(len(self._domains))]
+        )
         sizes = np.bincount(groups, minlength=len(counts))
         goal = np.bincount(table.maps[-1], self._one[column], size) * (self._base / self.rows)
         fitted = _fitted(counts, sizes.astype(float), goal)
@@ -218,7 +222,9 @@ class Structure:
         # One random start: each place gets its share, rounded up or down.
         ends = np.floor(ends + self._generator.random())
         ends[-1] = rows
-        found = np.repeat(np.arange(len(weights)), np.diff(np.minimum(ends, rows), prepend=0).astype(np.int64))
+        found = np.repeat(
+            np.arange(len(weights)), np.diff(np.minimum(ends, rows), prepend=0).astype(np.int64)
+        )
         self._generator.shuffle(found)
         return found
 
@@ -256,7 +262,10 @@ class Structure:
     def _raked(self, codes: Sequence[IntArray]) -> FloatArray:
         """Weights of rows with which they follow all measured tables, and one-way counts last."""
         goals = [(each, each.groups(codes)) for each in self.measured]
-        targets = [(at, projected(each.counts.ravel().astype(float), 1.0 * self.rows)) for each, at in goals]
+        targets = [
+            (at, projected(each.counts.ravel().astype(float), 1.0 * self.rows))
+            for each, at in goals
+        ]
         targets += list(zip(codes, self._one, strict=True))
         weights = np.ones(len(codes[0]))
         for _ in range(_SWEEPS):
