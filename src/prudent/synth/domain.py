@@ -200,21 +200,21 @@ def discover(field: Field, cells: Cells, size: float, engine: TableEngine) -> Do
     if field.scale is None:
         assert cells.codes is not None
         found = np.bincount(cells.codes + 1, minlength=len(cells.texts) + 1)[1:]
-        places, noisy = engine.keys("keys", found)
-        if noisy.sum() < _NAMED * size:
-            return None
-        ranked = sorted(zip(noisy.tolist(), (cells.texts[at] for at in places), strict=True))
-        return Domain(field, tuple(text for _, text in ranked[::-1][:_MOST_TEXTS]))
+        named = engine.keys("keys", cells.texts, found)
+        return None if sum(named.values()) < _NAMED * size else Domain(field, (*named,)[:_MOST_TEXTS])
     numbers = numbers_of(field, cells)
     values, found = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
-    places, noisy = engine.keys("keys", found)
+    named = list(engine.keys("keys", values.tolist(), found).items())[:_MOST_KEYS]
     # Rare keys as long as the noise of their counts is small; else a bin holds them as well.
-    room = max(_KEY_NOISE * size / (0.4 * engine.deviation("oneway")), 0.0)
-    best = np.argsort(-noisy, kind="stable")[:_MOST_KEYS]
-    best = best[(noisy[best] > size / 2 ** (LEVELS + 2)) | (np.arange(len(best)) < room)]
-    keys = np.sort(values[places][best])
+    room = _KEY_NOISE * size / (0.4 * engine.deviation("oneway"))
+    named = [
+        (key, many)
+        for place, (key, many) in enumerate(named)
+        if place < room or many > size / 2 ** (LEVELS + 2)
+    ]
+    keys = np.sort(np.array([key for key, _ in named]))
     rest = numbers[~np.isnan(numbers) & ~np.isin(numbers, keys)]
-    left = max(size - int(noisy[best].sum()), 0.0)
+    left = max(size - sum(many for _, many in named), 0.0)
     edges = _edges(rest, left, keys, engine)
     if field.scale.whole or digits == 0:
         edges = np.unique(np.floor(edges) + np.array([*np.zeros(len(edges) - 1), 1.0]))

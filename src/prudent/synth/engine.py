@@ -17,6 +17,7 @@ removing a unit therefore changes
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
@@ -90,13 +91,13 @@ class TableEngine(SumEngine):
         beyond = float(norm.isf(self._key_failure)) * (1 + 1e-9)
         return least, least - 1 + self._records + math.ceil(deviation * beyond)
 
-    def keys(self, name: str, counts: IntArray) -> tuple[IntArray, IntArray]:
-        """Release which keys have many records, by their places, and their noisy counts."""
+    def keys(self, name: str, keys: Sequence[Any], counts: IntArray) -> dict[Any, int]:
+        """Release which keys have many records, with their noisy counts, most frequent first."""
         least, threshold = self.threshold(name)
-        places = np.flatnonzero(counts >= least)
-        noisy = self._noisy(counts[places].tolist(), self._spend(name, choice=False), 1.0)
-        named = noisy > threshold
-        return places[named], np.asarray(noisy[named], np.int64)
+        places = np.flatnonzero(counts >= least).tolist()
+        noisy = self._noisy(counts[places].tolist(), self._spend(name, choice=False), 1.0).tolist()
+        named = [(-int(many), keys[at]) for many, at in zip(noisy, places, strict=True)]
+        return {key: -less for less, key in sorted(named) if -less > threshold}
 
     def best(self, name: str, scores: Sequence[int], unit: int, spread: int) -> int:
         """Choose the place of a large score by the exponential mechanism.

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 
 from prudent import _extras, _files, _validate
@@ -50,6 +51,8 @@ MOST_ROWS = 8
 """Rows that are kept of a privacy unit by default."""
 
 _NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
+_ROOM = 3e-4  # of ε, for the bound that `prudent verify` proves, which is a little larger
+_NO_NULL = 2.5  # deviations of the noise
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in noise
 
@@ -166,7 +169,8 @@ def synthesize(
 
 def _prices(fields: Sequence[Any], epsilon: float, delta: float) -> Prices:
     named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
-    return calibrate(epsilon, delta, parts_of(fields), also=(named,))
+    prices = calibrate(epsilon * (1 - _ROOM), delta, parts_of(fields), also=(named,))
+    return attrs.evolve(prices, epsilon=float(epsilon))
 
 
 def _key_failure(opened: Any, delta: float, per_unit: int) -> float:
@@ -227,7 +231,7 @@ def _made(
     count = max(1, round(float(weights @ totals / weights.sum()))) if domains else 0
     made, tables = [], []
     if domains:
-        one = [projected(each.counts.astype(float), float(count)) for each in noisy]
+        one = [projected(_without_noise(each), float(count)) for each in noisy]
         structure = Structure(domains, codes, engine, one)
         made, tables = structure.fit(), structure.measured
     arrays = {
@@ -259,6 +263,14 @@ def _made(
         domains=tuple(domains),
     )
     return result.constrained(rules, engine.generator())
+
+
+def _without_noise(table: Marginal) -> Any:
+    """One-way counts in which no rows are NULL if that count is no more than noise."""
+    counts = table.counts.astype(float)
+    if counts[0] < _NO_NULL * table.deviation:
+        counts[0] = -math.inf if len(counts) > 1 else 1.0
+    return counts
 
 
 def _one_way(place: int, domain: Domain, codes: Any, engine: TableEngine) -> Marginal:
