@@ -131,7 +131,6 @@ def synthesize(
         SourceError: if the records cannot be read; the message quotes none.
     """
     with _extras.needed("A synthetic table"):
-        from prudent.release.columns.row_values.expressions import names_in, parse_condition
         from prudent.synth.reading import Source
 
     per_unit = 1 if unit is None else _validate.count(1, 10**6, most_rows=most_rows)
@@ -139,9 +138,7 @@ def synthesize(
     names = [each.name for each in opened.fields]
     rules = tuple(_validate.values(constraints=constraints)) if constraints else ()
     for rule in rules:
-        parse_condition(_validate.instance(str, "conditions such as 'age >= 0'", constraints=rule))
-        for name in names_in(rule):
-            _validate.one_of(names, constraints=name)
+        opened.check(_validate.instance(str, "conditions such as 'age >= 0'", constraints=rule))
     prices = _prices(opened.fields, epsilon, delta)
     if rows is not None:
         _check_enough(prices, len(names), _validate.count(1, rows=rows) / per_unit)

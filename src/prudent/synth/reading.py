@@ -30,6 +30,8 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.joining import rows_per_unit
 from prudent.release.columns.number_rows import NumberTable
+from prudent.release.columns.row_values.conditions import of_one_row
+from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.lattice import FloatArray, IntArray
 
@@ -134,6 +136,12 @@ class Source:
             return Field(name, dtype, scale_of(dtype, backend_name(table), name))
         except ArgumentError:
             return None
+
+    def check(self, rule: str) -> None:
+        """Check a condition on these columns; only its grammar where a type is not declared."""
+        condition = parse_condition(rule)
+        if not any(each.untyped for each in self.fields):
+            of_one_row(condition, self._table.select(*(each.name for each in self.fields)))
 
     def _terms(self, place: int, field: Field) -> dict[str, ir.Value]:
         """What to ask the engine for: texts as bytes, all else as doubles."""
