@@ -134,7 +134,7 @@ def test_the_reference_lists_the_public_names_of_a_package(top: str, package: st
 def test_the_reference_holds_every_package_of_users() -> None:
     assert {package for _, package in reference()} == {
         *("accounting", "audit", "certify", "corruption", "estimators", "release", "training"),
-        *("training.adapters.federated", "tune"),
+        *("synth", "training.adapters.federated", "tune"),
     }
 
 

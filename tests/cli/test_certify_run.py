@@ -85,7 +85,7 @@ def test_the_sentences_for_a_person(capsys, tmp_path):
     lines = out.splitlines()
     assert lines[:2] == [
         "accuracy 0.9, one run",
-        f"({rounded_up(epsilon_at(PLAN, 30))}, 1e-05)-DP for blanking out one record "
+        f"({rounded_up(epsilon_at(PLAN, 30))}, 1e-05)-DP for zeroing out one record "
         "(the number of records is public)",
     ]
     assert lines[2] == str(PLAN.certificate(accuracy=0.9, records=3))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # whoever checks a receipt needs no accountant
 YOURS = "**open: yours to answer**"  # marks what no receipt can say
 _ADJACENCY = {
     "add-remove": "data sets that differ by adding or removing {some}",
-    "zero-out": "data sets that differ by blanking out {some}; their number is public",
+    "zero-out": "data sets that differ by zeroing out {some}; their number is public",
     "replace-one": "data sets that differ by replacing {some}; their number is public",
 }
 _TRUST = {

@@ -9,7 +9,7 @@ from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.cli import options
 from prudent.cli.commands import receipts
 from prudent.cli.display import as_text, echo, echo_json
-from prudent.cli.errors import Fault, tell
+from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -153,7 +153,7 @@ def verify(
     except TamperedLedgerError as error:
         if as_json:
             echo_json({"verified": False, "error": str(error)})
-        tell(Fault(str(error), status=TAMPERED))
+        print_error(Fault(str(error), status=TAMPERED))
         raise typer.Exit(TAMPERED) from None
     if as_json:
         echo_json({"verified": True, "charges": charges, "digest": last})
@@ -229,14 +229,14 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
         plain = [{"count": one.count, "epsilon": one.epsilon} for one in offers]
         echo_json({**balance.to_plain(), "offers": plain})
         return
-    chosen = "after earlier answers" if balance.adaptive else "in advance"
+    chosen = "adaptive" if balance.adaptive else "fixed in advance"
     rows = [
         ("data set", balance.dataset),
         *([] if balance.data is None else [("data", balance.data)]),
         ("budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
         ("protects", str(balance.relation)),
         *_per_record(balance),
-        ("releases chosen", chosen),
+        ("composition", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
         ("still fits", Offer.sentence(offers) + (_their_delta(balance) if offers else "")),

@@ -76,7 +76,7 @@ def verify(
     $ prudent verify answer.json --signer 3f0a…
     """
     from prudent import _files
-    from prudent.cli.errors import Fault, UncheckedError, tell
+    from prudent.cli.errors import Fault, UncheckedError, print_error
     from prudent.receipts import keys as kept
     from prudent.receipts.receipt import Receipt
 
@@ -85,7 +85,7 @@ def verify(
     try:
         found = check.verify(receipt, signer=key, head=head)
     except check.ReceiptError as error:
-        tell(Fault(str(error), status=UNUSABLE))
+        print_error(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
     except OSError:
         raise
