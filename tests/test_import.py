@@ -153,7 +153,8 @@ def test_the_reference_opens_with_what_is_called() -> None:
 def test_public_name_has_its_place_in_the_reference(name: str) -> None:
     module = defining_module("prudent", name)
     assert name in documented_names(), f"{name} is on no page of docs/api"
-    said = docstring(source(module), name)
+    made = module == "prudent.release.functions"  # of methods; docs/reference.py shows their text
+    said = getattr(prudent, name).__doc__ if made else docstring(source(module), name)
     assert said, f"{module}.{name} has no docstring, so its page leaves it out"
 
 
