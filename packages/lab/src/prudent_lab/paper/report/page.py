@@ -11,7 +11,7 @@ import html
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import resources
 from statistics import fmean
 from typing import Any
@@ -24,7 +24,7 @@ import prudent
 from prudent_lab.paper.jobs import CellChoice, Job, published, settings
 from prudent_lab.paper.panels import Figure
 from prudent_lab.paper.report import comparison, display_names, drawings, frontier, tables
-from prudent_lab.paper.report.tables import NOT_RUN, Cell, Table
+from prudent_lab.paper.report.tables import NOT_RUN, Cell, Table, Tone
 from prudent_lab.paper.results import Reading, Results
 from prudent_lab.settings import RuleSettings
 
@@ -103,6 +103,12 @@ def inline(text: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", plain)
 
 
+def _ends(values: Iterable[float], form: str) -> str:
+    """The least and the greatest of some numbers, or the one that they are."""
+    known = list(values)
+    return " to ".join(dict.fromkeys(form.format(end(known)) for end in (min, max)))
+
+
 def _file(name: str) -> str:
     return resources.files("prudent_lab.paper").joinpath(name).read_text("utf-8")
 
@@ -112,7 +118,7 @@ def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"inline": inline, "dataset": display_names.dataset}
+    environment.filters |= {"inline": inline, "dataset": display_names.dataset, "ends": _ends}
     return environment.from_string(_file(f"report/{name}"))
 
 
@@ -146,10 +152,9 @@ def _rendered(results: Results, **blocks: Any) -> str:
         passing=passing_table(results),
         travels=_travels(results),
         ideas=_ideas(),
-        runs=_runs(results),
         delta=f"{settings()['delta']:g}",
         rule=attrs.fields_dict(RuleSettings),
-        settings=_settings(),
+        settings=_file("grid.toml").partition("# How the report calls them")[0].strip(),
     )
     # Code keeps its empty lines; between all else there is one.
     single = re.sub(r"(```.*?```)|\n{3,}", lambda match: match[1] or "\n\n", text, flags=re.DOTALL)
@@ -219,68 +224,21 @@ def _ideas() -> Iterator[Table]:
         for cells in found.values():
             if len(cells) == len(attacks):
                 cells["worst"] = min(cells[attack] for attack in attacks if attack != "none")
-        best = max((cells.get("worst", 0.0) for cells in found.values()), default=0.0)
-
-        def shown(cells: dict[str, float], name: str, best: float = best) -> Cell:
-            is_best = name == "worst" and cells.get(name) == best
-            return (
-                Cell(f"{cells[name]:.2f}", "best" if is_best else "") if name in cells else NOT_RUN
-            )
-
+        best = max(cells.get("worst", 0.0) for cells in found.values())
+        tones: dict[tuple[str, float], Tone] = {("worst", best): "best"}
         yield Table(
             ("idea", *map(display_names.corruption, attacks), "worst"),
             [
-                (idea, *(shown(cells, name) for name in (*attacks, "worst")))
+                (
+                    idea,
+                    *(
+                        Cell(f"{cells[a]:.2f}", tones.get((a, cells[a]), ""))
+                        if a in cells
+                        else NOT_RUN
+                        for a in (*attacks, "worst")
+                    ),
+                )
                 for idea, cells in found.items()
             ],
             f"{int(rows[0]['steps']):,} steps of {rows[0]['batch']}, rate {rows[0]['lr']}",
         )
-
-
-def _runs(results: Results) -> Table:
-    places: dict[tuple[str, str], list[Reading]] = defaultdict(list)
-    for reading in results.readings:
-        places[reading.dataset, reading.column].append(reading)
-
-    def ends(values: Sequence[float], form: str) -> str:
-        return " to ".join(dict.fromkeys(form.format(end(values)) for end in (min, max)))
-
-    rows = (
-        (
-            display_names.short(dataset),
-            display_names.method(column),
-            f"{Results(tuple(readings)).runs():,}",
-            str(len({reading.seed for reading in readings})),
-            ends([reading.noise_multiplier for reading in readings], "{:.3f}"),
-            ends([reading.steps for reading in readings], "{:,}"),
-        )
-        for (dataset, column), readings in sorted(places.items())
-    )
-    return Table(("data set", "method", "runs", "seeds", "σ", "steps"), rows, words=2)
-
-
-def _settings() -> Iterator[Table]:
-    """The settings read from their file, so that the page cannot differ from the runs."""
-    every = settings()
-    papers = {name: every["datasets"][name] for name in comparison.datasets()}
-    ours = {
-        f"{column}: {name}": values
-        for column, here in every["ours"].items()
-        for name, values in here.items()
-    }
-    titles = "The paper's settings, completed", "Ours: noise solved for ε by the exact accounting"
-    for title, columns in zip(titles, (papers, ours), strict=True):
-        flat = {name: dict(_flat(values)) for name, values in columns.items()}
-        names = dict.fromkeys(name for values in flat.values() for name in values)
-        rows = ((name, *(values.get(name, "–") for values in flat.values())) for name in names)
-        yield Table(("setting", *flat), rows, title)
-
-
-def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            several = value if isinstance(value, list) else [value]
-            shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in several)
-            yield prefix + name, ", ".join(shown)

@@ -70,7 +70,7 @@ def _merged(rows: Iterable[Sequence[Cell | str]]) -> tuple[tuple[Cell | None, ..
 class Table:
     """A table with its title and its note."""
 
-    header: tuple[str, ...] = attrs.field(converter=tuple)
+    header: tuple[str, ...]
     rows: tuple[tuple[Cell | None, ...], ...] = attrs.field(converter=_merged)
     title: str = ""
     note: str = ""
