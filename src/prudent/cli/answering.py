@@ -85,6 +85,13 @@ class Request:
             completion.UNIT_RULES,
         ),
     ] = None
+    groups_per_unit: Annotated[
+        int | None,
+        options.whole_number(
+            "With --unit and --by: in how many groups a unit may count, chosen at random among its "
+            "own. Each group then has that part of ε. Without it a unit counts in one group.",
+        ),
+    ] = None
     read_as: Annotated[
         str | None,
         options.value(
@@ -147,7 +154,7 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "unit", "bounds", "where", "read_as")
+        names = ("epsilon", "delta", "unit", "groups_per_unit", "bounds", "where", "read_as")
         given = {name: getattr(self, name) for name in names} | self.source_options()
         given["per_unit"] = rule_of(self.per_unit)
         by = listed(self.by)

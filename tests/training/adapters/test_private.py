@@ -734,6 +734,7 @@ def test_loader_draws_the_batches_of_the_sampler(workers: int) -> None:
         torch.optim.SGD(model.parameters()),
         loader,
         plan=plan(sampling_rate=2 / RECORDS, steps=100),
+        example=Named()[0],
         key=Key.from_seed(5),
     )
     sampler = PoissonSampler(RECORDS, 2 / RECORDS, key=Key.from_seed(5))

@@ -31,8 +31,8 @@ _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 _SHARED = (
-    *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
-    *("dry_run", "as_json"),
+    *("delta", "unit", "per_unit", "groups_per_unit", "groups", "connect", "ledger", "dataset"),
+    *("receipt", "sign", "dry_run", "as_json"),
 )
 
 
@@ -73,6 +73,7 @@ def sql(
         "delta": asked.delta,
         "unit": asked.unit,
         "per_unit": rule_of(asked.per_unit),
+        "groups_per_unit": asked.groups_per_unit,
         "groups": groups_of(asked.groups, by),
         "connect": asked.connect,
         "public": listed(public) or (),

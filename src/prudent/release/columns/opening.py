@@ -36,7 +36,14 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.column import ArrayColumn, Column, Contribution, Kind, PerUnit
+from prudent.release.columns.column import (
+    ArrayColumn,
+    Column,
+    Contribution,
+    KeptGroups,
+    Kind,
+    PerUnit,
+)
 from prudent.release.columns.dialects import alone, backend_name, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
@@ -113,6 +120,7 @@ def open_groups(
     kind: Kind = "numbers",
     read_as: str | None = None,
     other: str | None = None,
+    kept: KeptGroups | None = None,
 ) -> dict[Hashable, Column]:
     """Open one column for each group of a public list.
 
@@ -128,6 +136,8 @@ def open_groups(
             periods stands for all from one to the other. Which groups occur in the data is private.
         unit: See `open_column`; a unit counts only in that one of the listed groups which holds
             most of its rows (the first in order among ties), and only with its rows there.
+        kept: Instead, in how many groups a unit counts, chosen among its own at random. Releasing
+            from every group then costs as much as so many releases.
 
     The other arguments are those of `open_column`.
 
