@@ -119,7 +119,7 @@ def test_what_has_no_result_is_null(in_duckdb: dict[str, list[Any]]) -> None:
     for row, found in zip(ROWS, in_duckdb["try_cast(t as double) * 2"], strict=True):
         if row["t"] not in ("1e999", "9" * 500):
             assert found == (2 * read[row["t"]] if row["t"] in read else None)
-    chosen = ("least(x, y)", "clip(x, -5, 5)", "coalesce(x, y, 0)")  # not computed
+    chosen = ("least(x, y)", "clip(x, -5, 5)", "coalesce(x, y, 0)", "x::double")  # not computed
     for text, found in in_duckdb.items():
         finite = all(not isinstance(each, float) or math.isfinite(each) for each in found)
         assert finite or text in chosen, text
@@ -136,15 +136,13 @@ def same(one: dict[str, list[Any]], other: dict[str, list[Any]]) -> None:
         for row, expected, each in zip(ROWS, found, other[text], strict=True):
             if expected == each or (expected is None and each is None):
                 continue
-            numbers = [value for value in (expected, each) if value is not None]
-            transcendental = "ln(" in text or "exp(" in text
-            if transcendental and len(numbers) == 2:
-                assert each == pytest.approx(expected, rel=1e-12), (text, row)
-                continue
-            odd = [row[name] for name in "xy" if name in text]
-            extreme = any(value is not None and not 1e-100 < abs(value) < 1e100 and value
-                          for value in odd) or row["t"] in ("1e999", "9" * 500)  # fmt: skip
-            assert extreme, (text, row, expected, each)
+            odd = [abs(row[name]) for name in "xy" if row[name] is not None and name in text]
+            if any(value and not 1e-100 < value < 1e100 for value in odd):
+                continue  # PostgreSQL takes tiny numbers for 0, and some that are far for NULL
+            if row["t"] in ("1e999", "9" * 500, "0000-01-01"):
+                continue  # that DuckDB reads
+            assert "ln(" in text or "exp(" in text, (text, row, expected, each)
+            assert each == pytest.approx(expected, rel=1e-12), (text, row)
 
 
 @pytest.mark.thorough
