@@ -44,7 +44,7 @@ TYPES |= {"day": "date", "born": "date", "note": "text", "code": "text", "insure
 
 def plain(answer: Any) -> Any:
     """What was released, apart from the price."""
-    if isinstance(answer, prudent.release.questions.tables.Table):
+    if isinstance(answer, prudent.release.questions.tables.ReleasedTable):
         return {name: plain(each) for name, each in answer.answers.items()}
     if isinstance(answer, Groups):
         return [(group, plain(each)) for group, each in answer.items()]

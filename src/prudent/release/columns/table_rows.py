@@ -12,7 +12,15 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
+from prudent.release.columns.column import (
+    KINDS,
+    Column,
+    Contribution,
+    KeptGroups,
+    Kind,
+    PerUnit,
+    checked,
+)
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
@@ -85,6 +93,7 @@ class Asked:
     kind: Kind = "numbers"
     read_as: str | None = None
     other: str | None = None
+    kept: KeptGroups | None = None
 
     def __attrs_post_init__(self) -> None:
         for argument, name in self.names:
@@ -158,7 +167,7 @@ class Opened:
         if self.contribution.unit is None:
             return None
         if self.contribution.sets:
-            rows = different(self.rows)
+            rows = different(self.rows, self.contribution.kept)
         else:
             rows = reduced(self.rows, self.contribution, *self.scales)
         return StagedTable(rows, own_connection=self.owner.own_connection, owner=self.owner)
@@ -259,7 +268,7 @@ def open_rows(asked: Asked) -> Opened:
         rule = "min"  # of ones
     contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
     once, sets = asked.column is None and rule == "min", asked.kind == "sets"
-    contribution = attrs.evolve(contribution, once=once, sets=sets)
+    contribution = attrs.evolve(contribution, once=once, sets=sets, kept=asked.kept)
     chosen = {"value": exact(value, engine)}
     if asked.other is not None:
         other, scale = _value(rows, asked, asked.other, opened, "other")
@@ -361,7 +370,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
             hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
             raise _validate.ArgumentError(
                 "by",
-                "a column of texts, numbers, dates or truth values",
+                "a column of texts, numbers, dates or booleans",
                 shown=f"{text!r} of type {dtype}",
                 hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
             )
@@ -413,7 +422,7 @@ def _value(
         if not isinstance(dtype, _PLAIN):
             raise _validate.ArgumentError(
                 "column",
-                "of text, numbers, dates or truth values",
+                "of text, numbers, dates or booleans",
                 shown=f"{name!r} of type {dtype}",
                 hint="Make one of these of it, in an ibis table.",
             )
@@ -435,7 +444,7 @@ def _value(
     if asked.kind == "truth" and not scale.truth:
         raise _validate.ArgumentError(
             argument,
-            "a condition, or a column of truth values",
+            "a condition, or a column of booleans",
             shown=f"{name!r} of type {dtype}",
             hint=f"Give a condition, such as '{name} > 0'.",
         )

@@ -54,7 +54,8 @@ from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Groups, Released, ReleasedInterval, UnknownSpread
 from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
-from prudent.release.questions.tables import Ask, Table, answered
+from prudent.release.questions.tables import Ask, answered, conjunction
+from prudent.release.questions.tables import ReleasedTable as Table
 from prudent.release.questions.text import (
     NEAREST,
     OF_SAMPLES,
@@ -65,7 +66,7 @@ from prudent.release.questions.text import (
     refused,
     text_of,
 )
-from prudent.release.request import GroupNames, Request
+from prudent.release.request import Condition, GroupNames, Request
 
 _CONFIDENCE = 0.95  # of the interval of a number that is computed from others
 _CORNERS = 4  # numbers that may be in it, for which each combination of ends is computed
@@ -83,7 +84,9 @@ def sql(
     data: Any = None,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
+    groups_per_unit: int | None = None,
     groups: GroupNames | None = None,
+    where: Condition | None = None,
     connect: str | None = None,
     public: Sequence[str] = (),
     ledger: LedgerLike | None = None,
@@ -101,11 +104,13 @@ def sql(
         epsilon: ε of the whole query.
         delta: δ; needed for groups that are found privately, and for a mode.
         data: The table, whatever its name in the query.
-        unit: The column that says whose row it is; see `median`.
+        unit: The privacy unit (user ID column); see `median`.
         per_unit: The value of a unit with several rows.
+        groups_per_unit: In how many groups a unit may count; see `Table`.
         groups: The groups, from public knowledge, as of `median`. Without, those that the query
             names in a condition, such as department IN ('HR', 'IT'); otherwise they are found
             privately, which needs `delta`.
+        where: A condition on rows, beside that of the query.
         connect: The address of a database.
         public: Of joined tables, those that are public knowledge, by the name that the query has
             for them; see `join`. All others are private, and joined on `unit`.
@@ -117,7 +122,7 @@ def sql(
         **tables: Tables by the name that the query has for them: `people=frame`.
 
     Returns:
-        `Table`, with one answer for each aggregate of the query, by its alias or its text.
+        `ReleasedTable`, with one answer for each aggregate of the query, by its alias or its text.
 
     Raises:
         ArgumentError: if the query asks what cannot be answered; nothing is charged then.
@@ -147,9 +152,10 @@ def sql(
         delta=delta,
         unit=unit,
         per_unit=per_unit,
+        groups_per_unit=groups_per_unit,
         by=by,
         groups=groups,
-        where=parsed.where,
+        where=conjunction(where, parsed.where),
         ledger=ledger,
         receipt=receipt,
         noise=noise,

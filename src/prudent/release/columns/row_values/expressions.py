@@ -6,7 +6,7 @@ translated to an ibis expression, operation by operation, which is then checked 
 | text | meaning |
 | --- | --- |
 | year, "departure delay", t.year | a column |
-| 2024, -0.5, 'Oslo', true, null | a number, a text, a truth value, no value |
+| 2024, -0.5, 'Oslo', true, null | a number, a text, a boolean, no value |
 | '2024-01-31', date '2024-01-31' | a date, beside a column of dates; always a date |
 | = == <> != < <= > >= and or not | comparisons, conditions |
 | between … and …, in (…), is null, like, ilike | with `not` as well |
