@@ -410,10 +410,10 @@ def test_any_changed_leaf_is_refused_or_harmless(charged, status_of):
 def test_both_readers_bind_a_request_alike(charged, tmp_path):
     from prudent.accounting.relations import ADD_REMOVE
     from prudent.receipts.making import request_digest
-    from prudent_verify.receipt import read
+    from prudent_verify.receipt import load, read
 
     path = tmp_path / "receipt.json"
     path.write_text(sealed(charged[0]))
-    found = read(path)[0]
+    found = read(load(path), path)[0]
     assert found.request() == request_digest("release", found.asked, None, ADD_REMOVE)
     assert attrs.evolve(found, unit="person").request() != found.request()

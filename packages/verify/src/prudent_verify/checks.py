@@ -14,9 +14,19 @@ from typing import Any
 import attrs
 
 from prudent_verify import certificates, plans
+from prudent_verify.descriptions import Description, described
 from prudent_verify.events import Event, Relation, UnknownEventError, parsed
 from prudent_verify.prices import prove
-from prudent_verify.receipt import Receipt, is_signed, once, public_key, read, theorems_of
+from prudent_verify.receipt import (
+    Receipt,
+    ReceiptError,
+    is_signed,
+    load,
+    once,
+    public_key,
+    read,
+    theorems_of,
+)
 
 _LARGEST_DELTA = 1e-3  # with probability δ anything may be revealed
 
@@ -52,7 +62,7 @@ class Finding:
 class Verdict:
     """What the check of a receipt found."""
 
-    receipt: Receipt  # the receipt
+    receipt: Receipt | Description  # what was checked
     findings: Sequence[Finding]  # about each claim
     epsilon: float | None  # what was proved, which may be a little above the claim; None: nothing
     signer: str | None  # whose signature was checked: "named", "unknown"; None: nobody's
@@ -77,6 +87,8 @@ class Verdict:
         price = f"ε = {_rounded(self.epsilon)} at δ = {_exact(self.receipt.delta)} was proved"
         if self.status:
             return f"Not proved: {price}, and not the ε = {_exact(self.receipt.epsilon)} claimed."
+        if isinstance(self.receipt, Description):
+            return f"Verified: {price}, if the run was as described."
         signed = {"named": "signed by the key you named", "unknown": "signed by a key nobody named"}
         ledger = "the head of its ledger was compared" if self.head else "no ledger was asked"
         return f"Verified: {price}; {signed.get(str(self.signer), 'not signed')}; {ledger}."
@@ -123,7 +135,10 @@ def verify(
         ReceiptError: If the file is no receipt.
         ValueError: If the signer is no key.
     """
-    receipt, noted = read(path)
+    content = load(path)
+    if "claim" in content:
+        return _of_description(content, path)
+    receipt, noted = read(content, path)
     event, unreadable = None, "the event cannot be read."
     try:
         event = parsed(receipt.event)
@@ -131,7 +146,8 @@ def verify(
         unreadable = str(error)
     except Exception:  # whoever wrote the receipt chooses which one
         pass
-    price = list(_price(receipt, event, unreadable))
+    relation = Relation.parsed(receipt.relation)
+    price = list(_price(receipt.epsilon, receipt.delta, relation, event, unreadable))
     findings = [
         *_digests(receipt, event, noted),
         *_signature(receipt, signer),
@@ -146,6 +162,22 @@ def verify(
     checked = {each.claim for each in findings if each.standing is Standing.PROVED}
     by = None if "signature" not in checked else "unknown" if signer is None else "named"
     return Verdict(receipt, findings, proved, by, head is not None and "ledger" in checked)
+
+
+def _of_description(content: Mapping[str, Any], path: str | os.PathLike[str]) -> Verdict:
+    try:
+        found = described(content)
+    except UnknownEventError as error:
+        raise ReceiptError(f"{path}: {error}") from None
+    except Exception:  # whoever wrote the description chooses which one
+        raise ReceiptError(f"{path} is not a description of a run.") from None
+    price = list(_price(found.epsilon, found.delta, found.relation, found.event, ""))
+    words = "that it was run, once, as it is described, with noise that nobody can predict."
+    findings = [*(each for each, _ in price), Finding(Standing.ASSUMED, "run", words)]
+    if found.problem is not None:
+        findings.append(Finding(Standing.FAILED, "map", found.problem))
+    proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
+    return Verdict(found, findings, proved, None, head=False)
 
 
 def _exact(value: Any) -> str:
@@ -212,14 +244,13 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
 
 
 def _price(
-    receipt: Receipt, event: Event | None, unreadable: str
+    claimed: float, delta: float, relation: Relation, event: Event | None, unreadable: str
 ) -> Iterator[tuple[Finding, float | None]]:
     """What was found of the price, and the ε that was proved."""
 
     def unchecked(words: str) -> tuple[Finding, None]:
         return Finding(Standing.UNCHECKED, "price", words, decisive=True), None
 
-    claimed, delta = receipt.epsilon, receipt.delta
     if math.isinf(claimed):
         yield unchecked("no finite ε is claimed.")
         return
@@ -231,7 +262,7 @@ def _price(
         yield unchecked(f"{claim}: {unreadable}")
         return
     try:
-        found = prove(event, Relation.parsed(receipt.relation), claimed, delta)
+        found = prove(event, relation, claimed, delta)
     except Exception as error:  # whoever wrote the receipt chooses which one
         known = isinstance(error, UnknownEventError)
         yield unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
