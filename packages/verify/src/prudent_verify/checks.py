@@ -156,6 +156,7 @@ def verify(
         *_certificates(receipt, event),
         *_ledger(receipt, head),
         *_files(receipt, Path(path).parent),
+        *_context(receipt),
         *_assumptions(receipt),
     ]
     proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
@@ -435,6 +436,34 @@ def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
             with place.open("rb") as file:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == wanted
             yield _ok(same, "file", f"{name} is the one.", f"{name} is another one.")
+
+
+def _context(receipt: Receipt) -> Iterator[Finding]:
+    """What stands beside the claims: it must not contradict them, and what is declared is told."""
+    context = receipt.context
+    source = "a seed" if receipt.predictable else "the operating system"
+    if context and context.get("randomness") != source:
+        yield Finding(Standing.FAILED, "noise", "two sources of randomness are named.")
+    try:
+        limits = context.get("budget")
+        if (limits is None) != (receipt.ledger is None or not context):
+            yield Finding(Standing.FAILED, "budget", "the limits of its ledger are not named.")
+        elif limits is not None and receipt.ledger is not None:
+            relation = Relation.parsed(limits["relation"])
+            spent = json.loads(receipt.ledger["rows"][0]["record"])["spent"]
+            covers = relation.distance >= Relation.parsed(receipt.relation).distance
+            held = set(limits) == {"epsilon", "delta", "relation"} and covers
+            if held and 0 <= limits["delta"] < 1 and spent <= limits["epsilon"] < math.inf:
+                words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
+                words += f"charge, at δ = {_exact(limits['delta'])}; its keeper knows the limit."
+                yield Finding(Standing.ASSUMED, "budget", words)
+            else:
+                words = "more was spent than its limit, or for other neighbours."
+                yield Finding(Standing.FAILED, "budget", words)
+    except Exception:  # whoever wrote the receipt chooses which one
+        yield Finding(Standing.FAILED, "budget", "its limits cannot be read.")
+    for name, each in context.get("data", {}).items():
+        yield Finding(Standing.ASSUMED, "data", f"its owner declares: {name}: {each!s:.200}")
 
 
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:

@@ -77,6 +77,14 @@ def _are_theorems(_: Any, __: Any, value: Any) -> None:
         raise ValueError("no theorems")
 
 
+_CONTEXT = {"data", "program", "randomness", "budget"}
+
+
+def _is_context(_: Any, __: Any, value: Any) -> None:
+    if not isinstance(value, Mapping) or set(value) - _CONTEXT:
+        raise ValueError("no context")
+
+
 @attrs.frozen(kw_only=True)
 class Receipt:
     """The fields of a receipt; whoever wrote the file chose them, so each is checked."""
@@ -96,12 +104,15 @@ class Receipt:
     versions: Mapping[str, str] = _texts()
     predictable: bool = _of(bool)
     signature: Mapping[str, str] | None = attrs.field(validator=_is_signature)
+    context: Mapping[str, Any] = attrs.field(factory=dict, validator=_is_context)
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical form of everything but the digest and the signature."""
         fields = {"format": FORMAT, **attrs.asdict(self, recurse=False)}
         del fields["signature"]
+        if not self.context:  # as in receipts from before there was one
+            del fields["context"]
         if math.isinf(self.epsilon):
             fields["epsilon"] = str(self.epsilon)
         return digest_of(fields)
