@@ -400,7 +400,10 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return "its rows do not end at its head.", None
         if set(charge) != _CHARGE or charge["event"] != receipt.event:
             return "what was charged is not the event of this receipt.", None
-        if charge["details"].get("request") != receipt.request():
+        details = {**charge["details"]}
+        if details.pop("request", None) != receipt.request() or any(
+            receipt.asked.get(name, each) != each for name, each in details.items()
+        ):
             return "what was asked, its unit or its relation is not what the ledger notes.", None
         price = charge["price"]
         if charge["delta"] not in (None, receipt.delta) or (

@@ -357,7 +357,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
         most, used, short = min(most, _solved(bound, epsilon, delta)), accuracy, None
         if most > epsilon * (1 + _NEAR) and tight:
             short = parts.prepared(tail, accuracy, below=True)
-        if closed or (few and most < epsilon * 1.0001) or (short and short(epsilon) > delta):
+        if closed or (few and most < epsilon * (1 + 5e-6)) or (short and short(epsilon) > delta):
             break
     if math.isinf(most):
         raise UnknownEventError("The composition is too long for the grids of this check.")
