@@ -18,10 +18,7 @@ import attrs
 
 from prudent_verify.events import ALLOCATED, SAMPLED, Event, Relation, parsed
 
-_MAPS = {  # the measure of each noise, and what one unit of d_in over the scale costs in it
-    "laplace": ("MaxDivergence", lambda ratio: ratio),
-    "gaussian": ("ZeroConcentratedDivergence", lambda ratio: ratio**2 / 2),
-}
+_MEASURES = {"laplace": "MaxDivergence", "gaussian": "ZeroConcentratedDivergence"}
 
 
 @attrs.frozen
@@ -97,12 +94,13 @@ def _event(event: Any) -> tuple[Any, None]:
 def _measurement(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     if set(given) != {"noise", "scale", "d_in", "d_out", "measure"}:
         raise ValueError("Expected the five fields of a measurement.")
-    measure, cost = _MAPS[given["noise"]]
+    measure = _MEASURES[given["noise"]]
     scale, far, stated = (_number(given[name]) for name in ("scale", "d_in", "d_out"))
-    least, problem = cost(far / scale), None
+    pure = measure == "MaxDivergence"
+    least, problem = far / scale if pure else (far / scale) ** 2 / 2, None
     if given["measure"] != measure or stated < least * (1 - Fraction(1, 10**12)):
         problem = f"at this scale the map gives at least {float(least):.6g} in {measure}."
-    if measure == "MaxDivergence":
+    if pure:
         return {"kind": "ApproximateDpEvent", "epsilon": given["d_out"], "delta": 0}, problem
     return {"kind": "ZCDpEvent", "rho": given["d_out"], "xi": 0}, problem
 
