@@ -21,14 +21,21 @@ from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.budget import LedgerLike
-from prudent.estimators.shares import BudgetPart, Prices, calibrate, choices, sums
+from prudent.estimators.shares import (
+    LARGEST_MULTIPLIER,
+    BudgetPart,
+    Prices,
+    calibrate,
+    choices,
+    sums,
+)
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of
 from prudent.synth.domain import CHOICES, Domain, discover
 from prudent.synth.engine import TableEngine
-from prudent.synth.result import Synthetic, measured_of, written
+from prudent.synth.result import MeasuredMarginal, Synthetic, written
 from prudent.synth.structure import PARENTS, Marginal, Structure, pairs_repaired, projected
 
 SHARES = {
@@ -52,6 +59,7 @@ MOST_ROWS = 8
 
 _NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
 _ROOM = 3e-4  # of ε, for the bound that `prudent verify` proves, which is a little larger
+_LEAST_CHOICE = 2e-4  # ε of a choice for each record, below which a quantile would refuse
 _NO_NULL = 2.5  # deviations of the noise
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in noise
@@ -147,6 +155,11 @@ def synthesize(
         _validate.one_of((".parquet", ".csv"), out=target.suffix)
         _files.check_writable(target.parent)
     engine = TableEngine(prices, source_of(noise), per_unit, _key_failure(opened, delta, per_unit))
+    chosen = {name for name, part in prices.parts.items() if part.choice}
+    if any(engine.choice_epsilon(name) < _LEAST_CHOICE for name in chosen) or any(
+        engine.deviation(name) > LARGEST_MULTIPLIER for name in {*prices.parts} - chosen
+    ):
+        raise ArgumentError("most_rows", "fewer at this epsilon", got=per_unit)
     preview = Preview(
         statistic="synthetic table",
         mechanism="noisy marginals",
@@ -250,12 +263,19 @@ def _made(
         )
     result = Synthetic(
         data=pyarrow.table(arrays),
-        marginals=measured_of(domains, [*noisy, *tables], per_unit),
+        marginals=tuple(
+            MeasuredMarginal(
+                tuple(domains[at].name for at in each.columns),
+                each.counts,
+                each.deviation,
+                per_unit,
+            )
+            for each in (*noisy, *tables)
+        ),
         epsilon=prices.epsilon,
         delta=prices.delta,
         event=prices.event,
         unit=unit,
-        rows_per_unit=per_unit,
         notes=tuple(notes),
         domains=tuple(domains),
     )
