@@ -350,7 +350,7 @@ ALWAYS = ("data", "epsilon", "delta", "noise", "ledger", "X", "y", "other", "wei
 
 BY_NAME: dict[str, Any] = {
     "query": "SELECT city, MEDIAN(x), AVG(CLIP(x, 0, 9)), COUNT(*) FROM data GROUP BY city",
-    **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio")},
+    **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio", "synthesize")},
     **{f"{name}.data": _table for name in ("covariance", "correlation", "weighted_mean")},
     **{f"{name}.column": "x" for name in ("ratio", "covariance", "correlation")},
     **{f"{name}.bounds": (0.0, 100.0) for name in ("sum", "mean", "variance", "deviation")},

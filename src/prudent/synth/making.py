@@ -86,7 +86,7 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
 
 
 def synthesize(
-    source: Any = None,
+    data: Any = None,
     *,
     epsilon: float,
     delta: float,
@@ -106,7 +106,7 @@ def synthesize(
     """Make a synthetic table from one private release, without a domain or bounds.
 
     Args:
-        source: A frame, an Arrow table, the path of a Parquet, CSV or DuckDB file, an ibis table
+        data: A frame, an Arrow table, the path of a Parquet, CSV or DuckDB file, an ibis table
             or a Spark data frame.
         epsilon: ε of the whole table, from 0.01 to 50.
         delta: δ of the whole table.
@@ -120,7 +120,7 @@ def synthesize(
         most_rows: Of the rows of a unit at most so many are used, evenly spaced in their order;
             noise grows in proportion to it.
         where: Which rows to use, as in `prudent.median`.
-        connect: The address of a database, instead of a source.
+        connect: The address of a database, instead of data.
         table: The name of the table in that database.
         ledger: Charged before any record is read.
         receipt: Where to write the receipt.
@@ -142,7 +142,7 @@ def synthesize(
         from prudent.synth.reading import Source
 
     per_unit = 1 if unit is None else _validate.count(1, 10**6, most_rows=most_rows)
-    opened = Source(source, columns, unit, per_unit, connect=connect, table=table, where=where)
+    opened = Source(data, columns, unit, per_unit, connect=connect, table=table, where=where)
     names = [each.name for each in opened.fields]
     rules = tuple(_validate.values(constraints=constraints)) if constraints else ()
     for rule in rules:
@@ -169,7 +169,7 @@ def synthesize(
     )
     asked = {"columns": names, "constraints": list(rules), "most_rows": per_unit}
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
-    paid = charge(ledger, preview, table if connect else source, None, **given)
+    paid = charge(ledger, preview, table if connect else data, None, **given)
     make = functools.partial(_made, opened, engine, rules, unit, per_unit)
     made = withheld(make, prices=prices)
     files = {} if target is None else written(made, target)

@@ -199,4 +199,5 @@ def _codes(column: Any, known: dict[str, int], codec: str) -> IntArray:
     coded = column.dictionary_encode()
     texts = [text_of(each, codec) for each in coded.dictionary.to_pylist()]
     places = np.array([known.setdefault(each, len(known)) for each in texts] + [-1], np.int64)
-    return places[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+    at = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    return np.asarray(places[at], np.int64)
