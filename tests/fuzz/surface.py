@@ -31,6 +31,7 @@ RECORDS = ("data", "vectors", "X", "y")
 RESULTS = ("Released", "Refused", "Groups", "Table", "Description", "Histogram", "Preview", "Join")
 RESULTS += ("Certificate", "Question", "RobustValue", "Suggestion", "AccuracyCertificate")
 RESULTS += ("InfiniteEpsilon", "PartPrice", "TestChoice", "CheckReport", "Fitted", "Metrics")
+RESULTS += ("Synthetic", "MeasuredMarginal")
 RESULTS += ("StepOutcome", "RoundOutcome", "AuditResult", "Tuned", "Scored", "Counts", "Landmarks")
 """Values that prudent makes, to be read: the callables that return them are the entries."""
 
