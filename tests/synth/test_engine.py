@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 from prudent.estimators.shares import Prices, choices, sums
 from prudent.release import ReproducibleNoise
+from prudent.release.exponential.measure import rate
 from prudent.synth import engine as engines
 from prudent.synth.domain import Domain, coarse
 from prudent.synth.engine import TableEngine
@@ -96,3 +97,28 @@ def test_groups_of_cells_are_neighbours_and_none_is_empty() -> None:
         assert len(set(groups.tolist())) <= most
         inside = groups[np.argsort(domain.places)][1:]
         assert (np.diff(inside) >= 0).all() or most == domain.size
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
+    records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, scales, speeds = engine_of(records), [], []
+    honest = ReproducibleNoise.of_value
+
+    def noted(self: Any, distribution: Any, scale: float, size: int) -> list[int]:
+        scales.append(scale)
+        return honest(self, distribution, scale, size)
+
+    def slowed(epsilon: float, spread: Any) -> Any:
+        speeds.append(epsilon)
+        return rate(epsilon, spread)
+
+    monkeypatch.setattr(ReproducibleNoise, "of_value", noted)
+    monkeypatch.setattr(engines, "rate", slowed)
+    engine.counts("keys", np.zeros(3, np.int64))
+    engine.keys("keys", ["a"], np.array([10**6]))
+    engine.best("select", [0, 1], UNIT, SPREAD)
+    expected = records * engine.prices.multiplier("keys")
+    assert all(expected <= each < expected * 1.001 for each in scales)
+    assert speeds == [engine.prices.choice_epsilon("select") / records]
