@@ -23,6 +23,7 @@ from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
 from prudent.release import Released as Released
+from prudent.release import Table as Table
 from prudent.release import correlation as correlation
 from prudent.release import count as count
 from prudent.release import count_distinct as count_distinct

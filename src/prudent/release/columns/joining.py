@@ -135,7 +135,7 @@ def _sent(public: OpenTable, left: OpenTable) -> OpenTable:
     if odd or not 0 < count <= _SENT:
         raise ArgumentError(
             "right",
-            f"a public table of 1 to {_SENT:,} rows of texts, numbers, dates and truth values, "
+            f"a public table of 1 to {_SENT:,} rows of texts, numbers, dates and booleans, "
             "beside one of another engine",
             shown=f"{odd[0]!r} of type {schema[odd[0]]}" if odd else "none, or more",
             hint="Load it into that engine.",
