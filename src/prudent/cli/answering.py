@@ -4,6 +4,8 @@ import contextlib
 import datetime
 import functools
 import inspect
+import io
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -151,6 +153,8 @@ class Request:
         typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
     ] = False
     as_json: options.Json = False
+    as_csv: options.Csv = False
+    parquet: options.Parquet = None
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
@@ -237,12 +241,20 @@ def ask_and_print(
     request: Request, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
 ) -> None:
     """Ask, print what came of it, and end with the exit status that says so."""
+    if request.as_json and request.as_csv:
+        raise ArgumentError("csv", "without --json", shown="both")
+    if request.parquet is not None:
+        from prudent._files import check_writable
+
+        check_writable(request.parquet.parent)  # before anything is paid for
     if request.dry_run:
         _print_preview(request, ask(dry_run=True))
         return
     with budget(request) as ledger, only_elapsed():
         outcome = ask(ledger=ledger)
     _print(request, outcome)
+    if request.parquet is not None:
+        _write_parquet(request.parquet, outcome)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
@@ -336,6 +348,14 @@ def _print(request: Request, outcome: Any) -> None:
         return
     from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title, price_lines
 
+    if request.as_csv:
+        _print_csv(outcome)
+        return
+    if hasattr(outcome, "table") and sys.stdout.isatty():
+        for line in outcome.table():
+            echo(neutral(line))
+        echo(*price_lines(outcome))
+        return
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
     if not outcomes:
         echo(NO_GROUPS, err=True)
@@ -348,6 +368,34 @@ def _print(request: Request, outcome: Any) -> None:
             if TOO_FEW in line and untyped:
                 note("Text that is no number counts as no value: --read-as names another type.")
     echo(*price_lines(outcome))
+
+
+def _print_csv(outcome: Any) -> None:
+    """Print one row for each number; a value with a line end in it stays in its line."""
+    import csv
+
+    from prudent.release.outcome import records_of
+
+    rows = [
+        {name: "" if each is None else neutral(_plain_value(each)) for name, each in row.items()}
+        for row in records_of(outcome)
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    echo(text.getvalue().rstrip("\n"))
+
+
+def _write_parquet(path: Path, outcome: Any) -> None:
+    """Write one row for each number."""
+    import pyarrow
+    import pyarrow.parquet
+
+    from prudent.release.outcome import records_of
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records_of(outcome)), path)
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:
