@@ -16,7 +16,7 @@ import typer
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.display import echo, echo_json, neutral, note
-from prudent.cli.errors import Fault, tell
+from prudent.cli.errors import Fault, print_error
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Request:
         str | None,
         options.value(
             "NAME",
-            "The column that says whose row it is: each unit then counts once. Without it "
+            "The privacy unit (user ID column): each unit then counts once. Without it "
             "every row is protected by itself.",
         ),
     ] = None
@@ -258,7 +258,7 @@ def ask_and_print(
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
-        note("No --ledger: nobody keeps count of what releases cost.")
+        note("No --ledger: not charged to any budget.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
     if not any(_is_released(each) for each in outcomes):
         raise typer.Exit(REFUSED)
@@ -323,7 +323,7 @@ def budget(request: Request) -> Iterator[Any]:
         if request.as_json:
             over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
             print_json(over | {"error": str(error)})
-        tell(Fault(str(error), status=OVER_BUDGET))
+        print_error(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
 
 
@@ -366,7 +366,7 @@ def _print(request: Request, outcome: Any) -> None:
             echo(neutral(f"{name}{line}"), err=not _is_released(each))
             untyped = request.read_as is None and str(request.source).endswith((".csv", ".tsv"))
             if TOO_FEW in line and untyped:
-                note("Text that is no number counts as no value: --read-as names another type.")
+                note("Non-numeric text is treated as NULL: --read-as names another type.")
     echo(*price_lines(outcome))
 
 

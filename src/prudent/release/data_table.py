@@ -478,9 +478,9 @@ class Table:
     def proportion(self) -> Statistic:
         """Release the share of records for which a condition is true.
 
-        The column is one of truth values, or a condition such as "age >= 18" in the syntax of SQL.
+        The column is one of booleans, or a condition such as "age >= 18" in the syntax of SQL.
         Records for which it is neither true nor false (no value) are left out. In a pandas frame or
-        a text file, 0 and 1 are truth values as well. The mean of a column of truth values is the
+        a text file, 0 and 1 are booleans as well. The mean of a column of booleans is the
         same. The arguments are those of `count`.
         """
         return moments.Proportion()

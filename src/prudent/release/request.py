@@ -204,7 +204,7 @@ class Statistic(abc.ABC):
     """A statistic with its own arguments: a frozen value."""
 
     def kind(self, request: Request) -> Kind:
-        """What it needs: numbers, categories, truth values, or rows alone."""
+        """What it needs: numbers, categories, booleans, or rows alone."""
         return "numbers"
 
     @abc.abstractmethod

@@ -161,8 +161,8 @@ def checked(
 
 Kind = Literal["numbers", "categories", "truth", "rows", "sets"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""What a statistic needs: numbers (also dates, times, durations and truth values), categories,
-truth values alone, rows whatever is in them, or the sets of categories of all units."""
+"""What a statistic needs: numbers (also dates, times, durations and booleans), categories,
+booleans alone, rows whatever is in them, or the sets of categories of all units."""
 
 
 class Leaders(NamedTuple):

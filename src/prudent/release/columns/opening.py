@@ -19,7 +19,7 @@ Each line of this table is a function of one record (of one unit's rows), so add
 record adds or removes at most one value, or `contribution.records` values of one unit: adjacent
 tables have adjacent columns.
 
-Columns of text and truth values have no numbers, and are refused before anything is read or
+Columns of text and booleans have no numbers, and are refused before anything is read or
 charged. In a CSV file every column is text, and whether its records are numbers is private. So
 there a column is of numbers unless `read_as` declares otherwise, and a record that is not a number
 has no value.
@@ -221,7 +221,7 @@ def open_private_groups(
     Args:
         source: See `open_column`; not an array.
         column: See `open_column`; None if only records are counted: each row then has the value 1.
-        by: The column with the group of each row: texts, numbers, dates or truth values. A text
+        by: The column with the group of each row: texts, numbers, dates or booleans. A text
             that is not valid in the encoding of its engine, or holds a zero byte, is in no group,
             nor is an integer beyond 64 bits with a sign, nor a date that Python cannot hold.
         unit: See `open_column`; a unit is in the group that holds most of its rows (the first in

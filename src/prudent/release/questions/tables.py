@@ -144,10 +144,10 @@ def conjunction(whole: Condition | None, own: Condition | None) -> Condition | N
     """The condition of a table, together with that of one of its questions."""
     if whole is None or own is None:
         return whole if own is None else own
-    if isinstance(whole, str) and isinstance(own, str):
-        return f"({whole}) AND ({own})"
-    from prudent.release.columns.row_values.expressions import parse_condition  # needs ibis
+    from prudent.release.columns.row_values.expressions import both, parse_condition  # needs ibis
 
+    if isinstance(whole, str) and isinstance(own, str):
+        return both(whole, own)
     one, other = (parse_condition(each) if isinstance(each, str) else each for each in (whole, own))
     return lambda rows: one(rows) & other(rows)
 

@@ -208,7 +208,7 @@ class OneMoment(Statistic):
 
 @attrs.frozen
 class Proportion(OneMoment):
-    """The share of records that are true: the mean of truth values."""
+    """The share of records that are true: the mean of booleans."""
 
     which: Moment = attrs.field(default="mean", init=False)
     degree: int = attrs.field(default=1, init=False)
