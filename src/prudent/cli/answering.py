@@ -99,7 +99,8 @@ class Request:
         options.value(
             "TYPE",
             "The type of a column of text, as in a CSV file: number, integer, decimal(2), "
-            "boolean, date, timestamp or duration. \\[number]",
+            "boolean, date, timestamp or duration; or an example of 1234.56 or 2024-12-31 as the "
+            "file writes it: 'number($1,234.56)', 'date(31.12.2024)'. \\[number]",
             completion.TYPES,
         ),
     ] = None
@@ -119,6 +120,12 @@ class Request:
             "columns as 'a,b;c,d'; or 'private': those with enough records, found privately (needs "
             "--delta).",
         ),
+    ] = None
+    delimiter: Annotated[
+        str | None, options.value("CHARACTER", "Of a text file: what is between two fields.")
+    ] = None
+    encoding: Annotated[
+        str | None, options.value("NAME", "Of a text file: utf-8, latin-1 or utf-16. \\[utf-8]")
     ] = None
     connect: options.Connect = None
     table: options.Table = None
@@ -169,18 +176,23 @@ class Request:
 
     def source_options(self) -> dict[str, Any]:
         """The table, or the join of two, as the library's functions take it."""
+        source: Any = self.source
+        if source is not None and (self.delimiter is not None or self.encoding is not None):
+            from prudent.release.columns.sources import TextFile
+
+            source = TextFile(source, self.delimiter, self.encoding or "utf-8")
         if self.join is None:
             for name in ("on", "public"):
                 if getattr(self, name):
                     raise ArgumentError(name, "only with --join", got=getattr(self, name))
-            return {"data": self.source, "connect": self.connect, "table": self.table}
+            return {"data": source, "connect": self.connect, "table": self.table}
         from prudent.release.joins import join
 
         pairs = [each.partition("=") for each in listed(self.on) or []]
         if len({one for one, _, _ in pairs}) < len(pairs):  # one of the equalities would be lost
             raise ArgumentError("on", "different columns of the first table", got=self.on)
         joined = join(
-            self.source if self.connect is None else self.table,
+            source if self.connect is None else self.table,
             self.join,
             on={one: other or one for one, _, other in pairs},
             unit=self.unit,

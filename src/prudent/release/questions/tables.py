@@ -242,7 +242,7 @@ class ReleasedTable:
 
     def table(self) -> list[str]:
         """The answers as aligned columns, one line for each number; then what is to be known."""
-        known = {
+        known: dict[Hashable, Any] = {
             name if group is None else (name, group_title(group)): outcome
             for name, answer in self.answers.items()
             for group, outcome in _by_group(answer).items()
