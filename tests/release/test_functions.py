@@ -66,7 +66,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _named(method: str) -> str:
-    return functions.METHODS[method]
+    return functions.NAMES.get(method, method)
 
 
 def test_every_statistic_is_here() -> None:
