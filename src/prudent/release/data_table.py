@@ -158,7 +158,9 @@ class Table:
             that holds most of its rows.
         where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
         read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
-            "decimal(2)", "date", "timestamp" or "duration".
+            "decimal(2)", "date", "timestamp" or "duration"; or an example that shows how the
+            file writes 1234.56 or the date 2024-12-31: "number($1,234.56)", "date(31.12.2024)".
+            Also a dictionary, with the type of each of several columns.
         connect: The address of a database, instead of `source`.
         table: The name of the table in that database.
         ledger: The ledger to charge before any data is read; or its location.
@@ -170,7 +172,7 @@ class Table:
     per_unit: PerUnit | None = attrs.field(default=None, kw_only=True)
     groups_per_unit: int | None = attrs.field(default=None, kw_only=True)
     _where: Condition | None = attrs.field(default=None, kw_only=True)
-    read_as: str | None = attrs.field(default=None, kw_only=True)
+    read_as: str | Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     connect: str | None = attrs.field(default=None, kw_only=True)
     table: str | None = attrs.field(default=None, kw_only=True)
     ledger: LedgerLike | str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
