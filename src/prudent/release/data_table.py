@@ -52,6 +52,7 @@ from prudent.release.statistics.tested import SearchedQuantile
 
 if TYPE_CHECKING:
     from prudent.release.questions.text import Node
+    from prudent.synth import Synthetic
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -146,7 +147,7 @@ def _same_signature(model: Model) -> Callable[[Callable[["Table"], Statistic]], 
 class Table:
     """A table with what is protected in it, which budget pays, and which rows are asked.
 
-    Args:
+    Attributes:
         source: An array, a series, a path, a frame, an ibis table, a `join`, or a `Column`.
         unit: The column that identifies the privacy unit of a row. All rows of a unit are then
             protected together; without it, every row by itself.
@@ -863,6 +864,37 @@ class Table:
                 receipt=receipt,
                 noise=self.noise,
                 dry_run=dry_run,
+            )
+
+    def synthesize(self, *, epsilon: float, delta: float, **own: Any) -> "Synthetic":
+        """Make a synthetic table from one private release; see `prudent.synthesize`.
+
+        Args:
+            epsilon: ε of the whole table.
+            delta: δ of the whole table.
+            **own: `columns`, `constraints`, `rows`, `most_rows`, `receipt` and `out`, as there.
+        """
+        for name in ("per_unit", "groups_per_unit", "read_as"):
+            if getattr(self, name) is not None:
+                hint = "Declare types by columns, and rows of a unit by most_rows."
+                raise _validate.ArgumentError(
+                    name, "left out for a synthetic table", got=getattr(self, name), hint=hint
+                )
+        if isinstance(self, GroupedTable):
+            raise _validate.ArgumentError("by", "no groups for a synthetic table", got=self._by)
+        from prudent.synth import synthesize  # a room above, for which this is another way in
+
+        place = {"unit": self.unit, "where": self._where}
+        place |= {"connect": self.connect, "table": self.table}
+        with _opened(self.ledger, dry_run=False) as ledger:
+            return synthesize(
+                self.source,
+                epsilon=epsilon,
+                delta=delta,
+                ledger=ledger,
+                noise=self.noise,
+                **place,
+                **own,
             )
 
 
