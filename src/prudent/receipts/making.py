@@ -37,8 +37,8 @@ class ReceiptFile:
         path: The file.
         sign: The name or the file of a key of `prudent keys`; None: it is not signed.
         declared: What the owner of the data says about them, for auditors: any of `schema`,
-            `snapshot` (a date) and `digest` (of `prudent keys digest`, whose key keeps others from
-            guessing the data). It goes into the receipt as it is.
+            `snapshot` (a date) and `digest` (of `receipts.keys.data_digest`, whose key keeps others
+            from guessing the data). It goes into the receipt as it is.
     """
 
     path: Path = attrs.field(converter=_path)

@@ -34,6 +34,7 @@ from prudent_verify.pairs import (
 )
 
 ROUNDING = 1e-9  # how much more than the claim a proof may need, as a fraction: that of doubles
+_GRID = 1e-5  # the same on a grid: both the claim and the proof have errors of this size
 _NEAR = 1e-3  # how much above the claim a bound may be for a finer grid to be tried
 _MARGIN = 1e-5  # by how much a lower bound is lowered: pairs may be a millionth above the truth
 _ACCURACIES = (0.06, 0.02, 0.013)  # of grids, relative to the deviation of a loss
@@ -343,6 +344,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
     """
     closed, tail = parts.runs == 1, _TAIL * delta
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
+    rounding = ROUNDING if closed else _GRID
     # Losses with atoms between points need a finer grid, and are not proved to the last digit.
     few = parts.runs <= 30
     most, short, used = math.inf, None, 0.0
@@ -351,13 +353,13 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
             bound = parts.prepared(tail, accuracy)
         except CoarseGridError:
             break
-        for claim in (epsilon, epsilon * (1 + ROUNDING)):
+        for claim in (epsilon, epsilon * (1 + rounding)):
             if bound(claim) <= delta:
-                return Found(claim, method, rounding=ROUNDING)
+                return Found(claim, method, rounding=rounding)
         most, used, short = min(most, _solved(bound, epsilon, delta)), accuracy, None
         if most > epsilon * (1 + _NEAR) and tight:
             short = parts.prepared(tail, accuracy, below=True)
-        if closed or (few and most < epsilon * (1 + 5e-6)) or (short and short(epsilon) > delta):
+        if closed or (short and short(epsilon) > delta):
             break
     if math.isinf(most):
         raise UnknownEventError("The composition is too long for the grids of this check.")
@@ -367,7 +369,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
     while short and high - low > _MARGIN / 2 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if short(middle) > delta else (low, middle)
-    return Found(most, method, low * (1 - _MARGIN), ROUNDING)
+    return Found(most, method, low * (1 - _MARGIN), rounding)
 
 
 def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> float:

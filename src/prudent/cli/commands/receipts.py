@@ -49,29 +49,6 @@ def keys(
         echo(f"{public}  {name}")
 
 
-@keys.command()
-def digest(
-    data: Path = typer.Argument(metavar="FILE", help="The data."),
-    key: str = typer.Argument("default", metavar="NAME", help="Of the key."),
-    as_json: options.Json = False,
-) -> None:
-    """Show a digest of a file of data under your secret key, to declare in receipts.
-
-    Whoever has the key can show later which data were meant. Nobody else can test a guess.
-
-    [b]Example[/b]
-
-    $ prudent keys digest salaries.parquet research
-    """
-    from prudent.receipts import keys as kept
-
-    found = kept.data_digest(data, key)
-    if as_json:
-        echo_json({"digest": found})
-    else:
-        echo(found)
-
-
 def verify(
     receipt: Path = typer.Argument(metavar="RECEIPT", help="What --receipt wrote."),
     signer: str | None = options.value(
