@@ -886,18 +886,10 @@ class Table:
             raise _validate.ArgumentError("by", "no groups for a synthetic table", got=self._by)
         from prudent.synth import synthesize  # a room above, for which this is another way in
 
-        place = {"unit": self.unit, "where": self._where}
-        place |= {"connect": self.connect, "table": self.table}
+        own |= {"unit": self.unit, "where": self._where, "noise": self.noise}
+        own |= {"connect": self.connect, "table": self.table}
         with _opened(self.ledger, dry_run=False) as ledger:
-            return synthesize(
-                self.source,
-                epsilon=epsilon,
-                delta=delta,
-                ledger=ledger,
-                noise=self.noise,
-                **place,
-                **own,
-            )
+            return synthesize(self.source, epsilon=epsilon, delta=delta, ledger=ledger, **own)
 
 
 @attrs.frozen(eq=False, repr=False)

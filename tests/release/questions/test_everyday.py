@@ -20,7 +20,7 @@ from prudent.release.outcome import Groups
 from tests.release.recording import Book, Silence
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "questions.md"
-QUESTIONS = re.findall(r"^\| `(.+)` \| `(.+)` \|$", PAGE.read_text(), re.MULTILINE)
+QUESTIONS = re.findall(r"^`(.+)` \| `(.+)`$", PAGE.read_text(), re.MULTILINE)
 
 COUNT = 600
 DAY = datetime.date(2023, 1, 1)
