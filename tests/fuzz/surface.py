@@ -28,7 +28,8 @@ EPSILON, DELTA = 1.0, 1e-6
 RECORDS = ("data", "vectors", "X", "y")
 """Parameters that take records."""
 
-RESULTS = ("Released", "Refused", "Groups", "Table", "Description", "Histogram", "Preview", "Join")
+RESULTS = ("Released", "Refused", "Groups", "ReleasedTable", "Description")
+RESULTS += ("Histogram", "Preview", "Join", "Table", "GroupedTable")
 RESULTS += ("Certificate", "Question", "RobustValue", "Suggestion", "AccuracyCertificate")
 RESULTS += ("InfiniteEpsilon", "PartPrice", "TestChoice", "CheckReport", "Fitted", "Metrics")
 RESULTS += ("Synthetic", "MeasuredMarginal")
