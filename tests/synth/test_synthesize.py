@@ -1,6 +1,7 @@
 """The release as a whole: charged before it reads, typed as declared, refused in time."""
 
 import datetime
+import hashlib
 import json
 import math
 from decimal import Decimal
@@ -218,7 +219,7 @@ class TestTables:
         made = prudent.synthesize(SALARIES, noise=noise, **given, **PRICE)
         assert pa.parquet.read_table(out).equals(made.data)
         told = json.loads(receipt.read_text(encoding="utf-8"))
-        assert list(told["files"]) == ["made.parquet"]
+        assert told["files"] == {"made.parquet": hashlib.sha256(out.read_bytes()).hexdigest()}
         assert told["asked"]["columns"] == made.data.column_names
         made.write(tmp_path / "made.csv")
         assert (tmp_path / "made.csv").read_text(encoding="utf-8").count("\n") > 10_000

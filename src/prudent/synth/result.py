@@ -187,12 +187,12 @@ def _labels(domain: Domain) -> list[str]:
     return ["NULL", *shown, *(map(str, edges) if domain.number else [OTHER])]
 
 
-def written(made: Synthetic, path: Path) -> dict[str, Path]:
-    """Write the table, which is paid for: if that fails, warn. Returns the file for the receipt."""
+def written(made: Synthetic, path: Path) -> dict[str, str]:
+    """Write the table, which is paid for: if that fails, warn. Returns its SHA-256."""
     try:
         made.write(path)
     except OSError as error:
         reason = error.strerror or "an error of the file system"
         warnings.warn(f"The table could not be written: {reason}.", stacklevel=3)
         return {}
-    return {path.name: path}
+    return {path.name: _files.sha256(path)}
