@@ -72,6 +72,11 @@ class EscapedTensorGuard:
         if written:
             raise KeptRecordError(_CHANGED.format("tensor", written))
 
+    @property
+    def choices(self) -> dict[Any, Any]:
+        """What the model decided in its present state by tensors that hold nothing of records."""
+        return self._host.choices
+
     def note(self, result: Any) -> None:
         """Track the tensors of records in the result of a function, without keeping them alive."""
         found = (result,) if isinstance(result, Tensor) else tensors(result)
