@@ -695,7 +695,7 @@ def test_reprs_say_what_a_run_costs_and_how_far_it_is() -> None:
     price = prudent._rounding.rounded_up(optimizer.plan.epsilon(1e-5))
     for shown in (repr(optimizer), repr(loader)):
         assert "(1 taken, 19 left)" in shown
-        assert f"ε ≤ {price} at δ = 1e-05 for blanking out one record" in shown
+        assert f"ε ≤ {price} at δ = 1e-05 for zeroing out one record" in shown
     assert f"20 batches at rate 0.25: ε ≤ {price} at δ" in str(optimizer.plan)
 
 

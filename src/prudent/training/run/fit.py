@@ -186,6 +186,7 @@ def fit(
         if reporting.out is not None:
             card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))
+    run.processes.first(charge.note_release)
     best = opened.best.step if opened.best is not None and reporting.keep_best else None
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, protected, best)
 
