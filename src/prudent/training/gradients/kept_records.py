@@ -48,6 +48,7 @@ class EscapedTensorGuard:
     def __init__(self, model: nn.Module, host: HostState) -> None:
         self._model, self._host = model, host
         self._kept = host.kept()
+        self.choices = host.choices  # as they were before the pass: tracing changes the state
         self._noted: list[weakref.ref[Tensor]] = []
         self._versions = {
             name: (buffer, buffer._version)
@@ -71,11 +72,6 @@ class EscapedTensorGuard:
         written = [] if same else self._host.written()
         if written:
             raise KeptRecordError(_CHANGED.format("tensor", written))
-
-    @property
-    def choices(self) -> dict[Any, Any]:
-        """What the model decided in its present state by tensors that hold nothing of records."""
-        return self._host.choices
 
     def note(self, result: Any) -> None:
         """Track the tensors of records in the result of a function, without keeping them alive."""

@@ -431,7 +431,7 @@ def _span_masks(device: torch.device) -> Callable[[Any], Any]:
     return lambda _: spans
 
 
-class Watch(TorchFunctionMode):
+class FunctionInterceptor(TorchFunctionMode):
     """Makes functions total and tracks every tensor that a model computes from a record.
 
     Args:
