@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "receipts": GROUND | {"accounting"},
     "release": GROUND | {"accounting", "budget", "receipts", "records"},
     "estimators": GROUND | {"accounting", "budget", "receipts", "records", "release"},
+    "synth": GROUND | {"accounting", "budget", "estimators", "receipts", "release"},
     "training": GROUND | {"accounting", "budget", "receipts", "records"},
     "tune": GROUND
     | {"accounting", "budget", "estimators", "receipts", "records", "release", "training"},
@@ -59,10 +60,10 @@ MAY_IMPORT = {
     "audit": GROUND | {"accounting", "records", "training"},
     "cli": GROUND
     | {"accounting", "audit", "budget", "certify", "estimators", "prudent", "records"}
-    | {"receipts", "release", "samples", "training", "tune"},
+    | {"receipts", "release", "samples", "synth", "training", "tune"},
     "__init__": GROUND
     | {"accounting", "audit", "budget", "certify", "estimators", "receipts", "release"}
-    | {"training", "tune"},
+    | {"synth", "training", "tune"},
     "__main__": {"cli"},
 }
 

@@ -79,6 +79,7 @@ class TestOrder:
             {"constraints": ["height > 0"]},
             {"rows": 100},
             {"unit": "nobody"},
+            {"unit": "age", "most_rows": 10_000},
             {"out": "table.xlsx"},
             {"epsilon": 0.0},
             {"delta": 0.0},
@@ -243,6 +244,7 @@ def test_too_few_rows_are_refused_with_what_would_do() -> None:
         prudent.synthesize(pa.table(columns), rows=569, epsilon=1.0, delta=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick_prices")
 def test_the_command_writes_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -146,7 +146,7 @@ def _same_signature(model: Model) -> Callable[[Callable[["Table"], Statistic]], 
 class Table:
     """A table with what is protected in it, which budget pays, and which rows are asked.
 
-    Args:
+    Attributes:
         source: An array, a series, a path, a frame, an ibis table, a `join`, or a `Column`.
         unit: The column that identifies the privacy unit of a row. All rows of a unit are then
             protected together; without it, every row by itself.

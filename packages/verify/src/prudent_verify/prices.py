@@ -73,7 +73,32 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     if delta == 0:
         raise UnknownEventError("No pure ε of this event can be shown.")
     with ctx.workprec(BITS):
+        if any(each.kind == "ZCDpEvent" for each in event.walk()):
+            return _concentrated(event, distance, delta)
         return _approximate(event, relation, epsilon, delta)
+
+
+def _concentrated(event: Event, distance: int, delta: float) -> Found:
+    """The ε of ρ-zCDP at δ (Canonne, Kamath and Steinke 2020, proposition 12), at the best order.
+
+    What else is composed with it must be Gaussian noise, of which ρ is 1/(2σ²).
+    """
+    rho = Fraction(0)
+    for leaf, count in leaves(event):
+        if leaf.kind not in ("ZCDpEvent", "GaussianDpEvent"):
+            raise UnknownEventError("Zero-concentrated DP is composed with Gaussian noise alone.")
+        gaussian = leaf.kind == "GaussianDpEvent"
+        own = 1 / (2 * Fraction(leaf["noise_multiplier"]) ** 2) if gaussian else leaf["rho"]
+        rho += count * distance**2 * Fraction(own)
+    exact, log = arb(rho.numerator) / rho.denominator, arb(delta).log()
+
+    def bound(order: float) -> float:
+        more = arb(order) - 1
+        return upper(exact * order + (-log - arb(order).log()) / more + (1 - 1 / arb(order)).log())
+
+    best = 1 + math.sqrt(-math.log(delta) / float(rho))
+    orders = [1 + (best - 1) * 1.01**k for k in range(-300, 100)]
+    return Found(max(0.0, min(map(bound, orders))), "zero-concentrated DP in ball arithmetic")
 
 
 def float_above(value: Fraction) -> float:
@@ -332,7 +357,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
         most, used, short = min(most, _solved(bound, epsilon, delta)), accuracy, None
         if most > epsilon * (1 + _NEAR) and tight:
             short = parts.prepared(tail, accuracy, below=True)
-        if closed or (few and most < epsilon * 1.0001) or (short and short(epsilon) > delta):
+        if closed or (few and most < epsilon * (1 + 5e-6)) or (short and short(epsilon) > delta):
             break
     if math.isinf(most):
         raise UnknownEventError("The composition is too long for the grids of this check.")
