@@ -20,7 +20,7 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bart", "wav2vec"])
 def test_networks_that_skip_layers_are_traced(name, monkeypatch):
     """LayerDrop draws on the host; BART reads its mask, and wav2vec masks spans with numpy."""
