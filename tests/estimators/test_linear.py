@@ -91,7 +91,7 @@ def test_the_event_is_worth_what_was_asked(exact_prices: None) -> None:
     accountant.compose(fitted.event_)
     assert 0.999 < accountant.get_epsilon(1e-6) <= 1.0
     gaussians = [e for e in fitted.event_.events if isinstance(e, dp.GaussianDpEvent)]
-    assert len(gaussians) == 3  # count, moment, spread; the steps are composed
+    assert len(gaussians) == 4  # count, moment, spread, votes; the steps are composed
 
 
 def test_every_source_gives_the_same_bits(tmp_path: Path) -> None:
@@ -195,6 +195,35 @@ def test_errors_do_not_tell_how_many_records_there_are() -> None:
 def test_too_small_a_share_is_refused_before_anything_is_read() -> None:
     with pytest.raises(ValueError, match="epsilon"):
         LinearRegression(epsilon=0.01).fit(np.zeros((5, 900)), np.zeros(5))
+
+
+@pytest.mark.parametrize("model", [LinearRegression, QuantileRegressor])
+def test_a_prediction_extrapolates_where_far_records_say_that_the_line_continues(
+    model: type[LinearModel],
+) -> None:
+    generator = np.random.default_rng(6)
+    features = generator.standard_t(2, size=(6000, 3))
+    targets = features @ SLOPES + generator.normal(size=6000) * 0.3
+    fitted = quiet(model, epsilon=2.0).fit(features, targets)
+    assert fitted.score(features, targets) > 0.97  # 0.6 where all columns are clipped
+    far = np.diag([1e4] * 3)
+    assert fitted.predict(far) == pytest.approx(1e4 * SLOPES, rel=0.1)
+
+
+def test_a_prediction_stays_where_far_records_say_that_the_line_ends() -> None:
+    generator = np.random.default_rng(6)
+    features = generator.standard_t(2, size=(6000, 2))
+    bent = np.clip(features[:, 0], -3.0, 3.0) + features[:, 1]
+    fitted = quiet(epsilon=2.0).fit(features, bent + generator.normal(size=6000) * 0.3)
+    ends, goes_on = fitted.predict(np.diag([1e4, 1e4]))
+    assert ends < 50
+    assert goes_on > 5e3
+
+
+def test_without_far_records_a_prediction_does_not_extrapolate() -> None:
+    fitted = quiet(seed=2).fit(*table())
+    edge = fitted.predict(np.array([[1e9, 100.0, 3.0]]))
+    assert abs(edge) < 50
 
 
 HUGE = 1e300

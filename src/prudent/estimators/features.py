@@ -25,7 +25,10 @@ from prudent.estimators.engine import LONGEST, Map, SumEngine, lengths, on_grid,
 from prudent.release.lattice import FloatArray
 
 CLIP = 8.0
-"""Standardised features are clipped here."""
+"""Standardised features are clipped here, unless their records say that a line goes on."""
+
+FARTHEST = 2.0**27
+"""No standardised number is farther from zero; for arithmetic only."""
 
 LEAST_REACH, MOST_REACH = 1.0, 1.5
 """The longest whitened row, in root mean squares: with few records and with many."""
@@ -80,6 +83,11 @@ class StandardFeatures:
 
     locations: FloatArray  # the released location of each column
     scales: FloatArray  # the released scale of each column, positive
+    limits: FloatArray = attrs.field()  # where each standardised column is clipped
+
+    @limits.default
+    def _usual(self) -> FloatArray:
+        return np.full(len(self.scales), CLIP)
 
     @property
     def width(self) -> int:
@@ -89,7 +97,7 @@ class StandardFeatures:
     def steps(self, rows: FloatArray) -> FloatArray:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""
         numbers = (rows[:, : self.width - 1] - self.locations) / self.scales
-        clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -CLIP, CLIP)
+        clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -self.limits, self.limits)
         found = np.full((len(rows), self.width), 1 / _STEP)
         found[:, 1:] = np.rint(clipped / _STEP)
         return found

@@ -5,8 +5,10 @@
    released, and whitens them (`features`).
 3. Each round clips the residuals at a private quantile and takes one noisy Newton step.
 4. One more sum: the squared residuals, and how many records were clipped.
+5. Records beyond four scales vote, column by column, whether the line continues there.
 
-Predictions are made on clipped features, too: there a model is never far from what it has seen.
+Predictions are made on clipped features, too, except in columns where the votes are clear: there a
+line that was fitted to the middle is known to hold for the tails.
 """
 
 import math
@@ -23,11 +25,14 @@ from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
-from prudent.estimators.engine import SumEngine
+from prudent.estimators.engine import SumEngine, along
 from prudent.estimators.features import (
+    CLIP,
+    FARTHEST,
     MOST_REACH,
     StandardFeatures,
     Whitening,
+    one_hot,
     standardise,
     standardised,
 )
@@ -43,6 +48,9 @@ _DEVIATIONS = 2.2  # of an interval of 95 %: 1.96, and more for what clipping co
 _USUAL_RESIDUAL = 0.7  # deviation of residuals, in that of the target: for a forecast
 _CLIPPED_NOISE = 4.0  # so many deviations of the noise of a step, in records, may be clipped
 _CLIPPED_CHOICE = 24.0  # at least so many records, times ε of the choice, are clipped
+_NEAR = 4.0  # scales, beyond which a record votes whether the line goes on
+_CLEAR_VOTE = 2.0  # deviations of noise from which on the votes of a column are clear
+_CLEAR_SUM = 1.5  # the same for all columns together
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
 
 
@@ -143,6 +151,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             "moment": sums(0.1875),
             "steps": sums(0.1875, self._rounds),
             "spread": sums(0.08 if self.r2 else 0.02),
+            "votes": sums(0.02),
             "gradient": sums(0.1, int(self.certify is not None)),
             "curvature": sums(0.15, int(self.certify is not None)),
         }
@@ -169,7 +178,9 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             found = found + whitening.root @ (step.move - pull)
             steps.append(step)
         variance = self._spread(fitting, found, steps[-1].limit)
-        self._features, self._found = features, found * scale
+        limits = self._limits(fitting, found, steps[-1].limit)
+        self._features = attrs.evolve(features, limits=limits)
+        self._found = found * scale
         self._found[0] += centre
         self.coef_, self.intercept_ = features.unscaled(self._found)
         self._set_intervals(fitting, found, steps, variance)
@@ -267,6 +278,35 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         ends = np.stack([centres - half, centres + half], axis=1)
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
 
+    def _limits(self, fitting: Fitting, found: FloatArray, limit: float) -> FloatArray:
+        """Release where predictions clip each column: far away if the line continues there.
+
+        A record beyond `_NEAR` scales votes, with at most one vote, for its farthest column: by how
+        much the line is nearer to its target than the value of the line at `_NEAR` scales is.
+        """
+        engine, features, columns = fitting.engine, fitting.whitening.features, len(found) - 1
+        if not columns:  # no level of any category was found
+            return features.limits
+        near = attrs.evolve(features, limits=np.full(columns, _NEAR))
+        far = attrs.evolve(features, limits=np.full(columns, FARTHEST))
+
+        def vectors(rows: FloatArray) -> FloatArray:
+            numbers = far.vectors(rows)
+            targets = np.clip((rows[:, -1] - fitting.centre) / fitting.scale, -FARTHEST, FARTHEST)
+            flat = self._loss((targets - along(near.vectors(rows), found)) / (2 * limit))
+            line = self._loss((targets - along(numbers, found)) / (2 * limit))
+            sizes = np.abs(numbers[:, 1:])
+            votes = np.where(sizes.max(axis=1) > _NEAR, np.clip(flat - line, -1.0, 1.0), 0.0)
+            return one_hot(sizes.argmax(axis=1), columns) * votes[:, None]
+
+        votes = engine.total("votes", vectors, 1.0) / engine.deviation("votes")
+        together = votes.sum() > _CLEAR_SUM * math.sqrt(columns)
+        return np.where((votes > _CLEAR_VOTE) | (together & (votes > -1.0)), FARTHEST, CLIP)
+
+    def _loss(self, errors: FloatArray) -> FloatArray:
+        """What a fit makes small, for residuals in any unit: their squares."""
+        return errors * errors
+
     def dry_run(self, records: int, features: int) -> Preview:
         """What a fit would cost, and about how good it would be; reads and charges nothing.
 
@@ -297,9 +337,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         return attrs.evolve(self._preview(prices), notes=tuple(notes))
 
     def predict(self, X: Any) -> FloatArray:
-        """Predict targets; features beyond where the model was fitted are moved to its edge."""
+        """Predict targets.
+
+        Features beyond eight scales are moved there, but for columns in which the records far away
+        showed that the line continues.
+        """
         rows = self._queries(X)
-        return self._features.times(self._features.steps(rows), self._found)
+        return along(self._features.vectors(rows), self._found)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -394,6 +438,10 @@ class QuantileRegressor(LinearModel):
     def _factor(self, limit: float, kept: float) -> float:
         """The curvature of the smoothed loss is the density of residuals near zero."""
         return 2 * limit / kept
+
+    @override
+    def _loss(self, errors: FloatArray) -> FloatArray:
+        return np.abs(errors) / 2 + (self.quantile - 0.5) * errors
 
     @override
     def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
