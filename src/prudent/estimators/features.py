@@ -33,7 +33,7 @@ FARTHEST = 2.0**27
 LEAST_REACH, MOST_REACH = 1.0, 1.5
 """The longest whitened row, in root mean squares: with few records and with many."""
 
-_STEP = 2.0**-13  # of the grid of standardised features
+STEP = 2.0**-13  # of the grid of standardised features
 _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
@@ -98,22 +98,22 @@ class StandardFeatures:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""
         numbers = (rows[:, : self.width - 1] - self.locations) / self.scales
         clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -self.limits, self.limits)
-        found = np.full((len(rows), self.width), 1 / _STEP)
-        found[:, 1:] = np.rint(clipped / _STEP)
+        found = np.full((len(rows), self.width), 1 / STEP)
+        found[:, 1:] = np.rint(clipped / STEP)
         return found
 
     def vectors(self, rows: FloatArray) -> FloatArray:
         """The features of rows as doubles: the constant 1, and the standardised columns."""
-        return self.steps(rows) * _STEP
+        return self.steps(rows) * STEP
 
     @staticmethod
     def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether a feature of a row is clipped."""
-        return np.asarray((np.abs(steps) >= CLIP / _STEP).any(axis=1))
+        return np.asarray((np.abs(steps) >= CLIP / STEP).any(axis=1))
 
     def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
         """Features times a released matrix or vector, exactly alike for equal rows."""
-        return product(steps, matrix * _STEP, math.sqrt(self.width) * CLIP / _STEP)
+        return product(steps, matrix * STEP, math.sqrt(self.width) * CLIP / STEP)
 
     def unscaled(self, coefficients: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Slopes and intercept in the units of the columns, for one or several outputs."""
@@ -127,6 +127,7 @@ class Whitening:
 
     features: StandardFeatures  # what standardises the columns
     radius: float  # rows of features are clipped to this length
+    moment: FloatArray  # the released second moment
     eigenvalues: FloatArray  # those of the released second moment, at least 0, without the ridge
     ridge: float  # what was added to them
     noise: float  # standard deviation of the noise of an entry off the diagonal
@@ -144,6 +145,8 @@ class Whitening:
         features: StandardFeatures,
         count: float,
         penalty: float | FloatArray = 0.0,
+        radius: float | None = None,
+        before: "Whitening | None" = None,
     ) -> "Whitening":
         """Release the second moment of the features, at the price of `part`.
 
@@ -153,11 +156,17 @@ class Whitening:
             features: What standardises the columns.
             count: The noisy number of records.
             penalty: What a penalised model adds to the diagonal of the second moment.
+            radius: The length to which rows are clipped; None: the root of the number of features.
+            before: A second moment that was released before; at the same radius both are one.
         """
         width = features.width
-        radius = math.sqrt(width)
-        moment = engine.second_moment(part, lambda rows: features.steps(rows) * _STEP, radius)
+        radius = math.sqrt(width) if radius is None else radius
+        moment = engine.second_moment(part, lambda rows: features.steps(rows) * STEP, radius)
         noise = engine.deviation(part) * radius**2 / math.sqrt(2)
+        if before is not None and before.radius == radius:
+            share = before.noise**2 / (before.noise**2 + noise**2)
+            moment = share * moment + (1 - share) * before.moment
+            noise *= math.sqrt(share)
         ridge = _RIDGE * noise * math.sqrt(width)
         weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
         penalty = np.zeros(width) + penalty * weight
@@ -170,7 +179,7 @@ class Whitening:
         clear = count / (_RECORDS_PER_NOISE * engine.deviation(part) * width)
         factor = min(max(LEAST_REACH, math.sqrt(max(clear, 0.0))), MOST_REACH)
         reach = factor * math.sqrt(effective / max(count, _LEAST_COUNT))
-        return cls(features, radius, values, ridge, noise, penalty, root, reach)
+        return cls(features, radius, moment, values, ridge, noise, penalty, root, reach)
 
     @property
     def contraction(self) -> FloatArray:
@@ -185,11 +194,11 @@ class Whitening:
 
     def weights(self, steps: FloatArray) -> FloatArray:
         """The factor by which the row of each record is shortened to the radius."""
-        return np.asarray(np.minimum(1.0, self.radius / (lengths(steps) * _STEP)))
+        return np.asarray(np.minimum(1.0, self.radius / (lengths(steps) * STEP)))
 
     def rows(self, steps: FloatArray) -> FloatArray:
         """The whitened rows of features, shortened to the radius and before the reach."""
-        whole = on_grid(steps * _STEP, self.radius)
+        whole = on_grid(steps * STEP, self.radius)
         return product(whole, self.root * (self.radius / LONGEST), LONGEST)
 
 

@@ -14,10 +14,11 @@ line that was fitted to the middle is known to hold for the tails.
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from typing_extensions import override
 
@@ -25,17 +26,19 @@ from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
-from prudent.estimators.engine import SumEngine, along
+from prudent.estimators.engine import Map, SumEngine, along
 from prudent.estimators.features import (
     CLIP,
     FARTHEST,
     MOST_REACH,
+    STEP,
     StandardFeatures,
     Whitening,
     one_hot,
     standardise,
     standardised,
 )
+from prudent.estimators.influence import HELD, PARTS, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -64,12 +67,21 @@ class Fitting:
     centre: float  # the location of the target
     scale: float  # the scale of the target
 
-    def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def targets(self, rows: FloatArray) -> FloatArray:
+        """Standardised targets."""
+        return np.clip((rows[:, -1] - self.centre) / self.scale, -FARTHEST, FARTHEST)
+
+    def weighted(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Features in steps, and standardised residuals that are weighted as their rows are."""
+        steps, errors = self.residuals(rows, found)
+        return steps, errors * self.whitening.weights(steps)
+
+    def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Features in steps, and standardised residuals."""
         features = self.whitening.features
         steps = features.steps(rows)
-        errors = (rows[:, -1] - self.centre) / self.scale - features.times(steps, found)
-        return steps, errors * self.whitening.weights(steps)
+        errors = self.targets(rows) - along(steps, found * STEP)
+        return steps, errors
 
 
 @attrs.frozen(eq=False)
@@ -80,6 +92,48 @@ class NewtonStep:
     noise: float  # the standard deviation of its noise, in each of them
     limit: float  # where residuals were clipped
     kept: float  # the share of residuals that should be within it
+
+
+class Outcome(Protocol):
+    """What the rounds of a fit lead to."""
+
+    found: FloatArray  # the standardised coefficients
+    clipped: Map  # whether each row was clipped
+    missing: str  # why there are no intervals; empty if there are
+
+    @property
+    def root(self) -> FloatArray:
+        """What makes coefficients of whitened coordinates."""
+        ...
+
+    def ends(self, rows: FloatArray) -> FloatArray:
+        """Below and above each combination of whitened coordinates, an interval's distance."""
+        ...
+
+    def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
+        """Which combinations of whitened coordinates have no interval."""
+        ...
+
+
+@attrs.frozen(eq=False)
+class Rounds:
+    """The outcome of rounds whose steps are not biased by clipping."""
+
+    found: FloatArray
+    root: FloatArray
+    variance: FloatArray  # of noise and sampling, of each whitened coordinate
+    bias: FloatArray  # what the rounds have not reached, in each of them
+    clipped: Map = lambda rows: np.zeros(len(rows), np.bool_)
+    missing: str = ""
+
+    def ends(self, rows: FloatArray) -> FloatArray:
+        """See `Outcome`."""
+        half = _DEVIATIONS * np.sqrt(rows**2 @ self.variance) + np.sqrt(rows**2 @ self.bias**2)
+        return np.stack([half, half], axis=1)
+
+    def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
+        """See `Outcome`."""
+        return np.zeros(len(rows), np.bool_)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -98,8 +152,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         certificate_: How many records the slopes withstand, if `certify` asks for it.
     """
 
-    _clips: ClassVar[bool] = True  # whether residuals beyond the limit count as clipped
-    _rounds: ClassVar[int] = 3  # of Newton steps, each of which clips the residuals anew
+    _rounds: ClassVar[int] = 2  # of Newton steps, each of which clips the residuals anew
     r2 = False  # an argument of those that can release it
 
     certify: float | None = None
@@ -116,10 +169,6 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         """The location of the target from which the rounds start."""
         return centre
-
-    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
-        """The sampling variance of a whitened coordinate, from that of standardised residuals."""
-        return variance
 
     def _usual(self) -> tuple[float, float]:
         """How far a record may pull, and the deviation of its pull, for normal residuals.
@@ -143,14 +192,14 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.certify is not None:
             _validate.positive(certify=self.certify)
-        return {
-            "columns": choices(0.3, 2 * features),
-            "target": choices(0.12, 2),
-            "residuals": choices(0.18, self._rounds),
+        return PARTS | {
+            "columns": choices(0.23, 2 * features),
+            "target": choices(0.09, 2),
+            "residuals": choices(0.1, self._rounds),
             "count": sums(0.005),
-            "moment": sums(0.1875),
-            "steps": sums(0.1875, self._rounds),
-            "spread": sums(0.08 if self.r2 else 0.02),
+            "moment": sums(0.15),
+            "steps": sums(0.13, self._rounds),
+            "spread": sums(0.08 if self.r2 else 0.01),
             "votes": sums(0.02),
             "gradient": sums(0.1, int(self.certify is not None)),
             "curvature": sums(0.15, int(self.certify is not None)),
@@ -166,6 +215,8 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _learn(self, engine: SumEngine) -> None:
         count, width = self.n_records_, len(engine.rows.names) - 1
         features = standardised(engine, width, count)
+        # Rows are shortened as a whole and not clipped column by column: a line stays a line.
+        features = attrs.evolve(features, limits=np.full(width, FARTHEST))
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
         whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
@@ -177,13 +228,15 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             pull = whitening.root.T @ (whitening.penalty * found)
             found = found + whitening.root @ (step.move - pull)
             steps.append(step)
-        variance = self._spread(fitting, found, steps[-1].limit)
+        outcome = self._finish(fitting, found, steps)
+        found = outcome.found
+        self._spread(fitting, outcome, steps[-1].limit)
         limits = self._limits(fitting, found, steps[-1].limit)
         self._features = attrs.evolve(features, limits=limits)
         self._found = found * scale
         self._found[0] += centre
         self.coef_, self.intercept_ = features.unscaled(self._found)
-        self._set_intervals(fitting, found, steps, variance)
+        self._set_intervals(fitting, outcome)
         if self.certify is not None:
             self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
 
@@ -191,12 +244,12 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         """Release the limit and the step of a round."""
         engine, whitening, kept = fitting.engine, fitting.whitening, self._kept(fitting, number)
         limit = engine.length(
-            "residuals", lambda rows: np.abs(fitting.residuals(rows, found)[1]), kept
+            "residuals", lambda rows: np.abs(fitting.weighted(rows, found)[1]), kept
         )
         pull, factor = self._pull(limit), self._factor(limit, kept)
 
         def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-            steps, errors = fitting.residuals(rows, found)
+            steps, errors = fitting.weighted(rows, found)
             return whitening.rows(steps), pull.of(errors)[:, None]
 
         move = engine.cross("steps", pairs, (whitening.reach, pull.bound))[:, 0] * factor
@@ -211,7 +264,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         return certify(
             fitting.engine,
             whitening,
-            lambda rows: fitting.residuals(rows, found),
+            lambda rows: fitting.weighted(rows, found),
             self._pull(limit + room),
             tolerance=tolerance,
             penalty=whitening.root.T @ (whitening.penalty * found),
@@ -227,56 +280,52 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
         )
 
-    def _spread(self, fitting: Fitting, found: FloatArray, limit: float) -> float:
-        """Release the clipped residuals' variance, the number of clipped records and R²."""
+    def _spread(self, fitting: Fitting, outcome: "Outcome", limit: float) -> None:
+        """Release the number of clipped records and, if it was asked for, R²."""
 
         def vectors(rows: FloatArray) -> FloatArray:
-            steps, errors = fitting.residuals(rows, found)
-            clipped = features.at_edge(steps) | (self._clips & (np.abs(errors) > limit))
-            small = np.clip(errors / limit, -1.0, 1.0)
-            parts = [small * small, clipped * 0.3]
+            steps, errors = fitting.weighted(rows, outcome.found)
+            parts = [(features.at_edge(steps) | outcome.clipped(rows)) * 0.3]
             if self.r2:
-                targets = (rows[:, -1] - fitting.centre) / (fitting.scale * _TARGET_CLIP)
-                targets = np.clip(targets, -1.0, 1.0)
-                parts += [targets * targets, targets * 0.5]
+                small = np.clip(errors / limit, -1.0, 1.0)
+                targets = np.clip(fitting.targets(rows) / _TARGET_CLIP, -1.0, 1.0)
+                parts += [small * small, targets * targets, targets * 0.5]
             return np.stack(parts, axis=1)
 
         engine, count, features = fitting.engine, fitting.count, fitting.whitening.features
-        radius = math.sqrt(1.0 + 0.3**2 + (1.0 + 0.5**2 if self.r2 else 0.0))
-        squares, clipped, *target = engine.total("spread", vectors, radius).tolist()
-        noise = radius * engine.deviation("spread")
+        radius = math.sqrt(0.3**2 + (2.0 + 0.5**2 if self.r2 else 0.0))
+        clipped, *sums_of = engine.total("spread", vectors, radius).tolist()
         self.n_clipped_ = min(max(0.0, clipped / 0.3), count)
-        variance = limit**2 * max(squares, noise) / count
         if self.r2:
-            total = _TARGET_CLIP**2 * (target[0] / count - (target[1] / 0.5 / count) ** 2)
+            squares, target, centred = sums_of
+            variance = limit**2 * max(squares, radius * engine.deviation("spread")) / count
+            total = _TARGET_CLIP**2 * (target / count - (centred / 0.5 / count) ** 2)
             self.r2_ = 1 - variance / total if total > variance else 0.0
-        # On the safe side of the noise: too small a variance would make intervals too short.
-        return float(variance + 2 * limit**2 * noise / count)
 
-    def _set_intervals(
-        self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep], variance: float
-    ) -> None:
-        """Intervals from the noise of all rounds, sampling, and what the rounds have not reached.
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> "Outcome":
+        """What the rounds lead to: here the last steps of least squares."""
+        return refine(
+            fitting.engine,
+            fitting.whitening,
+            fitting.residuals,
+            found,
+            count=fitting.count,
+            penalty=self._penalty(fitting.whitening.features),
+            limit=steps[-1].limit,
+            noise=steps[-1].noise,
+        )
 
-        The error after a round is the contraction of that before, plus its noise. So the noise of
-        round k of K remains with a factor contraction^(K-k), and the start with contraction^K.
-        """
-        whitening, width = fitting.whitening, len(found)
-        left = whitening.contraction
-        sampling = self._sampling(steps, variance)
-        noise = np.zeros(width)
-        for step in steps:
-            noise = left**2 * noise + step.noise**2
-        size = float(np.linalg.norm(np.linalg.solve(whitening.root, found)))
-        bias = left ** len(steps) * (size + np.sqrt(noise.sum()))
-        features = whitening.features
-        slopes = whitening.root[1:] / features.scales[:, None]
-        rows = np.vstack([whitening.root[0] - features.locations @ slopes, slopes])
-        rows = rows * fitting.scale
-        half = _DEVIATIONS * np.sqrt(rows**2 @ (noise + sampling)) + np.sqrt(rows**2 @ bias**2)
+    def _set_intervals(self, fitting: Fitting, outcome: "Outcome") -> None:
+        """Intervals in the units of the columns; NaN where there is none, and why."""
+        features = fitting.whitening.features
+        slopes = outcome.root[1:] / features.scales[:, None]
+        rows = np.vstack([outcome.root[0] - features.locations @ slopes, slopes]) * fitting.scale
         centres = np.array([self.intercept_, *self.coef_])
-        ends = np.stack([centres - half, centres + half], axis=1)
+        ends = centres[:, None] + outcome.ends(rows) * [-1.0, 1.0]
+        held = outcome.held(rows) | (outcome.missing != "")
+        ends[held] = np.nan
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
+        self.no_interval_ = outcome.missing or (HELD if held.any() else "")
 
     def _limits(self, fitting: Fitting, found: FloatArray, limit: float) -> FloatArray:
         """Release where predictions clip each column: far away if the line continues there.
@@ -292,7 +341,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
 
         def vectors(rows: FloatArray) -> FloatArray:
             numbers = far.vectors(rows)
-            targets = np.clip((rows[:, -1] - fitting.centre) / fitting.scale, -FARTHEST, FARTHEST)
+            targets = fitting.targets(rows)
             flat = self._loss((targets - along(near.vectors(rows), found)) / (2 * limit))
             line = self._loss((targets - along(numbers, found)) / (2 * limit))
             sizes = np.abs(numbers[:, 1:])
@@ -414,7 +463,6 @@ class QuantileRegressor(LinearModel):
     """
 
     _title: ClassVar[str] = "quantile regression"
-    _clips: ClassVar[bool] = False
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
     _rounds: ClassVar[int] = len(_smoothed)
 
@@ -423,7 +471,14 @@ class QuantileRegressor(LinearModel):
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         _validate.between(0, 1, ends="()", quantile=self.quantile)
-        return super()._parts(features) | {"target": choices(0.12, 3)}
+        parts = super()._parts(features)
+        return {name: part for name, part in parts.items() if name not in PARTS} | {
+            "columns": choices(0.3, 2 * features),
+            "target": choices(0.12, 3),
+            "residuals": choices(0.18, self._rounds),
+            "moment": sums(0.1875),
+            "steps": sums(0.1875, self._rounds),
+        }
 
     @override
     def _start(self, engine: SumEngine, place: int, centre: float) -> float:
@@ -444,9 +499,21 @@ class QuantileRegressor(LinearModel):
         return np.abs(errors) / 2 + (self.quantile - 0.5) * errors
 
     @override
-    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Outcome:
+        """The error after a round is the contraction of that before, plus its noise.
+
+        So the noise of round k of K remains with a factor contraction^(K-k), and the start with
+        contraction^K.
+        """
+        whitening = fitting.whitening
+        noise, left = np.zeros(len(found)), whitening.contraction
+        for step in steps:
+            noise = left**2 * noise + step.noise**2
+        size = float(np.linalg.norm(np.linalg.solve(whitening.root, found)))
         density = steps[-1].kept / (2 * steps[-1].limit)
-        return self.quantile * (1 - self.quantile) / density**2
+        sampling = self.quantile * (1 - self.quantile) / density**2
+        bias = left ** len(steps) * (size + np.sqrt(noise.sum()))
+        return Rounds(found, whitening.root, noise + sampling, bias)
 
     @override
     def _usual(self) -> tuple[float, float]:
