@@ -30,10 +30,14 @@ CLIP = 8.0
 FARTHEST = 2.0**27
 """No standardised number is farther from zero; for arithmetic only."""
 
+STEP = 2.0**-13
+"""The step of the grid of standardised features."""
+
 LEAST_REACH, MOST_REACH = 1.0, 1.5
 """The longest whitened row, in root mean squares: with few records and with many."""
 
-STEP = 2.0**-13  # of the grid of standardised features
+_OCTAVES = 24  # beyond `CLIP`, of the histogram that finds scales that say nothing
+_CLEAR = 4.0  # deviations of noise from which on an octave holds records
 _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
@@ -93,6 +97,27 @@ class StandardFeatures:
     def width(self) -> int:
         """The number of features, with the constant."""
         return len(self.locations) + 1
+
+    def rescaled(self, engine: SumEngine, part: str, count: float) -> "StandardFeatures":
+        """Enlarge scales that say nothing, at the price of `part`; columns are then not clipped.
+
+        Two quantiles of a column that is mostly zero say little about the rest of it. A noisy
+        histogram of each column, in octaves beyond `CLIP` scales, tells its root mean square as far
+        as octaves clearly hold records. One record adds one to each column: √d in length.
+        """
+        columns, edges = self.width - 1, CLIP * 2.0 ** np.arange(_OCTAVES)
+        free = attrs.evolve(self, limits=np.full(columns, FARTHEST))
+        if not columns:
+            return free
+
+        def vectors(rows: FloatArray) -> FloatArray:
+            places = np.searchsorted(edges, np.abs(free.vectors(rows)[:, 1:]), side="right") - 1
+            return one_hot(places.reshape(-1), _OCTAVES).reshape(len(rows), columns * _OCTAVES)
+
+        found = engine.total(part, vectors, math.sqrt(columns)).reshape(columns, _OCTAVES)
+        found[found < _CLEAR * engine.deviation(part) * math.sqrt(columns)] = 0.0
+        squares = found @ (2 * edges**2) / max(count, _LEAST_COUNT)
+        return attrs.evolve(free, scales=self.scales * np.sqrt(1.0 + squares))
 
     def steps(self, rows: FloatArray) -> FloatArray:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""

@@ -34,9 +34,9 @@ STEPS = 2
 
 PARTS: dict[str, BudgetPart] = {
     "far moment": sums(0.09),
-    "tail": sums(0.025),
+    "tail": sums(0.035),
     "final": sums(0.15, STEPS),
-    "rest": sums(0.045),
+    "rest": sums(0.07),
     "weights": sums(0.015),
     "sandwich": sums(0.01),
 }
@@ -44,18 +44,22 @@ PARTS: dict[str, BudgetPart] = {
 
 _BINS = 24  # half octaves of lengths of influences
 _BELOW = 4.0  # the first of them begins so far below the usual length
+_EXCESS = 0.5  # of what exceeds the clip has one direction, about
+_LEAST_CLIP = 2.3  # influences are clipped at so many lengths of the first, at least
 _CLEAR = 4.0  # deviations of noise from which on a bin holds records
 _GAP = 4  # empty bins after which a clear one is noise: influences have no gaps
 _STEEP = 5.0  # deviations of noise from which on a number of records tells the index of the tail
 _NO_INDEX = 1.5  # the index where no number is that clear
-_LEAST_INDEX = 1.2  # an index below is taken for this one
-_NO_MEAN = 1.15  # an index that is clearly below has no mean excess to speak of
+_LEAST_INDEX = 1.5  # an index below is taken for this one
+_NO_MEAN = 1.25  # an index that is clearly below has no mean excess to speak of
 _SURE = 2.0  # standard errors that make it clear
 _ROOM = 0.08  # noise of the second moment, in records, which the radius may grow to
 _MOST_RADIUS = 8.0  # in roots of the number of features
 _SAFE = 2.0  # times T is allowed for
 _DEVIATIONS = 1.96
+_DOUBT = 1.5  # times the contraction of a step is allowed for
 _LINEAR = 0.98  # level of the test of what the weights took away
+_WEAK = 2.5  # noise of an eigenvalue, below which the ridge holds steps back
 _HELD = 0.5  # share of a coefficient's variance in directions which the ridge holds back
 
 CURVED = "records far out do not follow the line, so its coefficients depend on their weight"
@@ -109,7 +113,10 @@ class InfluenceTail:
         pieces = np.exp(logs) * 2.0 ** (places / 2) * (2.0**0.125 - 1)
         exceeding = np.cumsum(pieces[::-1])[::-1][: 4 * _BINS : 2]
         clips = 2.0 ** (places[: 4 * _BINS : 2] / 2)
-        return float(self.base * clips[np.argmin((noise * clips) ** 2 + exceeding**2)])
+        cost = np.where(
+            clips < _LEAST_CLIP, np.inf, (noise * clips) ** 2 + (_EXCESS * exceeding) ** 2
+        )
+        return float(self.base * clips[np.argmin(cost)])
 
     @property
     def index(self) -> tuple[float, float]:
@@ -156,18 +163,30 @@ class Refined:
 
     def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether combinations of whitened coordinates lie where the ridge holds steps back."""
-        weak = self.whitening.eigenvalues < 2 * self.whitening.noise * math.sqrt(rows.shape[1])
+        weak = self.whitening.eigenvalues < _WEAK * self.whitening.noise * math.sqrt(rows.shape[1])
         return np.asarray((rows[:, weak] ** 2).sum(axis=1) > _HELD * (rows**2).sum(axis=1))
+
+
+def far_whitening(
+    engine: SumEngine, before: Whitening, count: float, penalty: FloatArray
+) -> Whitening:
+    """Release a second moment of rows at a radius that grows with ε n.
+
+    Where it does not grow beyond that of `before`, both second moments are one.
+    """
+    width = before.features.width
+    room = _ROOM * max(count, 1.0) / (engine.deviation("far moment") * math.sqrt(width))
+    radius = min(max(before.radius, math.sqrt(room)), _MOST_RADIUS * before.radius)
+    return Whitening.release(engine, "far moment", before.features, count, penalty, radius, before)
 
 
 def refine(
     engine: SumEngine,
-    before: Whitening,
+    whitening: Whitening,
     residuals: Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]],
     found: FloatArray,
     *,
     count: float,
-    penalty: FloatArray,
     limit: float,
     noise: float,
 ) -> Refined:
@@ -175,21 +194,14 @@ def refine(
 
     Args:
         engine: Answers for the rows; pays with `PARTS`.
-        before: What whitened the rows so far.
+        whitening: What `far_whitening` returned.
         residuals: The features in steps, and the residuals, of rows at some coefficients.
         found: The coefficients so far, standardised.
         count: The noisy number of records.
-        penalty: What a penalised model adds to the diagonal of the second moment.
         limit: Where residuals were clipped so far.
         noise: The deviation of the noise of a step so far, in a whitened coordinate.
     """
-    width, count = len(found), max(count, 1.0)
-    grown = math.sqrt(_ROOM * count / (engine.deviation("far moment") * math.sqrt(width)))
-    radius = min(max(before.radius, grown), _MOST_RADIUS * before.radius)
-    whitening = Whitening.release(
-        engine, "far moment", before.features, count, penalty, radius, before
-    )
-    root = whitening.root
+    width, root = len(found), whitening.root
 
     def influences(
         rows: FloatArray, found: FloatArray
@@ -200,7 +212,7 @@ def refine(
         whole = whitened * (weights * errors)[:, None]
         return whole, whitened * (errors * (1 / weights - weights))[:, None], lengths(whole)
 
-    base = limit / _BELOW * math.sqrt(width / count)
+    base = limit / _BELOW * math.sqrt(width / max(count, 1.0))
     start = found
     tail = InfluenceTail.release(engine, lambda rows: influences(rows, start)[2], base)
     clip = tail.clip(engine.deviation("final") * math.sqrt(width))
@@ -238,8 +250,9 @@ def refine(
         clipped=lambda rows: influences(rows, final)[2] > clip,
         whitening=whitening,
         variance=squares + np.diag(own),
-        # Four steps in all, two of them along another root.
-        bias=left ** (2 + STEPS) * (size + math.sqrt(own.sum())),
+        # Four steps in all. Where the noise of an eigenvalue happens to enlarge it, it is printed
+        # rather than held back, and contracts less than its size says.
+        bias=np.minimum(1.0, _DOUBT * left) ** (2 + STEPS) * (size + math.sqrt(own.sum())),
         rest=rest,
         rest_noise=engine.deviation("rest") * longest,
         missing=missing,

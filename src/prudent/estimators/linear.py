@@ -38,7 +38,7 @@ from prudent.estimators.features import (
     standardise,
     standardised,
 )
-from prudent.estimators.influence import HELD, PARTS, refine
+from prudent.estimators.influence import HELD, PARTS, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -64,6 +64,7 @@ class Fitting:
     engine: SumEngine  # answers for the rows
     count: float  # the noisy number of records
     whitening: Whitening  # whitens the features
+    far: Whitening  # whitens them for the last steps
     centre: float  # the location of the target
     scale: float  # the scale of the target
 
@@ -193,12 +194,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         if self.certify is not None:
             _validate.positive(certify=self.certify)
         return PARTS | {
-            "columns": choices(0.23, 2 * features),
-            "target": choices(0.09, 2),
-            "residuals": choices(0.1, self._rounds),
+            "columns": choices(0.3, 2 * features),
+            "target": choices(0.12, 2),
+            "residuals": choices(0.12, self._rounds),
+            "edges": sums(0.03),
             "count": sums(0.005),
-            "moment": sums(0.15),
-            "steps": sums(0.13, self._rounds),
+            "moment": sums(0.17),
+            "steps": sums(0.11, self._rounds),
             "spread": sums(0.08 if self.r2 else 0.01),
             "votes": sums(0.02),
             "gradient": sums(0.1, int(self.certify is not None)),
@@ -214,13 +216,15 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     @override
     def _learn(self, engine: SumEngine) -> None:
         count, width = self.n_records_, len(engine.rows.names) - 1
-        features = standardised(engine, width, count)
         # Rows are shortened as a whole and not clipped column by column: a line stays a line.
-        features = attrs.evolve(features, limits=np.full(width, FARTHEST))
+        features = standardised(engine, width, count).rescaled(engine, "edges", count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
-        whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
-        fitting = Fitting(engine, count, whitening, centre, scale)
+        penalty = self._penalty(features)
+        whitening = Whitening.release(engine, "moment", features, count, penalty)
+        far = self._far(engine, whitening, count, penalty)
+        whitening = far if far.radius == whitening.radius else whitening
+        fitting = Fitting(engine, count, whitening, far, centre, scale)
         found = np.zeros(width + 1)
         steps = []
         for number in range(self._rounds):
@@ -302,15 +306,20 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             total = _TARGET_CLIP**2 * (target / count - (centred / 0.5 / count) ** 2)
             self.r2_ = 1 - variance / total if total > variance else 0.0
 
+    def _far(
+        self, engine: SumEngine, whitening: Whitening, count: float, penalty: FloatArray
+    ) -> Whitening:
+        """What whitens the features for the last steps."""
+        return far_whitening(engine, whitening, count, penalty)
+
     def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> "Outcome":
         """What the rounds lead to: here the last steps of least squares."""
         return refine(
             fitting.engine,
-            fitting.whitening,
+            fitting.far,
             fitting.residuals,
             found,
             count=fitting.count,
-            penalty=self._penalty(fitting.whitening.features),
             limit=steps[-1].limit,
             noise=steps[-1].noise,
         )
@@ -483,6 +492,10 @@ class QuantileRegressor(LinearModel):
     @override
     def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         return engine.quantile("target", place, self.quantile)
+
+    @override
+    def _far(self, engine: SumEngine, whitening: Whitening, *given: Any) -> Whitening:
+        return whitening
 
     @override
     def _kept(self, fitting: Fitting, number: int) -> float:
