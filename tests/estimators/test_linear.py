@@ -9,6 +9,8 @@ import dp_accounting as dp
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.interval_coverage import most_wrong
+from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -16,6 +18,7 @@ import prudent
 from prudent.accounting import PldAccountant
 from prudent.budget.balance import OverBudgetError
 from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
+from prudent.estimators.influence import CURVED, HEAVY
 from prudent.estimators.linear import LinearModel
 from prudent.estimators.rows import ArrayRows
 from prudent.release.failures import SourceError
@@ -91,7 +94,7 @@ def test_the_event_is_worth_what_was_asked(exact_prices: None) -> None:
     accountant.compose(fitted.event_)
     assert 0.999 < accountant.get_epsilon(1e-6) <= 1.0
     gaussians = [e for e in fitted.event_.events if isinstance(e, dp.GaussianDpEvent)]
-    assert len(gaussians) == 4  # count, moment, spread, votes; the steps are composed
+    assert len(gaussians) == 9  # all parts but the steps and the last steps, which are composed
 
 
 def test_every_source_gives_the_same_bits(tmp_path: Path) -> None:
@@ -301,6 +304,62 @@ def test_intervals_cover_over_a_grid(
 @pytest.mark.thorough
 def test_intervals_cover() -> None:
     assert covered(LinearRegression, 1.0, 4000, 0.5, runs=20) > 0.9
+
+
+POPULATIONS = (*LINEAR, "salaries")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("population", POPULATIONS)
+def test_printed_intervals_cover_on_populations_that_are_not_normal(population: str) -> None:
+    assert_covered(population, 1.0, range(12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
+def test_printed_intervals_cover_in_many_runs(population: str, epsilon: float) -> None:
+    assert_covered(population, epsilon, range(100))
+
+
+def assert_covered(population: str, epsilon: float, seeds: range) -> None:
+    held, _, error = np.array(cell(population, epsilon, seeds)).transpose(1, 0, 2)
+    shown = ~np.isnan(held)
+    for each, printed in zip(held.T, shown.T, strict=True):
+        assert np.sum(each[printed] == 0) <= most_wrong(int(printed.sum()), chance=1e-4)
+    assert np.nanmax(error) < 10
+    if epsilon >= 1:
+        assert shown.any(axis=1).mean() > 0.75
+
+
+def test_no_interval_is_printed_where_far_records_do_not_follow_the_line() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.standard_t(2, size=(8000, 1))
+    targets = np.clip(features[:, 0], -2.0, 2.0) + generator.normal(size=8000) * 0.3
+    fitted = quiet(epsilon=3.0).fit(features, targets)
+    assert fitted.no_interval_ == CURVED
+    assert np.isnan(fitted.intervals_).all()
+    assert np.isnan(fitted.intercept_interval_).all()
+
+
+def test_no_interval_is_printed_where_the_tail_has_no_mean() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(20_000, 2))
+    targets = features.sum(axis=1) + generator.pareto(0.6, size=20_000)
+    fitted = quiet(epsilon=20.0).fit(features, targets)
+    assert fitted.no_interval_ == HEAVY
+    assert np.isnan(fitted.intervals_).all()
+
+
+def test_a_scale_that_says_nothing_is_replaced() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(4000, 2))
+    rare = generator.random(4000) < 0.08  # both quantiles of this column are zero, or tiny
+    features[:, 0] = np.where(rare, 1e6 + 1e5 * features[:, 0], 1e-3 * features[:, 0])
+    targets = 1e-6 * features[:, 0] + features[:, 1] + generator.normal(size=4000) * 0.1
+    fitted = quiet(epsilon=3.0).fit(features, targets)
+    assert fitted.coef_ == pytest.approx([1e-6, 1.0], rel=0.1)
+    assert fitted.score(features, targets) > 0.95
 
 
 def covered(

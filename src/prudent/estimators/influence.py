@@ -42,15 +42,16 @@ PARTS: dict[str, BudgetPart] = {
 }
 """What it costs."""
 
-_BINS = 24  # half octaves of lengths of influences
-_BELOW = 4.0  # the first of them begins so far below the usual length
+_BINS = 30  # half octaves of lengths of influences
+_BELOW = 32.0  # the first of them begins so far below the usual length
 _EXCESS = 0.5  # of what exceeds the clip has one direction, about
-_LEAST_CLIP = 2.3  # influences are clipped at so many lengths of the first, at least
+_LEAST_CLIP = 18.0  # influences are clipped at so many lengths of the first, at least
 _CLEAR = 4.0  # deviations of noise from which on a bin holds records
 _GAP = 4  # empty bins after which a clear one is noise: influences have no gaps
 _STEEP = 5.0  # deviations of noise from which on a number of records tells the index of the tail
+_TAIL = 0.15  # of the records, at most, are a tail
 _NO_INDEX = 1.5  # the index where no number is that clear
-_LEAST_INDEX = 1.5  # an index below is taken for this one
+_LEAST_INDEX = 1.35  # an index below is taken for this one
 _NO_MEAN = 1.25  # an index that is clearly below has no mean excess to speak of
 _SURE = 2.0  # standard errors that make it clear
 _ROOM = 0.08  # noise of the second moment, in records, which the radius may grow to
@@ -94,11 +95,10 @@ class InfluenceTail:
         found = found[: gaps[0] + 1] if len(gaps) else found
         return int(found[-1]) if len(found) else -1
 
-    @property
-    def above(self) -> FloatArray:
-        """The numbers of records from each edge on, as far as bins are clear; 0 beyond."""
+    def above(self, end: int) -> FloatArray:
+        """The numbers of records from each edge on, as far as a bin; 0 beyond."""
         found = np.zeros(_BINS + 1)
-        found[: self.last + 1] = np.maximum(np.cumsum(self.counts[self.last :: -1])[::-1], 0.0)
+        found[: end + 1] = np.maximum(np.cumsum(self.counts[: end + 1][::-1])[::-1], 0.0)
         return found
 
     def clip(self, noise: float) -> float:
@@ -106,7 +106,7 @@ class InfluenceTail:
 
         Up to a deviation of records may be in the bin beyond the last clear one.
         """
-        above = self.above if self.last >= 0 else np.zeros(_BINS + 1)
+        above = self.above(self.last)
         above[: self.last + 2] += self.noise
         places = np.arange(0, _BINS + 1, 0.25)
         logs = np.interp(places, np.arange(_BINS + 1), np.log(np.maximum(above, 1e-3)))
@@ -118,15 +118,16 @@ class InfluenceTail:
         )
         return float(self.base * clips[np.argmin(cost)])
 
-    @property
-    def index(self) -> tuple[float, float]:
+    def index(self, count: float) -> tuple[float, float]:
         """The index of the tail over the last clear octave, and its standard error."""
         if self.last < 0:
             return _NO_INDEX, 0.0
-        above = self.above
-        noise = self.noise * np.sqrt(np.maximum(self.last + 1 - np.arange(_BINS + 1), 1))
+        # Bins that are not clear hold records as well: without them a tail would look short.
+        end = min(self.last + _GAP, _BINS - 1)
+        above = self.above(end)
+        noise = self.noise * np.sqrt(np.maximum(end + 1 - np.arange(_BINS + 1), 1))
         clear = np.flatnonzero(above > _STEEP * noise)
-        if len(clear) < 3:
+        if len(clear) < 3 or above[clear[-1]] > _TAIL * count:
             return _NO_INDEX, 0.0
         at = clear[-1]
         error = math.hypot(noise[at] / above[at], above[at] ** -0.5) / math.log(2)
@@ -221,8 +222,8 @@ def refine(
         move = engine.total("final", lambda rows, at=at: influences(rows, at)[0], clip)
         found = found + root @ (move - root.T @ (whitening.penalty * found))
     final = found
-    index, error = tail.index
-    factor = 1 / (max(index - error, _LEAST_INDEX) - 1)
+    index, error = tail.index(count)
+    factor = 1 / (max(index - error / 2, _LEAST_INDEX) - 1)
     longest = clip * max(factor, 1.0)
 
     def left_out(rows: FloatArray) -> FloatArray:
