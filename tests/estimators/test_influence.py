@@ -33,12 +33,14 @@ def test_the_clip_is_about_the_best_one(noise: float) -> None:
     assert cost(tail.clip(noise)) < 3 * best
 
 
-def test_a_lone_far_bin_is_noise() -> None:
+def test_a_lone_far_bin_is_noise_unless_it_is_sure() -> None:
     counts = np.zeros(30)
     counts[:5] = 1000.0, 800.0, 500.0, 200.0, 80.0
     tail = InfluenceTail(1.0, counts, 10.0)
-    counts[20] = 60.0
+    counts[20] = 55.0
     assert tail.last == 4
+    counts[20] = 65.0
+    assert tail.last == 20
 
 
 @pytest.mark.parametrize("noise", [1.0, 1e6])

@@ -47,13 +47,14 @@ _BELOW = 32.0  # the first of them begins so far below the usual length
 _EXCESS = 0.5  # of what exceeds the clip has one direction, about
 _LEAST_CLIP = 18.0  # influences are clipped at so many lengths of the first, at least
 _CLEAR = 4.0  # deviations of noise from which on a bin holds records
-_GAP = 4  # empty bins after which a clear one is noise: influences have no gaps
+_GAP = 4  # empty bins after which a clear one may be noise: influences seldom have gaps
+_SURELY = 6.0  # deviations from which on it is none
 _STEEP = 5.0  # deviations of noise from which on a number of records tells the index of the tail
 _TAIL = 0.15  # of the records, at most, are a tail
 _NO_INDEX = 1.5  # the index where no number is that clear
 _LEAST_INDEX = 1.35  # an index below is taken for this one
 _NO_MEAN = 1.25  # an index that is clearly below has no mean excess to speak of
-_SURE = 2.0  # standard errors that make it clear
+_SURE = 1.5  # standard errors that make it clear
 _ROOM = 0.08  # noise of the second moment, in records, which the radius may grow to
 _MOST_RADIUS = 8.0  # in roots of the number of features
 _SAFE = 2.0  # times T is allowed for
@@ -93,7 +94,8 @@ class InfluenceTail:
         found = np.flatnonzero(self.counts > _CLEAR * self.noise)
         gaps = np.flatnonzero(np.diff(found) > _GAP)
         found = found[: gaps[0] + 1] if len(gaps) else found
-        return int(found[-1]) if len(found) else -1
+        sure = np.flatnonzero(self.counts > _SURELY * self.noise)
+        return int(max([-1, *found[-1:], *sure[-1:]]))
 
     def above(self, end: int) -> FloatArray:
         """The numbers of records from each edge on, as far as a bin; 0 beyond."""
