@@ -80,6 +80,36 @@ def test_a_median_withstands_wild_targets() -> None:
     assert fitted.coef_ == pytest.approx(SLOPES, rel=0.3)
 
 
+def test_a_summary_says_what_was_released_and_what_is_missing() -> None:
+    features, targets = table()
+    fitted = quiet().fit(pd.DataFrame(features, columns=["a", "b", "c"]), targets)
+    lines = fitted.summary().splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["(intercept)", "a", "b", "c"]
+    low, high = map(float, lines[2].split("  ")[-1].split(" to "))
+    assert low <= fitted.intervals_[0][0] < fitted.intervals_[0][1] <= high
+    assert "clipped" in lines[5]
+    assert lines[6:] == ["(20, 1e-06)-DP for adding or removing one record"]
+    fitted.intervals_[1] = np.nan
+    fitted.no_interval_ = CURVED
+    lines = fitted.summary().splitlines()
+    assert lines[3].endswith("–")
+    assert lines[6] == f"no interval (–): {CURVED}"
+
+
+def test_a_plot_has_a_bar_for_each_slope(tmp_path: Path) -> None:
+    fitted = quiet().fit(*table(500))
+    fitted.intervals_[1] = np.nan
+    (axes,) = fitted.plot(tmp_path / "slopes.svg").axes
+    assert [each.get_text() for each in axes.get_yticklabels()] == ["x0", "x1", "x2"]
+    assert (tmp_path / "slopes.svg").read_text("utf-8").startswith("<?xml")
+
+
+def test_a_model_is_shown_with_its_epsilon() -> None:
+    assert repr(LinearRegression()) == "LinearRegression(epsilon=1.0)"
+    assert repr(Ridge(alpha=2.0)) == "Ridge(epsilon=1.0, alpha=2.0)"
+    assert repr(LinearRegression(epsilon=0.5)) == "LinearRegression(epsilon=0.5)"
+
+
 def test_r2_is_released_on_request() -> None:
     features, targets = table()
     fitted = quiet(r2=True).fit(features, targets)

@@ -54,7 +54,8 @@ _TAIL = 0.15  # of the records, at most, are a tail
 _NO_INDEX = 1.5  # the index where no number is that clear
 _LEAST_INDEX = 1.35  # an index below is taken for this one
 _NO_MEAN = 1.25  # an index that is clearly below has no mean excess to speak of
-_SURE = 1.5  # standard errors that make it clear
+_SURE = 2.0  # standard errors that make it clear
+_OCTAVES = 5  # over so many
 _ROOM = 0.08  # noise of the second moment, in records, which the radius may grow to
 _MOST_RADIUS = 8.0  # in roots of the number of features
 _SAFE = 2.0  # times T is allowed for
@@ -120,20 +121,24 @@ class InfluenceTail:
         )
         return float(self.base * clips[np.argmin(cost)])
 
-    def index(self, count: float) -> tuple[float, float]:
-        """The index of the tail over the last clear octave, and its standard error."""
-        if self.last < 0:
-            return _NO_INDEX, 0.0
+    def index(self, count: float, octaves: int = 1) -> tuple[float, float]:
+        """The index of the tail over its last clear octaves, or fewer; and its standard error."""
         # Bins that are not clear hold records as well: without them a tail would look short.
         end = min(self.last + _GAP, _BINS - 1)
         above = self.above(end)
         noise = self.noise * np.sqrt(np.maximum(end + 1 - np.arange(_BINS + 1), 1))
-        clear = np.flatnonzero(above > _STEEP * noise)
-        if len(clear) < 3 or above[clear[-1]] > _TAIL * count:
+        clear = np.flatnonzero((above > _STEEP * noise) & (above <= _TAIL * count))
+        if self.last < 0 or not len(clear) or clear[-1] < 2:
             return _NO_INDEX, 0.0
         at = clear[-1]
-        error = math.hypot(noise[at] / above[at], above[at] ** -0.5) / math.log(2)
-        return math.log2(max(above[at - 2] / above[at], 1.001)), float(error)
+        back = max(2, min(2 * octaves, at - clear[0]))
+        error = 2 * math.hypot(noise[at] / above[at], above[at] ** -0.5) / math.log(2) / back
+        return 2 * math.log2(max(above[at - back] / above[at], 1.001)) / back, float(error)
+
+    def has_no_mean(self, count: float) -> bool:
+        """Whether the tail is clearly so heavy that its mean excess has no bound."""
+        index, error = self.index(count, _OCTAVES)
+        return index + _SURE * error < _NO_MEAN
 
 
 @attrs.frozen(eq=False)
@@ -241,7 +246,7 @@ def refine(
     squares = (vectors * (np.maximum(values, 0.0) + doubt)) @ vectors.T  # on the safe side
     usual = engine.deviation("weights") ** 2 + float(np.trace(squares)) / clip**2 / width
     missing = ""
-    if index + _SURE * error < _NO_MEAN:
+    if tail.has_no_mean(count):
         missing = HEAVY
     elif taken @ taken / usual > chi2.ppf(_LINEAR, width):
         missing = CURVED

@@ -12,7 +12,9 @@ line that was fitted to the middle is known to hold for the tails.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, ClassVar, Protocol
 
@@ -20,10 +22,12 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest, rounded_up
+from prudent._rounding import nearest, outward, rounded_up
+from prudent.accounting.relations import ADD_REMOVE
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
 from prudent.estimators.engine import Map, SumEngine, along
@@ -145,10 +149,12 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         coef_: The slopes, in units of the target per unit of a column.
         intercept_: The prediction where all columns are 0.
         intervals_: An interval for each slope, one row each, that holds it with a probability of
-            about 95 %, over the noise and over the sampling of records from a linear model whose
-            residuals have a variance that does not depend on the features.
+            at least about 95 %, over the noise and over the sampling of records; NaN if there is
+            none. See `prudent.estimators.influence` for what it rests on.
         intercept_interval_: The same for the intercept.
-        n_clipped_: The noisy number of records of which the row or the residual was clipped.
+        no_interval_: Why some interval is missing; empty if none is.
+        n_clipped_: The noisy number of records that are beyond eight scales in some column, or
+            whose influence was clipped.
         r2_: A noisy R² on the records of the fit, if `r2` asks for it.
         certificate_: How many records the slopes withstand, if `certify` asks for it.
     """
@@ -364,6 +370,59 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _loss(self, errors: FloatArray) -> FloatArray:
         """What a fit makes small, for residuals in any unit: their squares."""
         return errors * errors
+
+    def summary(self) -> str:
+        """The model as text: coefficients with intervals, what was clipped, and the price."""
+        check_is_fitted(self)
+        rows = [("", "coefficient", "95 % interval")]
+        for term, value, (low, high) in self._coefficients():
+            ends = "–" if math.isnan(low) else " to ".join(outward(low, high))
+            rows.append((term, nearest(value), ends))
+        first, second = (max(len(row[place]) for row in rows) for place in (0, 1))
+        lines = [f"{a:<{first}}  {b:>{second}}  {c}".rstrip() for a, b, c in rows]
+        lines.append(
+            f"about {max(0, round(self.n_records_)):,} records, of which about "
+            f"{round(self.n_clipped_):,} were clipped"
+        )
+        if self.no_interval_:
+            lines.append(f"no interval (–): {self.no_interval_}")
+        if self.r2:
+            lines.append(f"R² about {nearest(self.r2_, 2)}")
+        if self.certify is not None:
+            lines.append(str(self.certificate_))
+        price = f"({rounded_up(self.epsilon_, 6)}, {rounded_up(self.delta_, 6)})-DP"
+        return "\n".join([*lines, f"{price} for {ADD_REMOVE.sentence('record')}"])
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw the slopes with their intervals; one that has none is drawn without.
+
+        Args:
+            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
+                notebook shows.
+        """
+        from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+        check_is_fitted(self)
+        terms, values, ends = zip(*list(self._coefficients())[1:], strict=True)
+        errors = np.abs(np.nan_to_num(np.array(ends).T - values))
+        figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
+        axes = figure.add_subplot()
+        axes.axvline(0.0, color="#b0b0b0", linewidth=1)
+        axes.errorbar(
+            values, range(len(terms)), xerr=errors, fmt="o", color="#1f6f8b", ecolor="#b0b0b0"
+        )
+        axes.set_yticks(range(len(terms)), terms)
+        axes.invert_yaxis()
+        axes.set(xlabel=f"slope (bars: 95 % intervals), ε = {rounded_up(self.epsilon_, 6)}")
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+        """The name, the value and the ends of the interval of each, the intercept first."""
+        yield "(intercept)", float(self.intercept_), self.intercept_interval_
+        for term, value, ends in zip(self.terms_, self.coef_, self.intervals_, strict=True):
+            yield str(term), float(value), tuple(ends.tolist())
 
     def dry_run(self, records: int, features: int) -> Preview:
         """What a fit would cost, and about how good it would be; reads and charges nothing.
