@@ -3,7 +3,7 @@
     python -m benchmarks.cancelling [EPSILON]
 
 Trains a perceptron with one hidden layer of 64 units for one epoch of expected batches of 256, at
-ε = 8 or another and δ = 1e-5 for blanking out one record. The learning rate of each method is the
+ε = 8 or another and δ = 1e-5 for zeroing out one record. The learning rate of each method is the
 best of `RATES` by accuracy on the last 10,000 training records, which are left out, for one seed;
 printed is the accuracy on the test part for five others. Takes three minutes of one processor.
 """

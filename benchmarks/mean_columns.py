@@ -103,7 +103,7 @@ _KINDS: tuple[tuple[str, Draw, tuple[float, float], tuple[int, ...], bool], ...]
         (1_000, 20_000),
         True,
     ),
-    ("truth values", lambda g, n: g.random(n) < 0.1, (0, 1), (300, 1_000, 20_000), True),
+    ("booleans", lambda g, n: g.random(n) < 0.1, (0, 1), (300, 1_000, 20_000), True),
     (
         "money with outliers",
         lambda g, n: g.lognormal(7, 0.5, n) * _either(g, 0.005, np.full(n, 300.0), np.ones(n)),

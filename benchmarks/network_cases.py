@@ -118,6 +118,41 @@ def _shipped(
     return make
 
 
+def _waves(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
+    sound = torch.randn(batch, 800 if tiny else 16_000, device=device)
+    return {"input_values": sound}, torch.randint(0, 10, (batch,), device=device)
+
+
+def _series(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
+    values = torch.randn(batch, 32 if tiny else 512, 7, device=device)
+    return {"past_values": values}, torch.randint(0, 10, (batch,), device=device)
+
+
+class _Series(nn.Module):
+    """A PatchTST that classifies; its scores have a name of their own."""
+
+    def __init__(self, tiny: bool) -> None:
+        super().__init__()
+        sizes = {"d_model": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 64}
+        full = {"d_model": 128, "num_hidden_layers": 3, "num_attention_heads": 16, "ffn_dim": 512}
+        settings = {"num_input_channels": 7, "context_length": 32 if tiny else 512}
+        settings |= {"patch_length": 8 if tiny else 16, "patch_stride": 8, "num_targets": 10}
+        make = _shipped("PatchTSTForClassification", full | settings, sizes | {}, mended=True)
+        self.inner = make(tiny)
+
+    def forward(self, past_values: Tensor) -> Tensor:
+        scores: Tensor = self.inner(past_values=past_values).prediction_logits
+        return scores
+
+
+def _gemma3(tiny: bool) -> nn.Module:
+    import transformers
+
+    settings = _DECODER | {"head_dim": 64} | (_TOY_DECODER if tiny else {})
+    model: nn.Module = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**settings))
+    return model
+
+
 def _long_language(batch: int, tiny: bool, device: str) -> tuple[Any, Tensor]:
     ids = torch.randint(3, TOY_TOKENS, (batch, TOY_LENGTH if tiny else 2048), device=device)
     return {"input_ids": ids}, ids.roll(-1, 1)
@@ -172,6 +207,21 @@ _TOY_SEGFORMER = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "decod
 _TOY_SEGFORMER |= {"num_attention_heads": [1, 1, 2, 2]}
 _NEOX = _BASE | {"intermediate_size": 3072, "vocab_size": 32_000, "use_cache": False}
 
+_BART = {"use_cache": False, "d_model": 768, "encoder_layers": 6, "decoder_layers": 6}
+_BART |= {"encoder_attention_heads": 12, "decoder_attention_heads": 12}
+_BART |= {"encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072}
+_TOY_BART = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": TOY_TOKENS}
+_TOY_BART |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+_TOY_BART |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": TOY_LENGTH}
+_TOY_WAVES = _TOY | {"conv_dim": [16, 16, 16], "conv_stride": [5, 2, 2], "conv_kernel": [10, 3, 3]}
+_TOY_WAVES |= {"num_feat_extract_layers": 3, "num_conv_pos_embeddings": 16, "vocab_size": 32}
+_TOY_WAVES |= {"num_conv_pos_embedding_groups": 2, "mask_time_length": 2}
+_EXPERTS = _DECODER | {"intermediate_size": 512, "num_experts": 16, "num_experts_per_tok": 4}
+# Without a graph of its own for every step, experts run one by one; the gradients are the same.
+_TOY_EXPERTS = _TOY | {"num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
+_TOY_EXPERTS |= {"experts_implementation": "eager"}
+_ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+
 CASES = {
     "gpt2": Case(_shipped("GPT2LMHeadModel", {"use_cache": False}, _GPT2), 16, _language),
     "llama": Case(_shipped("LlamaForCausalLM", _DECODER, _TOY_DECODER), 16, _language),
@@ -224,6 +274,17 @@ CASES = {
         _shipped("SegformerForImageClassification", _TEN, _TOY_SEGFORMER), 32, _images
     ),
     "neox": Case(_shipped("GPTNeoXForCausalLM", _NEOX, _TOY), 16, _language),
+    "bart": Case(_shipped("BartForConditionalGeneration", _BART, _TOY_BART), 16, _translation),
+    "wav2vec": Case(_shipped("Wav2Vec2ForSequenceClassification", _TEN, _TOY_WAVES), 32, _waves),
+    "olmoe": Case(_shipped("OlmoeForCausalLM", _EXPERTS, _TOY_EXPERTS), 16, _language),
+    "albert": Case(
+        _shipped("AlbertForSequenceClassification", _ALBERT, _TOY | {"embedding_size": 16}),
+        32,
+        _sentences,
+    ),
+    "dinov2": Case(_shipped("Dinov2ForImageClassification", _TEN, _TOY | _TOY_VIT), 32, _images),
+    "patchtst": Case(_Series, 64, _series),
+    "gemma3": Case(_gemma3, 16, _language),
 }
 
 LARGE = {

@@ -23,7 +23,7 @@ from prudent.release.exponential.measure import Measure
 from prudent.release.exponential.quantile import ExponentialQuantile, NearTarget
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import Request
-from prudent.release.statistics.quantiles import Quantile, _measure
+from prudent.release.statistics.quantile_statistics import Quantile, _measure
 
 _SHARES = 0.25, 0.5, 0.75  # of each law, in a mixture of laws
 _DRAWS = 601

@@ -30,8 +30,13 @@ Definition adding := Profiles.adding_q.
 Definition branch_pair := Profiles.branch_pair_q.
 Definition case_one := Profiles.case_one_q.
 Definition response := Profiles.response_q.
+Definition product := Profiles.product_q.
+Definition bounded_range := Profiles.bounded_range_q.
+Definition geometric := Profiles.geometric_q.
+Definition admitted := Profiles.admitted_q.
 
 Extraction "extracted.ml" scores insert_record moves winner radius
   vectors_kept vectors_margin whole_kept whole_margin
   quantile quantile_margin interquartile_range distance spread
-  tail threshold profile swapped removing adding branch_pair case_one response.
+  tail threshold profile swapped removing adding branch_pair case_one response
+  product bounded_range geometric admitted.

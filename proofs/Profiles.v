@@ -3,6 +3,7 @@
 
 From Coq Require Import Reals QArith Qreals ZArith List Lra Lia Bool.
 From Prudent Require Import Finite Sampling Pure ProposeTestRelease Geometric.
+From Prudent Require Filter.
 Import ListNotations.
 Open Scope Q_scope.
 
@@ -54,6 +55,25 @@ Definition case_one_q (q : Q) (B : Z) (fallback_tells accident_tells : bool) : p
 
 (** The pair of the noisy margin. *)
 Definition response_q (q : Q) : pair := [(1 / (1 + q), q / (1 + q)); (q / (1 + q), 1 / (1 + q))].
+
+(** Two answers: the pair of the first and that of the second. *)
+Definition product_q (p k : pair) : pair :=
+  map (fun xy => (Qred (fst (fst xy) * fst (snd xy)), Qred (snd (fst xy) * snd (snd xy))))
+    (list_prod p k).
+
+(** The profile of a range of length epsilon, at squares: e^epsilon = s^2, a = t^2. *)
+Definition bounded_range_q (s t : Q) : Q := power (1 - t / s) 2 / (1 - / power s 2).
+
+(** 1 + a + ... + a^(k-1), by which delta grows for k records. *)
+Fixpoint geometric_q (a : Q) (k : nat) : Q :=
+  match k with O => 0%Q | S k' => Qred (1 + a * geometric_q a k') end.
+
+(** Whether a budget admits questions at these prices, one after the other. *)
+Fixpoint admitted_q (prices : list Q) (budget : Q) : bool :=
+  match prices with
+  | [] => Qle_bool 0 budget
+  | price :: rest => admitted_q rest (Qred (budget - price))
+  end.
 
 (** ** They are the real ones *)
 
@@ -224,3 +244,60 @@ Proof. reflexivity. Qed.
 (** At q = 1/2 a margin of 0 passes 4 with probability 1/48, and 3 with 1/24. *)
 Example a_threshold : threshold (1 # 2) (1 # 40) 100 0 = 4%Z.
 Proof. reflexivity. Qed.
+
+Theorem product_real p k a :
+  Q2R (profile (product_q p k) a)
+  = hockey (list_prod p k) (product fst_r fst_r) (product snd_r snd_r) (Q2R a).
+Proof.
+  rewrite profile_real. unfold product_q, hockey. induction (list_prod p k) as [|[[x y] [z w]] l IH];
+    [reflexivity|].
+  cbn [map sum fold_right]. unfold sum in *. cbn [fold_right] in *. rewrite IH. f_equal.
+  unfold product, joint, fst_r, snd_r. cbn [fst snd]. rewrite !Q2R_red, !Q2R_mult. reflexivity.
+Qed.
+
+Theorem bounded_range_real s t :
+  (1 < s)%Q -> (0 <= t)%Q ->
+  Q2R (bounded_range_q s t) = bounded_range_profile (Q2R s ^ 2) (Q2R t ^ 2).
+Proof.
+  intros S T. pose proof (Qlt_Rlt _ _ S) as SR. pose proof (Qle_Rle _ _ T) as TR.
+  rewrite Q2R_1 in SR. rewrite Q2R_0 in TR.
+  assert (NS : ~ (s == 0)%Q) by (intros E; apply Qeq_eqR in E; rewrite Q2R_0 in E; lra).
+  assert (P2 : Q2R (power s 2) = Q2R s ^ 2) by apply power_real.
+  assert (Big : 1 < Q2R s ^ 2) by (simpl; nra).
+  assert (NP : ~ (power s 2 == 0)%Q) by (intros E; apply Qeq_eqR in E; rewrite P2, Q2R_0 in E; lra).
+  assert (D : Q2R (1 - / power s 2) = 1 - / (Q2R s ^ 2))
+    by (rewrite Q2R_minus, Q2R_inv, P2, Q2R_1 by auto; reflexivity).
+  assert (Small : / (Q2R s ^ 2) < 1) by (rewrite <- Rinv_1; apply Rinv_lt_contravar; lra).
+  assert (ND : ~ (1 - / power s 2 == 0)%Q)
+    by (intros E; apply Qeq_eqR in E; rewrite D, Q2R_0 in E; lra).
+  unfold bounded_range_q, bounded_range_profile.
+  rewrite Q2R_div, D, power_real, Q2R_minus, Q2R_div, Q2R_1 by auto.
+  replace (sqrt (Q2R t ^ 2 / Q2R s ^ 2)) with (Q2R t / Q2R s); [reflexivity|].
+  symmetry. apply sqrt_lem_1.
+  - apply Rmult_le_pos; [apply pow_le; auto | left; apply Rinv_0_lt_compat; lra].
+  - apply Rmult_le_pos; [auto | left; apply Rinv_0_lt_compat; lra].
+  - field. lra.
+Qed.
+
+Theorem geometric_real a k : Q2R (geometric_q a k) = geometric (Q2R a) k.
+Proof.
+  induction k as [|k IH]; [apply Q2R_0|]. cbn [geometric_q geometric].
+  rewrite Q2R_red, Q2R_plus, Q2R_mult, Q2R_1, IH. reflexivity.
+Qed.
+
+(** An analyst whose next question does not depend on the answers. *)
+Fixpoint asking {Answer} (P : Answer -> R) (prices : list Q) : Filter.analyst Answer :=
+  match prices with
+  | [] => Filter.Stop Answer
+  | price :: rest => Filter.Ask Answer P P (Q2R price) (fun _ => asking P rest)
+  end.
+
+Theorem admitted_real {Answer} (some : Answer) (P : Answer -> R) prices budget :
+  admitted_q prices budget = true <-> Filter.admitted Answer (asking P prices) (Q2R budget).
+Proof.
+  revert budget; induction prices as [|price rest IH]; intros budget; cbn [admitted_q asking Filter.admitted].
+  - rewrite Qle_bool_iff. split; intros H.
+    + apply Qle_Rle in H. rewrite Q2R_0 in H. auto.
+    + apply Rle_Qle. rewrite Q2R_0. auto.
+  - rewrite IH, Q2R_red, Q2R_minus. split; [intros H _; exact H | intros H; exact (H some)].
+Qed.

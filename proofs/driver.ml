@@ -105,6 +105,11 @@ let answer name arguments =
   | "case_one", [ q; b; fallback; accident ] ->
       show_pairs (case_one (rational q) (number b) (flag fallback) (flag accident))
   | "response", [ q ] -> show_pairs (response (rational q))
+  | "product", [ p; k ] -> show_pairs (product (pairs p) (pairs k))
+  | "bounded_range", [ s; t ] -> show_rational (bounded_range (rational s) (rational t))
+  | "geometric", [ a; k ] -> show_rational (geometric (rational a) (nat k))
+  | "admitted", [ prices; budget ] ->
+      if admitted (List.map rational (items prices)) (rational budget) then "1" else "0"
   | _ -> failwith ("unknown question: " ^ name)
 
 let () =

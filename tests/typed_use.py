@@ -7,7 +7,7 @@ from torch import nn
 
 import prudent
 from prudent.accounting import Run
-from prudent.release import Groups, Preview, histogram
+from prudent.release import Groups, Outcome, Preview, histogram
 from prudent.training import Fitted, StepOutcome
 
 
@@ -52,5 +52,14 @@ def without_a_cast(path: str) -> list[float]:
     assert_type(histogram(path, "x", epsilon=0.5, edges=[0, 1, 2]).counts, tuple[int, ...])
     prudent.median(path, "x", epsilom=0.5)  # type: ignore[call-overload]
     prudent.mean(path, "x", epsilon="0.5")  # type: ignore[call-overload]
+    table = prudent.Table(path, unit="person", ledger="budget.db").where("year = 2024")
+    assert_type(table.median("x", epsilon=0.5), prudent.Released)
+    assert_type(table.median("x", epsilon=0.5, dry_run=True), Preview)
+    assert_type(table.iqr("x", epsilon=0.5, propose=2, delta=1e-7), Outcome)
+    assert_type(table.by("city", groups=["a"]).mean("x", epsilon=0.5), Groups[prudent.Released])
+    grouped = table.by("city", groups="private")
+    assert_type(grouped.median("x", epsilon=1, delta=1e-7, propose=2), Groups[Outcome])
+    table.median("x", epsilom=0.5)  # type: ignore[call-overload]
+    table.mean("x", epsilon="0.5")  # type: ignore[call-overload]
     values = [prudent.median(path, "x", epsilon=0.5).value]
     return [*values, *(each.value for each in by_city.values()), by_city["Oslo"].interval()[0]]

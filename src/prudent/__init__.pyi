@@ -6,6 +6,7 @@ from prudent import budget as budget
 from prudent import certify as certify
 from prudent import estimators as estimators
 from prudent import release as release
+from prudent import synth as synth
 from prudent import training as training
 from prudent import tune as tune
 from prudent._validate import ArgumentError as ArgumentError
@@ -22,6 +23,7 @@ from prudent.release import Ask as Ask
 from prudent.release import Ledger as Ledger
 from prudent.release import Refused as Refused
 from prudent.release import Released as Released
+from prudent.release import Table as Table
 from prudent.release import correlation as correlation
 from prudent.release import count as count
 from prudent.release import count_distinct as count_distinct
@@ -47,6 +49,7 @@ from prudent.release import top_k as top_k
 from prudent.release import trimmed_mean as trimmed_mean
 from prudent.release import variance as variance
 from prudent.release import weighted_mean as weighted_mean
+from prudent.synth import synthesize as synthesize
 from prudent.training import AdaptiveTrim as AdaptiveTrim
 from prudent.training import Execution as Execution
 from prudent.training import FixedTrim as FixedTrim

@@ -15,7 +15,7 @@ from prudent.accounting import ADD_REMOVE, REPLACE_ONE, ZERO_OUT, Adjacency, Rel
 
 def test_a_relation_reads_as_what_is_protected():
     assert str(ADD_REMOVE) == "adding or removing one record"
-    assert str(ZERO_OUT) == "blanking out one record (the number of records is public)"
+    assert str(ZERO_OUT) == "zeroing out one record (the number of records is public)"
     assert str(REPLACE_ONE) == "replacing one record (the number of records is public)"
     assert str(Relation("add-remove", 3)) == "adding or removing up to 3 records"
     assert ZERO_OUT.sentence("client").endswith("one client (the number of clients is public)")

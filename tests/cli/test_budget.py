@@ -42,7 +42,7 @@ def test_create_says_what_was_created(tmp_path: Path) -> None:
 
 def test_the_history_of_a_new_ledger_is_a_sentence(tmp_path: Path) -> None:
     run("create", tmp_path / "new.db", "--epsilon", 1, "--delta", 1e-6)
-    assert run("history", tmp_path / "new.db").stdout == "Nothing was charged yet.\n"
+    assert run("show", tmp_path / "new.db", "--charges").stdout == "Nothing was charged yet.\n"
 
 
 def test_show(ledger: Path) -> None:
@@ -90,7 +90,10 @@ def test_history_has_one_line_for_each_charge(tmp_path: Path) -> None:
         charge = opened.charge(event, "median of pay", delta=1e-7, details=asked)
         opened.record_outcome(charge, {"released": 1, "refused": 1})
         opened.charge(DiscreteLaplaceDpEvent(0.1, 1), "count")
-    lines = [re.split(r"  +", line.strip()) for line in run("history", path).stdout.splitlines()]
+    lines = [
+        re.split(r"  +", line.strip())
+        for line in run("show", path, "--charges").stdout.splitlines()
+    ]
     header, _, first, second = [line for line in lines if line != [""]]
     assert header[2:] == ["release", "mechanism", "groups", "unit", "ε", "δ", "outcome", "ε spent"]
     assert first[2:-1] == [
@@ -98,7 +101,7 @@ def test_history_has_one_line_for_each_charge(tmp_path: Path) -> None:
         *("0.1", "1e-07", "1 released, 1 refused"),
     ]
     assert second[4:-1] == ["0.1", "0", "unknown"]
-    plain, _ = json.loads(run("history", path, "--json").stdout)
+    plain, _ = json.loads(run("show", path, "--json", "--charges").stdout)
     assert plain["outcome"] == {"released": 1, "refused": 1}
     assert {**asked, "delta": 1e-7}.items() <= plain.items()
 
@@ -123,11 +126,11 @@ def test_show_says_which_releases_still_fit(ledger: Path) -> None:
 
 
 def test_history(ledger: Path) -> None:
-    first, second = json.loads(run("history", ledger, "--json").stdout)
+    first, second = json.loads(run("show", ledger, "--json", "--charges").stdout)
     assert (first["sequence"], first["label"]) == (1, "mean of [bold]age")
     assert second["event"] == {"kind": "LaplaceDpEvent", "noise_multiplier": 50.0}
     assert 0 < first["spent"] < second["spent"]
-    table = run("history", ledger).stdout
+    table = run("show", ledger, "--charges").stdout
     assert "[bold]age" in table
     assert "Laplace" in table
 
@@ -142,7 +145,9 @@ def test_no_less_is_shown_as_spent_than_is(tmp_path: Path, scale: float) -> None
             lines = [line.split() for line in run("show", path).stdout.splitlines()]
             shown = {words[0]: float(words[-1]) for words in lines if "=" in words[:3]}
             assert charge.spent <= shown["spent"] < charge.spent * 1.001
-            *_, last = (line for line in run("history", path).stdout.splitlines() if line.strip())
+            *_, last = (
+                line for line in run("show", path, "--charges").stdout.splitlines() if line.strip()
+            )
             assert charge.spent <= float(last.split()[-1]) < charge.spent * 1.001
 
 
@@ -184,12 +189,12 @@ def test_history_fits_into_a_terminal_of_80_columns_without_breaking_a_word(
         )
     for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
-    shown = re.sub(r"\x1b\[\d*m", "", run("history", tmp_path / "b.db").stdout)
+    shown = re.sub(r"\x1b\[\d*m", "", run("show", tmp_path / "b.db", "--charges").stdout)
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert [word for word in words if word not in shown] == []
 
 
-@pytest.mark.parametrize("command", ["show", "history", "verify"])
+@pytest.mark.parametrize("command", ["show", "report", "verify"])
 def test_a_missing_ledger_is_an_error_in_one_line(tmp_path: Path, command: str) -> None:
     answer = run(command, tmp_path / "none.db")
     assert isinstance(answer.exception, ValueError)

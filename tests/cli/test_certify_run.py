@@ -1,4 +1,4 @@
-"""`prudent certify run`: what is read from a run's folder, printed and refused."""
+"""`prudent certify DIR`: what is read from a run's folder, printed and refused."""
 
 import functools
 import json
@@ -6,14 +6,12 @@ import re
 
 import attrs
 import pytest
-import typer
 
 from prudent import LaplaceTest, Plan, ProposeTestRelease, Sum
 from prudent._rounding import rounded_up
 from prudent.accounting import REPLACE_ONE
 from prudent.accounting.robustness import mean_at_least
-from prudent.cli import errors, main
-from prudent.cli.commands import certify_run
+from prudent.cli import main
 from prudent.training.run.checkpoint import record_paid
 from prudent.training.run.metrics import Metrics, Recorder
 
@@ -27,16 +25,8 @@ PTR = attrs.evolve(
 
 
 def certify(capsys, *arguments):
-    """Runs the command as it will be mounted; returns its status and the two streams."""
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    app.command("run")(certify_run.run)
-    command = typer.main.get_command(app)
-    status = 0
-    try:
-        command(args=["run", *map(str, arguments)], standalone_mode=False)
-    except Exception as error:
-        status = errors.report(error, command)
+    """Runs the command; returns its status and the two streams."""
+    status = main(["certify", *map(str, arguments)])
     shown = capsys.readouterr()
     return status, shown.out, shown.err
 
@@ -95,7 +85,7 @@ def test_the_sentences_for_a_person(capsys, tmp_path):
     lines = out.splitlines()
     assert lines[:2] == [
         "accuracy 0.9, one run",
-        f"({rounded_up(epsilon_at(PLAN, 30))}, 1e-05)-DP for blanking out one record "
+        f"({rounded_up(epsilon_at(PLAN, 30))}, 1e-05)-DP for zeroing out one record "
         "(the number of records is public)",
     ]
     assert lines[2] == str(PLAN.certificate(accuracy=0.9, records=3))

@@ -89,7 +89,7 @@ def test_labels_of_charges(run: Command, file: str, tmp_path: Path) -> None:
     run("budget", "create", budget, "--epsilon=1", "--delta=1e-3")
     cost = ["--propose=1", "--epsilon=0.5", "--delta=1e-6", f"--ledger={budget}"]
     assert run("release", "median", file, f"--column={NAME}", *cost).status == 0
-    check_quiet(run("budget", "history", budget))
+    check_quiet(run("budget", "show", budget, "--charges"))
     over = run("release", "median", file, f"--column={NAME}", *cost, "--epsilon=30")
     assert over.status == 4
     check_quiet(over)

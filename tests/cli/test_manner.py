@@ -91,9 +91,9 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
         "regress": ["y ~ x", table, "--epsilon=20"],
         "explore": [f"--export={folder}/page.html"],
+        "synth": [table, "--epsilon=1", "--delta=1e-6", f"--out={folder}/synthetic.parquet"],
         "sql": [f"SELECT COUNT(*), SUM(x) FROM '{table}'", "--epsilon=1"],
         "release quantile": [table, *ASKED, "--p=0.9"],
-        "release quantiles": [table, *ASKED, "--ps=0.1,0.9"],
         "release trimmed-mean": [
             *(table, *ASKED, "--trim=100", "--propose=50", "--delta=1e-6"),
             "--bounds=0,1000",
@@ -111,11 +111,9 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         "audit train": ["--noise-multiplier=1", "--runs=20"],
         "budget create": [f"{folder}/new.db", "--epsilon=1", "--delta=1e-6"],
         "certify": [f"--dataset=npz:{archive}", "--features=vectors:6", "--public", "--seed=0"],
-        "certify run": [str(folder / "run")],
         "paper figure": ["1", f"--out={folder}"],
         "paper table": ["1", "--seeds=1"],
         "paper report": ["--seeds=1", f"--out={folder}/report.html"],
-        "paper all": [f"--out={folder}/paper"],
     }
     name, kind = " ".join(words), words[0]
     if name == "verify":
@@ -123,18 +121,17 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
 
         count([1.0, 2.0], epsilon=1.0, receipt=folder / "answer.json")
         return [str(folder / "answer.json")]
-    shared = {"release": [table, *ASKED], "budget": [ledger], "report": [ledger]}.get(kind, [])
+    shared = {"release": [table, *ASKED], "budget": [ledger]}.get(kind, [])
     return given.get(name, shared)
 
 
 # What takes minutes; and all but one of those that one function makes or answers.
-SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report"), ("paper", "all")} | {
+SLOW = {("demo",), ("doctor",), ("paper", "figure"), ("paper", "report")} | {
     *(words for words in COMMANDS if words[0] == "release" and words[1] not in ("count", "mode")),
 }
 
 
-# `paper grid` shows runs of one's own, which tests/lab/paper makes.
-ANSWERING = [words for words in COMMANDS if words != ("paper", "grid")]
+ANSWERING = COMMANDS
 
 
 class Keys(NamedTuple):

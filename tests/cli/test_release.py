@@ -169,13 +169,13 @@ def test_what_needs_no_delta(run: Run, files: Path, arguments, truth, near) -> N
 
 def test_several_quantiles(run: Run, files: Path) -> None:
     given = [str(files / "t.parquet"), "--column", "x", "--epsilon", "2"]
-    status, out, _ = run("quantiles", *given, "--ps", "0.25,1/2,0.75", "--json")
+    status, out, _ = run("quantile", *given, "--p", "0.25,1/2,0.75", "--json")
     answer = json.loads(out)
     assert status == 0
     assert answer["mechanism"] == "exponential"
     np.testing.assert_allclose(answer["values"], np.quantile(SAMPLE, [0.25, 0.5, 0.75]), atol=0.3)
     assert len(answer["intervals"]) == 3
-    status, out, _ = run("quantiles", *given, "--ps", "0.25,0.5")
+    status, out, _ = run("quantile", *given, "--p", "0.25,0.5")
     assert out.count("(exponential") == 2
 
 
@@ -269,7 +269,7 @@ def test_an_interval_may_be_left_out(run: Run, files: Path, confidence: str, tol
 @pytest.mark.parametrize(
     ("asked", "where"),
     [
-        (["quantiles", "--column", "x", "--ps", "0.4,0.5"], ("intervals",)),
+        (["quantile", "--column", "x", "--p", "0.4,0.5"], ("intervals",)),
         (["describe", "--column", "x"], ("intervals", "0.5")),
         (["table", "--columns", "median(x)"], ("answers", "median(x)", "interval")),
     ],
@@ -475,7 +475,7 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["iqr", "T", "--column", "x", *COST[:2], "--certify", "1"], "--certify: expected with"),
         (["median", "T", *MEDIAN, "--where", "x = max(x)"], "--where: expected"),
         (["median", "T", *MEDIAN, "--where", "y = 1"], "--where: expected"),
-        (["quantiles", "T", "--column", "x", *COST[:2], "--ps", "0.5,2"], "--ps: expected"),
+        (["quantile", "T", "--column", "x", *COST[:2], "--p", "0.5,2"], "--p: expected"),
         (["mode", "T", "--column", "n", *COST, "--categories", "a"], "--categories: expected of"),
         (["median", "T", *COST], "--column: expected one of city, n, "),
         (["median", "T", "--column", "city", *COST], "Of text, ask for a count, a mode, the most"),
@@ -513,14 +513,13 @@ WORDS = st.sampled_from(
 OPTIONS = st.one_of(
     st.tuples(st.sampled_from(["--propose", "--epsilon", "--delta", "--p", "--trim"]), NUMBERS),
     st.tuples(st.sampled_from(["--column", "--unit", "--by", "--groups", "--categories"]), WORDS),
-    st.tuples(st.sampled_from(["--bounds", "--certify", "--ps", "--high", "--edges"]), NUMBERS),
+    st.tuples(st.sampled_from(["--bounds", "--certify", "--p", "--high", "--edges"]), NUMBERS),
     st.tuples(st.sampled_from(["--where", "--per-unit", "--read-as"]), WORDS),
     st.tuples(st.sampled_from(["--table", "--connect", "--dataset"]), WORDS),
     st.sampled_from([("--json",), ("--nothing",), ("x",)]),
 )
 STATISTICS = {
     "median": ["--propose", "0.5"],
-    "quantiles": ["--ps", "0.5"],
     "mean": [],
     "describe": [],
     "histogram": [],

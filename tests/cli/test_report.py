@@ -1,4 +1,4 @@
-"""`prudent report`: the kinds of file it writes."""
+"""`prudent budget report`: the kinds of file it writes."""
 
 import json
 from pathlib import Path

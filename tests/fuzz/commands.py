@@ -199,7 +199,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("demo",), lambda: ["--workers=0", "--steps=-1", "--seed=0", "--json"], 0.05),
     Command(("release", "median"), _release("--propose=5", "--delta=1e-6", "--where=x > 1")),
     Command(("release", "quantile"), _release("--p=0.5", "--bounds=0,100", "--read-as=number")),
-    Command(("release", "quantiles"), _release("--ps=0.25,0.5", "--unit=who")),
+    Command(("release", "quantile"), _release("--p=0.25,0.5", "--unit=who")),
     Command(("release", "iqr"), _release("--propose=5", "--delta=1e-6", "--certify=1")),
     Command(("release", "count"), _release("--by=city", "--groups=a,b")),
     Command(("release", "sum"), _release("--bounds=0,100", "--unit=who", "--per-unit=sum")),
@@ -273,7 +273,7 @@ COMMANDS: tuple[Command, ...] = (
         ],
     ),
     Command(("budget", "show"), lambda: [_ledger(), "--dataset=default", "--json"]),
-    Command(("budget", "history"), lambda: [_ledger(), "--dataset=default", "--json"]),
+    Command(("budget", "show"), lambda: [_ledger(), "--charges", "--dataset=default", "--json"]),
     Command(
         ("verify",),
         lambda: [
@@ -282,7 +282,7 @@ COMMANDS: tuple[Command, ...] = (
         ],
         statuses=(*STATUSES, 1),
     ),
-    Command(("report",), lambda: [_ledger(), "--dataset=default", "--json"]),
+    Command(("budget", "report"), lambda: [_ledger(), "--dataset=default", "--json"]),
     Command(
         ("budget", "verify"),
         lambda: [_ledger(), "--dataset=default", "--digest=00", "--json"],
@@ -296,9 +296,9 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(("paper", "figure"), lambda: ["9", "--out=figures"], 0.05),
     Command(("paper", "table"), lambda: ["1", "--seeds=1", "--json"], 0.05),
-    Command(("paper", "frontier"), lambda: ["--seeds=1", "--json"], 0.05),
+    Command(("paper", "table"), lambda: ["frontier", "--seeds=1", "--json"], 0.05),
     Command(
-        ("paper", "grid"),
+        ("paper", "table"),
         lambda: [
             _seed("grid", "grid.toml"),
             f"--results={_seed('results', 'given.csv')}",
@@ -311,7 +311,6 @@ COMMANDS: tuple[Command, ...] = (
         lambda: ["--no-figures", "--seeds=0", f"--results={_seed('results', 'given.csv')}"],
         0.02,
     ),
-    Command(("paper", "all"), lambda: ["--seeds=0", "--results=nowhere.csv", "--out=paper"], 0.02),
     Command(
         ("paper", "compare"),
         lambda: [
@@ -319,11 +318,6 @@ COMMANDS: tuple[Command, ...] = (
             *("--test-scale=1", "--failure=1e-8", "--delta=1e-5", "--json"),
         ],
         0.02,
-    ),
-    Command(
-        ("paper", "convergence"),
-        lambda: ["--workers=10", "--noise=1", "--dimension=3", "--smoothness=2", "--json"],
-        0.05,
     ),
     Command(
         ("certify",),
@@ -334,7 +328,7 @@ COMMANDS: tuple[Command, ...] = (
         0.02,
     ),
     Command(
-        ("certify", "run"),
+        ("certify",),
         lambda: [
             *(_run(), "--records=1,2", "--relation=add-remove", "--metric=accuracy"),
             *("--above=0.5", "--confidence=0.95", "--json"),
@@ -344,8 +338,7 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 EXCLUDED: dict[str, str] = {
-    "keys make": "writes keys of the user's; its names are tried in tests/verification",
-    "keys show": "takes no values; tests/cli/test_manner.py",
+    "keys": "writes keys of the user's; its names are tried in tests/verification",
     "doctor": "takes no values; tests/cli/test_doctor.py",
     "explore": "takes no values; tests/lab/explore",
 }

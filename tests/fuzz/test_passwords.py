@@ -70,7 +70,7 @@ ENTRIES: dict[str, Callable[[str], object]] = {
 COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "budget create": lambda a: ["budget", "create", a, "--epsilon=1", "--delta=1e-6"],
     "budget show": lambda a: ["budget", "show", a],
-    "budget history": lambda a: ["budget", "history", a, "--json"],
+    "budget charges": lambda a: ["budget", "show", a, "--charges", "--json"],
     "budget verify": lambda a: ["budget", "verify", a, "--json"],
     "budget twice": lambda a: ["budget", "show", "--dataset", a, a],
     "a number": lambda a: ["budget", "create", "b.db", "--delta=1e-6", f"--epsilon={a}"],

@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "an address": (("release", "count", f"--connect={EVIL}", "--table=t", *COST, "--column=x"), 2),
     "no file": (("release", "count", f"{FILE}.csv", "--column=x", *COST), 2),
     "a balance": (("budget", "show", f"{FILE}.db"), 0),
-    "a history": (("budget", "history", f"{FILE}.db"), 0),
+    "a history": (("budget", "show", f"{FILE}.db", "--charges"), 0),
     "a check": (("budget", "verify", f"{FILE}.db", f"--digest={EVIL}"), 1),
     "a data set of a ledger": (("budget", "show", f"{FILE}.db", f"--dataset={EVIL}"), 2),
     "a new ledger": (("budget", "create", f"{FILE}2.db", "--epsilon=1", "--delta=1e-6"), 0),
@@ -85,13 +85,13 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int]] = {
     "a test": (("epsilon", "--noise-multiplier=1", "--delta=1e-5", f"--test={EVIL}"), 2),
     "a parameter": (("calibrate", "--epsilon=1", "--delta=1e-5", f"--solve={EVIL}"), 2),
     "features": (("certify", "--dataset=mnist", f"--features={EVIL}"), 2),
-    "a run": (("certify", "run", FILE), 2),
+    "a run": (("certify", FILE), 2),
     "results": (("paper", "table", "1", f"--results={FILE}.csv"), 2),
     "wrong results": (("paper", "table", "1", f"--results={FILE}.parquet"), 2),
     "a figure": (("paper", "figure", EVIL), 2),
     "a report": (("paper", "report", "--no-figures", f"--out={FILE}.html"), 0),
     "a picture": (
-        ("paper", "convergence", "--workers=4", "--dimension=2", f"--out={FILE}"),
+        ("paper", "figure", "convergence", f"--out={FILE}"),
         0,
     ),
     "a command": ((EVIL,), 2),
@@ -124,7 +124,7 @@ def test_a_command_prints_only_text(place: Path, name: str) -> None:
 
 
 def test_json_holds_the_text_exactly(place: Path) -> None:
-    _, out, _ = answer("budget", "history", f"{FILE}.db", "--json")
+    _, out, _ = answer("budget", "show", f"{FILE}.db", "--charges", "--json")
     assert_quiet(out)
     charges = json.loads(out)
     assert charges[0]["label"] == charges[0]["column"] == EVIL
@@ -134,7 +134,10 @@ def test_json_holds_the_text_exactly(place: Path) -> None:
 
 
 def test_markup_stays_text(place: Path) -> None:
-    for command in (("budget", "history", f"{FILE}.db"), release("count", f"--unit={EVIL}x")):
+    for command in (
+        ("budget", "show", f"{FILE}.db", "--charges"),
+        release("count", f"--unit={EVIL}x"),
+    ):
         _, out, err = answer(*command)
         assert "[red]b[/red][link=https://example.org]c[/link]" in "".join((out + err).split())
 

@@ -156,7 +156,7 @@ def records() -> list[tuple[list[int], Any]]:
 
 def shipped_insert(case: Any) -> Any:
     sizes, (name, places) = case
-    counts = Counts.empty(3, sum(sizes), len(sizes), "")
+    counts = Counts.empty(3, tuple(sizes), "")
     counts.insert(np.array([places]), np.array([name]))
     return [[row, n] for row, n in zip(counts.cells.tolist(), counts.totals.tolist(), strict=True)]
 
@@ -244,7 +244,10 @@ def asked_range(case: Any) -> tuple[Any, ...]:
 def shipped_distances(case: Any) -> Any:
     """The distance of every value, from the pieces of equal distance that are drawn from."""
     p, _, values = case
-    window = NearTarget.read(ArrayColumn(values), UniformMeasure(GRID), p, reach=99)
+    return distances_of(NearTarget.read(ArrayColumn(values), UniformMeasure(GRID), p, reach=99))
+
+
+def distances_of(window: NearTarget) -> list[int]:
     starts, distances = window.pieces(ENDS[0])
     last = {start: place for place, start in enumerate(starts)}  # of several, the others are empty
     found, place = [], 0

@@ -32,7 +32,7 @@ def test_the_hub_reads_it():
 def test_bounds_are_printed_outward_with_what_they_are_for(tmp_path):
     ModelCard(**FACTS).write(tmp_path)
     text = (tmp_path / "README.md").read_text("utf-8")
-    assert "**ε = 1.2341 at δ = 1e-05** (upper bound), for blanking out one record" in text
+    assert "**ε = 1.2341 at δ = 1e-05** (upper bound), for zeroing out one record" in text
     assert "every record in the training data" in text
     assert "100 × each record with probability 0.01: Gaussian noise, multiplier 1.1" in text
     for part in ("What was released", "What is not protected", "## Data"):

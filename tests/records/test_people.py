@@ -91,7 +91,7 @@ def test_ids_that_do_not_fit_are_refused():
 def reader(values, ids, slots=3, per_unit=None):
     items = [(torch.tensor([float(value)]), 0) for value in values]
     found = people(ids, slots, per_unit=per_unit)
-    return PeopleReader(RecordReader(items, None, found.first()), found)
+    return PeopleReader(RecordReader(items, None, found.first(), example=items[0]), found)
 
 
 def slots(made, person=0, seeds=SEEDS):
@@ -131,7 +131,7 @@ def test_every_copy_of_a_record_counts():
 def test_records_that_cannot_be_read_are_absent():
     items = [(torch.zeros(1), 0), 1 / 3, (torch.ones(1), 0), (torch.ones(2), 0), "odd"]
     found = people(["a", "a", "a", "b", "b"])
-    made = PeopleReader(RecordReader(items, None, [0, 2]), found)
+    made = PeopleReader(RecordReader(items, None, [0, 2], example=items[0]), found)
     rows = made.rows([0, 1], [True, True], SEEDS)
     assert rows[1] is None
     assert made.shares(rows).tolist() == [0.5, 0.5, 0, 0, 0, 0]

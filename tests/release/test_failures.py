@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+from prudent.release import search_quantile
 from prudent.release.columns import conversions
 from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.failures import UNREADABLE, SourceError, withheld
@@ -28,7 +29,6 @@ from prudent.release.statistics import (
     trimmed_sum,
     variance,
 )
-from prudent.release.statistics.tested import search_quantile
 
 COST: Any = {"epsilon": 1.0, "delta": 1e-6}
 

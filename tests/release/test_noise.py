@@ -19,8 +19,8 @@ from prudent.accounting import (
     GaussianTest,
     LaplaceTest,
 )
+from prudent.release import search_quantile
 from prudent.release.noise import Distribution, ReproducibleNoise, SecureNoise
-from prudent.release.statistics.tested import search_quantile
 
 DRAWS = 4_000
 FAR = 6  # standard errors: by chance once in 5e8; what is wrong is another two away

@@ -10,9 +10,9 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent._validate import ArgumentError
 from prudent.accounting import PldAccountant
+from prudent.release import ProposalSearch, search_quantile
 from prudent.release.charging import Preview
 from prudent.release.outcome import Refused
-from prudent.release.statistics.tested import ProposalSearch, search_quantile
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 SHAPE = stats.norm(50.0, 10.0)

@@ -257,6 +257,7 @@ def test_items_with_an_entry_for_the_person():
         model,
         cross_entropy,
         items,
+        example=items[0],
         unit="user",
         records_per_person=SLOTS,
         execution=Execution(seed=0),
@@ -306,8 +307,10 @@ def test_who_is_protected_is_told(tmp_path):
 def test_a_network_that_cannot_be_trained_is_not_charged(tmp_path, items):
     x, y, ids = records()
     data = list(zip(x, y, strict=True)) if items else (x, y)
+    example = data[0] if items else None
     mixing = nn.Sequential(nn.BatchNorm1d(x.shape[1]), network())
     with prudent.Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3) as ledger:
+        settings = {"unit": ids, "ledger": ledger, "example": example, "lr": 0.5}
         with pytest.raises(ValueError, match="keep records apart"):
-            fit(TESTED, mixing, cross_entropy, data, unit=ids, ledger=ledger, lr=0.5)
+            fit(TESTED, mixing, cross_entropy, data, **settings)
         assert not ledger.history()

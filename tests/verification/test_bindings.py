@@ -254,7 +254,8 @@ def run():
     plan = prudent.Plan(**given)
     asked = {"plan": plan, "run": "a", "unit": None}
     price = {"epsilon": plan.epsilon(1e-5), "delta": 1e-5, "relation": plan.relation}
-    return receipt_of("training", asked=asked, event=plan.event, released={}, **price).plain()
+    released = {"files": {}}
+    return receipt_of("training", asked=asked, event=plan.event, released=released, **price).plain()
 
 
 PTR = {
@@ -316,16 +317,16 @@ def test_a_search_pays_for_all_of_its_candidates(status_of):
 def test_a_model_is_the_one_of_its_receipt(status_of, tmp_path):
     path, model = tmp_path / "receipt.json", tmp_path / "checkpoint.pt"
     model.write_bytes(b"weights")
-    content = run() | {"files": {model.name: hashlib.sha256(b"weights").hexdigest()}}
+    files = {model.name: hashlib.sha256(b"weights").hexdigest()}
+    content = run() | {"files": files, "released": {"files": files}}
     path.write_text(sealed(content))
     assert verify(path).status == 0
     model.write_bytes(b"other weights")
     assert verify(path).status == 1
     for files in ({"../checkpoint.pt": "0" * 64}, {"checkpoint.pt": "0"}, {"checkpoint.pt": 3}):
         assert status_of(content | {"files": files}) in (1, 2)
-    path.write_text(sealed(content | {"files": {}}))
-    said = [each.words for each in verify(path).findings if each.claim == "file"]
-    assert said == ["the receipt names no file of a model: it vouches for none that is beside it."]
+    for empty in ({"files": {}}, {"released": {}}, {"released": {"files": {}}}, {"released": None}):
+        assert status_of(content | empty) == 1
 
 
 def test_a_large_delta_is_no_guarantee(charged, status_of):
@@ -343,20 +344,21 @@ def test_an_odd_signature_ends_no_checklist(charged, tmp_path, capsys):
         assert "Please report" not in capsys.readouterr().err
 
 
-def test_verified_says_which_epsilon_was_proved(charged, tmp_path, monkeypatch):
-    """What is claimed below it, by less than a grid can tell, is not called proved."""
+def test_a_claim_between_bounds_is_not_called_proved(charged, tmp_path, monkeypatch):
     from prudent_verify import checks
-    from prudent_verify.prices import TOLERANCE, Found
+    from prudent_verify.prices import Found
 
     path = tmp_path / "receipt.json"
     path.write_text(sealed(charged[0]))
-    shown = Found(0.5 * 1.0009, "laws", TOLERANCE)
+    shown = Found(0.5 * 1.0009, "laws", 0.5 * 0.9999)
     monkeypatch.setattr(checks, "prove", lambda *_: shown)
     found = verify(path)
-    assert (found.status, found.epsilon) == (0, shown.epsilon)
-    assert "ε = 0.50045 at δ = 0 was proved (not the ε = 0.5 that is claimed)" in found.summary
+    assert (found.status, found.epsilon) == (4, shown.epsilon)
+    assert found.summary.endswith("ε = 0.50045 at δ = 0 was proved, and not the ε = 0.5 claimed.")
     words = [each.words for each in found.findings if each.claim == "price"]
-    assert words == ["ε = 0.50045 at δ = 0, by laws; of the claim, ε = 0.5, this is no proof."]
+    assert "is claimed, within [0.49995, 0.50045], not proved." in words[0]
+    monkeypatch.setattr(checks, "prove", lambda *_: attrs.evolve(shown, least=0.500001))
+    assert verify(path).status == 1
 
 
 def test_verified_says_what_was_not_checked(charged, tmp_path):

@@ -454,7 +454,7 @@ def test_an_officer_gets_a_page_of_receipts(tmp_path, capsys):
     for path in paths:
         prudent.count(VALUES, epsilon=0.5, receipt=path)
     for name in ("page.md", "page.html", "page.json"):
-        assert main(["report", *paths, "--out", str(tmp_path / name)]) == 0
+        assert main(["budget", "report", *paths, "--out", str(tmp_path / name)]) == 0
         assert "Verified" in (tmp_path / name).read_text() or name == "page.json"
-    assert main(["report", *paths]) == 0
+    assert main(["budget", "report", *paths]) == 0
     assert "at most ε = 1 at δ = 0, by adding up" in capsys.readouterr().out

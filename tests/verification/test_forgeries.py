@@ -303,5 +303,5 @@ def test_prices_of_different_neighbours_are_not_added_up(honest, tmp_path, capsy
     ):
         paths[1].write_text(sealed(honest))
         path.write_text(sealed(copy.deepcopy(honest) | change))
-        assert main(["report", *map(str, paths)]) == 0
+        assert main(["budget", "report", *map(str, paths)]) == 0
         assert said in capsys.readouterr().out

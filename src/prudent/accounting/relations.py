@@ -40,7 +40,7 @@ class Adjacency(_validate.Choice, enum.StrEnum):
 
 _SENTENCES = {
     Adjacency.ADD_REMOVE: "adding or removing {some}",
-    Adjacency.ZERO_OUT: "blanking out {some} (the number of {unit}s is public)",
+    Adjacency.ZERO_OUT: "zeroing out {some} (the number of {unit}s is public)",
     Adjacency.REPLACE_ONE: "replacing {some} (the number of {unit}s is public)",
 }
 

@@ -40,7 +40,7 @@ def described(output: Any) -> Described:
     | output | category | numbers |
     | --- | --- | --- |
     | a number, a date, a duration | its type | itself |
-    | a text, a truth value, None, a member of an enumeration | itself | |
+    | a text, a boolean, None, a member of an enumeration | itself | |
     | NaN or an infinity | itself | |
     | a tuple, a list, an array | those of its entries | those of its entries |
     | a mapping | its keys, and the categories of its values | those of its values |

@@ -128,7 +128,7 @@ class BudgetReport:
     def facts(self) -> list[tuple[str, str]]:
         """The state of the budget, as pairs of a name and words."""
         balance = self.balance
-        chosen = "after earlier answers" if balance.adaptive else "in advance"
+        chosen = "adaptive" if balance.adaptive else "fixed in advance"
         return [
             ("Data set", balance.dataset),
             ("Data", balance.data or "not bound to a file or table"),
@@ -136,7 +136,7 @@ class BudgetReport:
             ("Spent", f"ε = {rounded_up(balance.spent)}"),
             ("Left", f"ε = {rounded_down(balance.remaining)}"),
             ("Still fits", Offer.sentence(list(self.offers))),
-            ("Releases chosen", chosen),
+            ("Composition", chosen),
             ("Charges", str(balance.charges)),
             ("Digest", balance.digest),
         ]

@@ -89,7 +89,7 @@ def command_line(only: str | None = None) -> Any:
     for name, command in _commands(whole):
         if not hasattr(command, "commands") or command.invoke_without_command:
             command.params.append(options.quiet())
-            command.invoke = functools.partial(_at_the_door, name, command.invoke)
+            command.invoke = functools.partial(_check_extras, name, command.invoke)
         for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # not <bool>: a switch is given without a value
@@ -106,7 +106,7 @@ def _module(name: str) -> Any:
     return module
 
 
-def _at_the_door(name: str, invoke: Callable[[Any], Any], context: Any) -> Any:
+def _check_extras(name: str, invoke: Callable[[Any], Any], context: Any) -> Any:
     """Run a command whose arguments are read, once it is clear that it has what it needs."""
     if not context._protected_args:  # of a command that may be followed by another inside it
         needs.check(name, context.params)
@@ -155,5 +155,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             return errors.report(error, command)
         if status == errors.STOPPED:  # by the keyboard, which typer says nothing about
-            errors.tell(errors.Fault("Stopped.", status=status))
+            errors.print_error(errors.Fault("Stopped.", status=status))
         return status if isinstance(status, int) else 0

@@ -14,7 +14,7 @@ import typer
 from prudent._validate import ArgumentError
 from prudent.cli import completion, options
 from prudent.cli.display import echo, echo_json, neutral, note
-from prudent.cli.errors import Fault, tell
+from prudent.cli.errors import Fault, print_error
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Request:
         str | None,
         options.value(
             "NAME",
-            "The column that says whose row it is: each unit then counts once. Without it "
+            "The privacy unit (user ID column): each unit then counts once. Without it "
             "every row is protected by itself.",
         ),
     ] = None
@@ -83,6 +83,13 @@ class Request:
             "The value of a unit with several rows: mean, median, min, max, sum, count, or a "
             "number of rows to keep of each. \\[mean]",
             completion.UNIT_RULES,
+        ),
+    ] = None
+    groups_per_unit: Annotated[
+        int | None,
+        options.whole_number(
+            "With --unit and --by: in how many groups a unit may count, chosen at random among its "
+            "own. Each group then has that part of ε. Without it a unit counts in one group.",
         ),
     ] = None
     read_as: Annotated[
@@ -147,7 +154,7 @@ class Request:
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
-        names = ("epsilon", "delta", "unit", "bounds", "where", "read_as")
+        names = ("epsilon", "delta", "unit", "groups_per_unit", "bounds", "where", "read_as")
         given = {name: getattr(self, name) for name in names} | self.source_options()
         given["per_unit"] = rule_of(self.per_unit)
         by = listed(self.by)
@@ -239,7 +246,7 @@ def ask_and_print(
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
-        note("No --ledger: nobody keeps count of what releases cost.")
+        note("No --ledger: not charged to any budget.")
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
     if not any(_is_released(each) for each in outcomes):
         raise typer.Exit(REFUSED)
@@ -304,7 +311,7 @@ def budget(request: Request) -> Iterator[Any]:
         if request.as_json:
             over = {"status": "over budget", "value": None, "epsilon": request.epsilon}
             print_json(over | {"error": str(error)})
-        tell(Fault(str(error), status=OVER_BUDGET))
+        print_error(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
 
 
@@ -339,7 +346,7 @@ def _print(request: Request, outcome: Any) -> None:
             echo(neutral(f"{name}{line}"), err=not _is_released(each))
             untyped = request.read_as is None and str(request.source).endswith((".csv", ".tsv"))
             if TOO_FEW in line and untyped:
-                note("Text that is no number counts as no value: --read-as names another type.")
+                note("Non-numeric text is treated as NULL: --read-as names another type.")
     echo(*price_lines(outcome))
 
 

@@ -37,6 +37,7 @@ _FLAGS = {
     "folders": "DIR",
     "name": "--dataset",
     "paper_table": "TABLE",
+    "ps": "--p",
     "query": "QUERY",
     "questions": "--columns",
     "sampling_probability": "--sampling-rate",
@@ -71,14 +72,14 @@ def report(error: Exception, command: Any) -> int:
     fault = _fault(error, command)
     if not fault.text:
         return 0
-    tell(fault)
+    print_error(fault)
     if os.environ.get("PRUDENT_TRACEBACK"):
         text = redacted("".join(traceback.format_exception(error)))
         print(neutral(text, keep="\n"), end="", file=sys.stderr)
     return fault.status
 
 
-def tell(fault: Fault) -> None:
+def print_error(fault: Fault) -> None:
     """Prints what went wrong: a line for people, a document for programs that wait for one."""
     waits = manner().json and not manner().answered
     if waits:

@@ -176,8 +176,12 @@ class SumEngine:
         mechanism = ExponentialQuantile(_fraction(p), epsilon, CoarseMeasure(), interval_share=0.0)
         return mechanism.release(self.rows.column(place), self._noise).value
 
-    def cuts(self, name: str, place: int, levels: int) -> FloatArray:
+    def cuts(
+        self, name: str, place: int, levels: int, ends: tuple[float, float] = (-_END, _END)
+    ) -> FloatArray:
         """Release values that cut a column into 2**levels parts of about equal size, ascending.
+
+        They lie between public or released ends.
 
         Each level halves all parts of the one before. Parts are disjoint, and one record is in one
         of them, so a level costs as much as a single choice: `levels` choices in all.
@@ -187,7 +191,7 @@ class SumEngine:
         for _ in range(levels):
             epsilon = self._spend(name, choice=True)
             before = [0, *column.counts_below(np.array(found)).tolist(), column.count()]
-            parts = zip(pairwise([-_END, *found, _END]), pairwise(before), strict=True)
+            parts = zip(pairwise([ends[0], *found, ends[1]]), pairwise(before), strict=True)
             found = sorted([*found, *(self._middle(column, *each, epsilon) for each in parts)])
         return np.array(found)
 

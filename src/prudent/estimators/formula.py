@@ -4,7 +4,7 @@
 
 | term | features |
 | --- | --- |
-| `age` | the number: days for a date, microseconds for a time, 0 or 1 for a truth value |
+| `age` | the number: days for a date, microseconds for a time, 0 or 1 for a boolean |
 | `missing(hours)` | the number, and 1 where there is none; other gaps make a row absent |
 | `C(sex, f, m)` | 1 for each of these public levels but the first; a row of another is absent |
 | `C(region)` | levels with enough records, found privately: 1 for each but the first, and "other" |

@@ -87,7 +87,7 @@ def key_digits(given: str | os.PathLike[str], suffix: str = ".key") -> str:
             "key",
             f"the name of a key, or a {suffix} file",
             got=given,
-            hint="Make one with `prudent keys make NAME`.",
+            hint="Make one with `prudent keys --make NAME`.",
         )
     with reading(path, f"a {suffix} file of `prudent keys`"):
         digits = path.read_text(encoding="ascii").strip()

@@ -91,7 +91,7 @@ def receipt_of(
     relation: Relation = ADD_REMOVE,
     unit: str | None = None,
     released: Any = None,
-    files: Mapping[str, str | os.PathLike[str]] | None = None,
+    files: Mapping[str, str] | None = None,
     features: str | None = None,
     ledger: Any = None,
     charge: Any = None,
@@ -108,7 +108,7 @@ def receipt_of(
         relation: Which data sets are neighbours.
         unit: The column of privacy units; None: every record by itself.
         released: The values that were released.
-        files: Files that were released, by name.
+        files: SHA-256 of the files that were released, by name.
         features: A digest of public feature maps.
         ledger: The ledger that was charged.
         charge: What it noted.
@@ -130,7 +130,7 @@ def receipt_of(
         epsilon=float(epsilon),
         delta=float(delta),
         released=values,
-        files={name: _files.sha256(Path(path)) for name, path in (files or {}).items()},
+        files=files or {},
         ledger=noted,
         versions=versions,
         predictable=predictable,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # whoever checks a receipt needs no accountant
 YOURS = "**open: yours to answer**"  # marks what no receipt can say
 _ADJACENCY = {
     "add-remove": "data sets that differ by adding or removing {some}",
-    "zero-out": "data sets that differ by blanking out {some}; their number is public",
+    "zero-out": "data sets that differ by zeroing out {some}; their number is public",
     "replace-one": "data sets that differ by replacing {some}; their number is public",
 }
 _TRUST = {
@@ -65,7 +65,7 @@ def checklist(receipt: Receipt, verdict: str) -> str:
     composition = "This receipt is of one answer; no ledger counts others from the same data."
     if receipt.ledger is not None:
         head = str(receipt.ledger["head"])[:16]
-        composition = f"Charged to a ledger, whose head was {head}… then; see `prudent report`."
+        composition = f"Charged to a ledger, whose head was {head}…; see `prudent budget report`."
     certified = [
         f"at least {each['needed']} records" if "needed" in each else f"over {each.get('records')}"
         for each in receipt.certificates()

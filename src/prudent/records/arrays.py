@@ -165,7 +165,7 @@ class Classes:
     """A public list of different labels, in the order of their numbers.
 
     Args:
-        labels: The labels: whole numbers, other numbers, truth values or texts.
+        labels: The labels: whole numbers, other numbers, booleans or texts.
 
     Raises:
         ArgumentError: If there are fewer than two, or two of them are the same.

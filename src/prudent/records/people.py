@@ -36,6 +36,7 @@ from prudent._validate import ArgumentError
 from prudent.records import Seeds, generators_kept
 from prudent.records.arrays import exact_key
 from prudent.records.containers import declared_form, digest
+from prudent.records.form import row_of
 from prudent.records.reader import TRIES, Collate, RecordReader
 
 _SLOTS = 8
@@ -195,11 +196,16 @@ class Units:
     def record_reader(
         self, collate_fn: Collate | None, own: tuple[int, int] = (0, 1), **form: Any
     ) -> RecordReader:
-        """Reads the records; their form shows in the first of `own`, a start and a step."""
+        """Reads the records; `own` are the start and the step of those of this process."""
         people, (start, step) = self.people, own
         first = range(start, self.records, step) if people is None else people.first(start, step)
-        if collate_fn in (None, default_collate) and form.get("example") is None:
-            form = {"like": declared_form(self.items), **form}
+        if form.get("example") is not None:
+            form["example"] = without(form["example"], self.column)
+        elif (declared := declared_form(self.items)) is not None:
+            if collate_fn not in (None, default_collate):
+                with generators_kept():
+                    declared = row_of(collate_fn([tuple(declared)]), 1)
+            form = {"like": declared, **form}
         return RecordReader(self.items, collate_fn, first, **form)
 
     def reader(
@@ -224,17 +230,13 @@ class PeopleReader:
 
     def rows(
         self, ids: Sequence[int], valid: Sequence[bool], seeds: Seeds
-    ) -> list[list[Any] | None] | None:
-        """The rows of people in a step; None for padding and for people without any.
-
-        None in place of the list means that none of eight or more people has one.
-        """
+    ) -> list[list[Any] | None]:
+        """The rows of people in a step; None for padding and for people without any."""
         with generators_kept():
-            found = [
+            return [
                 self._rows_of(person, seeds) if real else None
                 for person, real in zip(ids, valid, strict=True)
             ]
-        return None if sum(valid) >= TRIES and all(rows is None for rows in found) else found
 
     def batch(self, found: Sequence[list[Any] | None]) -> Any:
         """The slots of all people, one after another, with the records on the first axis."""

@@ -8,6 +8,10 @@ from prudent.release.columns.column import ArrayColumn as ArrayColumn
 from prudent.release.columns.column import Column as Column
 from prudent.release.columns.opening import open_column as open_column
 from prudent.release.columns.opening import open_groups as open_groups
+from prudent.release.data_table import GroupedTable as GroupedTable
+from prudent.release.data_table import Table as Table
+from prudent.release.functions import search_quantile as search_quantile
+from prudent.release.functions import table as table
 from prudent.release.joins import Join as Join
 from prudent.release.joins import join as join
 from prudent.release.lattice import Lattice as Lattice
@@ -27,8 +31,7 @@ from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Propose
 from prudent.release.ptr.mechanism import on_lattice as on_lattice
 from prudent.release.questions.sql import sql as sql
 from prudent.release.questions.tables import Ask as Ask
-from prudent.release.questions.tables import Table as Table
-from prudent.release.questions.tables import table as table
+from prudent.release.questions.tables import ReleasedTable as ReleasedTable
 from prudent.release.statistics import certify_quantile as certify_quantile
 from prudent.release.statistics import correlation as correlation
 from prudent.release.statistics import count as count
@@ -56,4 +59,3 @@ from prudent.release.statistics import weighted_mean as weighted_mean
 from prudent.release.statistics.histograms import Histogram as Histogram
 from prudent.release.statistics.summaries import Description as Description
 from prudent.release.statistics.tested import ProposalSearch as ProposalSearch
-from prudent.release.statistics.tested import search_quantile as search_quantile

@@ -145,7 +145,7 @@ def charge(
     """Charge the ledger, if one is given; an exception it raises must stop the release.
 
     Args:
-        ledger: The ledger; None: nobody keeps count.
+        ledger: The ledger; None: not charged to any budget.
         preview: What will be released.
         source: The data, whose name the ledger compares with that of its own; with `connect` the
             name of a table.

@@ -85,7 +85,7 @@ def join(
             file or a frame.
         on: The column that must be equal in both, or several; {"patient": "id"} where the second
             table has another name for it. A missing key matches nothing.
-        unit: The column that says whose row it is. A private second table is joined on it, since
+        unit: The privacy unit (user ID column). A private second table is joined on it, since
             only then each joined row is made of one person's records. With a public one it may be
             any column, or None: every row of the first table is then protected by itself.
         public: Whether the second table is public knowledge, such as a list of hospitals. It must

@@ -5,17 +5,18 @@ record), price the release, charge the ledger, and only then ask the data and an
 statistics of one table are answered in the same way, at one charge: `release_all`.
 
 A unit is in one group only. So what is released from all groups together costs as much as the most
-expensive of them (parallel composition), and for private groups also their choice.
+expensive of them (parallel composition), and for private groups also their choice. With
+`groups_per_unit` a unit is in at most k groups, chosen among its own: what a group costs is then
+paid k times, and each has an equal share of ε and δ.
 """
 
 import abc
 import functools
-import inspect
 import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias
 
 import attrs
 import dp_accounting as dp
@@ -24,17 +25,18 @@ import numpy as np
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
+from prudent.accounting._numeric import float_share
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
-from prudent.release.columns.column import ArrayColumn, Column, Kind, PerUnit
+from prudent.release.columns.column import ArrayColumn, Column, KeptGroups, Kind, PerUnit
 from prudent.release.columns.together.turns import together
 from prudent.release.failures import withheld
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
-from prudent.release.outcome import Groups, Outcome, Refused, Released
+from prudent.release.outcome import Groups, Refused, Released
 from prudent.release.partitions import PartitionSelection
 from prudent.release.sums.additive import shares_of
 
@@ -45,16 +47,12 @@ A group is kept if it has about ln(1/δ)/(ε/3) records. A larger share would ke
 which the statistic itself is hardly better than its noise.
 """
 
+_MOST_GROUPS = 10_000  # of one unit
 _RESERVE = 1e-6  # fraction of δ that accountants need for their own rounding
 
 GroupNames: TypeAlias = Sequence[Hashable] | Mapping[str, Sequence[Hashable]] | Literal["private"]
 By: TypeAlias = str | Sequence[str]
 Condition: TypeAlias = Callable[[Any], Any] | str
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Answer = TypeVar("Answer", covariant=True)
-Model = TypeVar("Model", bound=Callable[..., Any])
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)  # its text would quote records
@@ -80,6 +78,7 @@ class Request:
     confidence: float = 0.95
     unit: str | None = None
     per_unit: PerUnit | None = None
+    groups_per_unit: int | None = None
     by: By | None = None
     groups: GroupNames | None = None
     where: Condition | None = None
@@ -143,6 +142,16 @@ class Request:
         return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
 
     @property
+    def fold(self) -> int:
+        """How many groups one unit may be in: so often is what one group costs paid."""
+        if self.groups_per_unit is None:
+            return 1
+        for name in ("unit", "by"):
+            if getattr(self, name) is None:
+                raise _validate.ArgumentError("groups_per_unit", f"only with {name}", shown="it")
+        return _validate.count(1, _MOST_GROUPS, groups_per_unit=self.groups_per_unit)
+
+    @property
     def used(self) -> list[str]:
         """The columns and values that are named, apart from the condition."""
         named = (self.column, self.other, self.unit, *self.group_columns)
@@ -151,6 +160,9 @@ class Request:
     def in_table(self) -> dict[str, Any]:
         """The options of the table that were given."""
         given = {name: getattr(self, name) for name in (*TABLE_OPTIONS, "other")}
+        if self.groups_per_unit is not None:  # by a secret, which depends on no record
+            key = f"{source_of(self.noise).integer(2**128):032x}"
+            given["kept"] = KeptGroups(self.fold, key)
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -192,7 +204,7 @@ class Statistic(abc.ABC):
     """A statistic with its own arguments: a frozen value."""
 
     def kind(self, request: Request) -> Kind:
-        """What it needs: numbers, categories, truth values, or rows alone."""
+        """What it needs: numbers, categories, booleans, or rows alone."""
         return "numbers"
 
     @abc.abstractmethod
@@ -255,11 +267,19 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     if len(parts) > 1:
         parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
+    share = {"epsilon": request.epsilon, "delta": request.delta}
+    if request.fold > 1:
+        _validate.positive(epsilon=request.epsilon)
+        share = {
+            name: None if each is None else float_share(each, request.fold)
+            for name, each in share.items()
+        }
+        parts = [attrs.evolve(each, request=attrs.evolve(each.request, **share)) for each in parts]
     counted = opened[0]
     if request.private_groups and len(parts) > 1:
         rows = attrs.evolve(parts[0].request, column=None, other=None, where=request.where)
         counted = open_records(rows, "rows")
-    whole = _price_all(parts, opened, counted, request)
+    whole = _price_all(parts, opened, counted, attrs.evolve(request, **share)).paid(request)
     if request.dry_run:
         return whole.preview, []
     noise = source_of(request.noise)
@@ -273,7 +293,8 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         groups=request.groups,
         unit=request.unit,
         receipt=request.receipt,
-        more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]},
+        more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]}
+        | ({} if request.groups_per_unit is None else {"groups_per_unit": request.fold}),
     )
     kept: Any = None
     if whole.selection is not None:
@@ -405,12 +426,46 @@ class _Whole:
     preview: Preview
     offers: tuple[_Offer, ...]
     selection: PartitionSelection | None = None
+    fold: int = 1  # how often a unit pays for it
+
+    def paid(self, request: Request) -> "_Whole":
+        """The same for units that are in several groups, each at the price of one.
+
+        Guarantee: tables that differ by a unit differ in at most `fold` groups, in each by what the
+        unit contributes there. The others are released alike, so all of it is the composition of
+        `fold` releases of one group, with its choice if groups are private.
+        """
+        fold = request.fold
+        if fold == 1:
+            return self
+
+        def folded(preview: Preview) -> Preview:
+            delta = _sum_rounded_up([preview.delta] * fold)
+            return attrs.evolve(
+                preview,
+                epsilon=min(request.epsilon, math.nextafter(preview.epsilon * fold, math.inf)),
+                delta=delta if request.delta is None else min(request.delta, delta),
+                event=dp.SelfComposedDpEvent(preview.event, fold),
+                parts=tuple(map(folded, preview.parts)),
+            )
+
+        note = f"A unit is in at most {fold:,} groups, and each group has that part of ε."
+        whole = folded(self.preview)
+        whole = attrs.evolve(whole, notes=(*whole.notes, note))
+        offers = [
+            attrs.evolve(
+                each, preview=whole if each.preview is self.preview else folded(each.preview)
+            )
+            for each in self.offers
+        ]
+        return attrs.evolve(self, preview=whole, offers=tuple(offers), fold=fold)
 
     def price(self, offer: _Offer) -> dict[str, Any]:
         """What the outcomes of a part cost with their groups, whose names were paid for as well."""
         if self.selection is None or offer.preview is self.preview:
             return {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
-        both = math.nextafter(offer.preview.epsilon + self.selection.epsilon, math.inf)
+        chosen = self.selection.epsilon * self.fold
+        both = math.nextafter(offer.preview.epsilon + chosen, math.inf)
         return {"epsilon": min(both, self.preview.epsilon), "delta": self.preview.delta}
 
 
@@ -565,76 +620,3 @@ def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) ->
             outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
     preview = priced.preview
     return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
-
-
-class Answers(Protocol[P, R]):
-    """A statistic as type checkers see it: groups and previews have types of their own."""
-
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, dry_run: Literal[True], **options: Any
-    ) -> Preview: ...
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, by: By, **options: Any
-    ) -> Groups[R]: ...
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-
-
-class TestedAnswers(Protocol[P, Answer]):
-    """See `Answers`; with a proposal, the answer may also be a refusal."""
-
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, dry_run: Literal[True], **options: Any
-    ) -> Preview: ...
-    @overload
-    def __call__(
-        self,
-        data: Any = ...,
-        column: str | None = ...,
-        *,
-        by: By,
-        propose: object,
-        **options: Any,
-    ) -> Groups[Outcome]: ...
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, by: By, **options: Any
-    ) -> Groups[Released]: ...
-    @overload
-    def __call__(
-        self, data: Any = ..., column: str | None = ..., *, propose: object, **options: Any
-    ) -> Outcome: ...
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Answer: ...
-
-
-def answers(function: Callable[P, R]) -> Answers[P, R]:
-    """Declare the types that a statistic returns with `by` and with `dry_run`."""
-    return cast(Answers[P, R], function)
-
-
-def tested_answers(function: Callable[P, R]) -> TestedAnswers[P, R]:
-    """Declare them for a statistic that is tested if, and only if, there is a proposal."""
-    return cast(TestedAnswers[P, R], function)
-
-
-def like(model: Model) -> Callable[[Callable[[Request], Any]], Model]:
-    """Declare that a statistic has the signature of another, and that its body takes a request."""
-    signature = inspect.signature(model)
-
-    def declare(answer: Callable[[Request], Any]) -> Model:
-        @functools.wraps(answer)
-        def ask(*arguments: Any, **named: Any) -> Any:
-            try:
-                given = signature.bind(*arguments, **named)
-            except TypeError as error:
-                raise TypeError(f"{answer.__name__}() {error}") from None
-            return answer(Request(**given.arguments))
-
-        ask.__signature__ = signature  # type: ignore[attr-defined]
-        return cast(Model, ask)
-
-    return declare

@@ -28,7 +28,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.records import Seeds
 from prudent.records.people import PeopleReader, Units
-from prudent.records.reader import RecordReader, checked
+from prudent.records.reader import RecordReader
 from prudent.training.gradients.output_guard import traced_batch
 from prudent.training.keystream import Key, Purpose, Reader, given_or_random, uniforms
 from prudent.training.parallel.processes import Processes
@@ -255,7 +255,7 @@ class PoissonLoader(DataLoader[Any]):
 
     Data set, `collate_fn`, workers and memory pinning are those of the given loader, but records
     are read, collated and converted one at a time by `prudent.records`: one that cannot be read or
-    has another form than most is left out, as if it had not been drawn. A batch lists its records
+    has another form is left out, as if it had not been drawn. A batch lists its records
     by ascending index. An empty batch has no rows.
 
     With people, these are drawn, and a batch lists all slots of each of them one after another.
@@ -323,7 +323,7 @@ class PoissonLoader(DataLoader[Any]):
         """The batches of one epoch."""
         self._charge.pay()
         self._outstanding.clear()
-        for drawn, batch in map(checked, self._read):
+        for drawn, batch in self._read:
             self._outstanding.append(drawn)
             yield traced_batch(batch)
 
@@ -382,12 +382,10 @@ class _Batches(Dataset[Any]):
     def __init__(self, reader: RecordReader | PeopleReader) -> None:
         self._reader = reader
 
-    def __getitems__(self, draw: Draw) -> tuple[Drawn, Any] | None:
-        """Who is in the batch, and the batch; None if none of many records has the form."""
+    def __getitems__(self, draw: Draw) -> tuple[Drawn, Any]:
+        """Who is in the batch, and the batch."""
         drawn = draw.ids[draw.valid]
         found: Any = self._reader.rows(drawn.tolist(), [True] * len(drawn), draw.seeds)
-        if found is None:
-            return None
         ids = drawn[torch.tensor([rows is not None for rows in found], dtype=torch.bool)]
         found = [rows for rows in found if rows is not None]
         return Drawn(ids, self._reader.shares(found), draw.number), self._reader.batch(found)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from prudent.accounting import LaplaceTest, Run
+from prudent_lab.commands import paper
+from prudent_lab.paper.convergence import distances
 from prudent_lab.paper.jobs import published
 from prudent_lab.paper.results import COLUMNS
 
@@ -127,14 +129,14 @@ def test_a_table_of_what_is_shipped_needs_no_flag(run: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "start"),
     [
-        (["table", "5"], "TABLE: expected one of 1, 2, 3, 4, got 5."),
-        (["table", "one"], "TABLE: expected a whole number, got 'one'."),
+        (["table", "5"], "TABLE: expected one of 1, 2, 3, 4, frontier, got '5'."),
+        (["table", "one"], "TABLE: expected one of 1, 2, 3, 4, frontier, got 'one'."),
         (["table", "1", "--size", "tiny"], "--size: expected one of small, full, got 'tiny'."),
         (["table", "1", "--dataset", "svhn"], "--dataset: expected one of cifar10, cifar10-mom"),
         (["table", "1", "--corrupt", "label:0.3"], "--corrupt: expected one of feature:0.1, "),
         (["table", "1", "--method", "dpsgd"], "--method: expected one of ours, ours-dpsgd, ptr"),
         (["table", "1", "--epsilon", "4"], "--epsilon: expected one of 10.0, 2.0, 2.5"),
-        (["grid", "no.toml"], "Expected a file of settings, got 'no.toml'."),
+        (["table", "no.toml"], "Expected a file of settings, got 'no.toml'."),
         (["table", "1", "--seeds", "0"], "--seeds: expected a whole number >= 1, got 0."),
         (["table", "1", "--results", "no.csv"], "no.csv: no such results."),
         (["table", "1", "--results", "a.small.csv"], "--results: expected not ending in .small"),
@@ -169,7 +171,7 @@ def test_the_report_is_a_page_and_its_tables(run: Command, results: Path, tmp_pa
 
 @pytest.mark.slow
 def test_everything_goes_into_one_folder(run: Command, results: Path, tmp_path: Path) -> None:
-    answer = run("paper", "all", "--results", str(results), "--out", str(tmp_path / "all"))
+    answer = run("paper", "report", "--results", str(results), "--out", str(tmp_path / "all"))
     figures = {f"figure{n}.{kind}" for n in range(1, 6) for kind in ("csv", "png", "svg")}
     tables = {f"table{n}.{kind}" for n in range(1, 5) for kind in ("md", "json")}
     assert {Path(line).name for line in answer.out.split()} == figures | tables | {"report.html"}
@@ -180,30 +182,28 @@ def test_everything_goes_into_one_folder(run: Command, results: Path, tmp_path: 
 def test_the_corrected_convergence_bound_stands_beside_the_printed_one(
     run: Command, tmp_path: Path
 ) -> None:
-    answer = run("paper", "convergence", "--json", "--out", str(tmp_path))
-    rows = json.loads(answer.out)
-    assert [row["bad"] for row in rows] == [0, 1, 2, 5, 10, 20, 30, 40]
-    corrected = [row["corrected"] for row in rows]
+    rows = distances(**paper._DESCENT)
+    assert [row.bad for row in rows] == [0, 1, 2, 5, 10, 20, 30, 40]
+    corrected = [row.corrected for row in rows]
     assert corrected == sorted(corrected)
-    assert any(row["printed"] is not None for row in rows)
+    assert any(row.printed is not None for row in rows)
+    run("paper", "figure", "convergence", "--out", str(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"convergence.png", "convergence.svg"}
-    assert "corrected bound" in run("paper", "convergence").out
 
 
-def test_a_rate_that_does_not_contract_is_one_line(run: Command) -> None:
-    answer = run("paper", "convergence", "--learning-rate", "1")
-    assert answer.status == 2
-    assert "learning_rate < " in answer.err
+def test_a_rate_that_does_not_contract_is_refused() -> None:
+    with pytest.raises(ValueError, match="learning_rate < "):
+        distances(**paper._DESCENT, learning_rate=1.0)
 
 
 @pytest.mark.thorough
 def test_the_frontier_is_shown_from_the_shipped_results(run: Command) -> None:
-    rows = json.loads(run("paper", "frontier", "--json").out)
+    rows = json.loads(run("paper", "table", "frontier", "--json").out)
     assert {row["ratio"] for row in rows} == {0.1, 0.2, 0.3}
     assert {row["method"] for row in rows} >= {"dpsgd", "ptr", "ours"}
     assert {row["attacker"] for row in rows} == {"records", "gradients"}
     assert all(("success" in row) == (row["attack"] == "backdoor") for row in rows)
-    told = run("paper", "frontier").out
+    told = run("paper", "table", "frontier").out
     assert told.index("Bad records: MNIST, every run at ε = 3") < told.index("Bad gradients: MNIST")
     assert "backdoor: success" in told
     assert told.endswith("measured, not guaranteed.\n")

@@ -192,7 +192,7 @@ def test_for_a_person(capsys, archive, tmp_path):
     assert beside == ""  # in a pipe there is no progress
     assert "on the clean test part" in shown
     assert "1e-05)-DP" in shown
-    assert "neighbours    by blanking out one record (the number of records is public)" in shown
+    assert "neighbours    by zeroing out one record (the number of records is public)" in shown
     assert "seed          0: the noise is predictable, whoever knows it can subtract it" in shown
     assert main(given) == 2
     assert "Use --resume to continue that run" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_the_best_model_is_released_and_charged_once(archive: Path, tmp_path: Pa
     assert first["failed"] is False
     assert (out / "best" / "model.pt").exists()
     assert found(prudent("tune", *flags, "--resume", "--json", "--quiet")) == first
-    (charge,) = json.loads(prudent("budget", "history", ledger, "--json").out)
+    (charge,) = json.loads(prudent("budget", "show", ledger, "--charges", "--json").out)
     assert charge["epsilon"] == pytest.approx(first["epsilon"])
     text = prudent("tune", *flags, "--resume")
     assert "for the whole search" in text.out

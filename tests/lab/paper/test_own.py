@@ -85,10 +85,10 @@ def test_runs_of_ones_own_end_in_a_table(mine):
     assert {row["dataset"] for row in rows} == {"wine", "wine-slow"}
     assert [row["pld"] for row in rows if row["dataset"] == "wine-slow"] == [None] * 8
     told = prudent(
-        "paper", "grid", "mine.toml", "--size", "small", "--results", str(path), "--json"
+        "paper", "table", "mine.toml", "--size", "small", "--results", str(path), "--json"
     )
     assert json.loads(told.out) == rows
-    shown = prudent("paper", "grid", "mine.toml", "--size", "small", "--results", str(path))
+    shown = prudent("paper", "table", "mine.toml", "--size", "small", "--results", str(path))
     assert "faults.py:Swap 25%" in shown.out
 
 
@@ -115,7 +115,7 @@ def test_a_corruption_of_ones_own_reaches_the_records(mine):
 
 
 def test_a_grid_that_was_not_run_says_how(mine):
-    answer = prudent("paper", "grid", "mine.toml")
+    answer = prudent("paper", "table", "mine.toml")
     assert answer.status != 0
     assert "add --run" in answer.err
 

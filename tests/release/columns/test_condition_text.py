@@ -51,8 +51,6 @@ ANYWHERE: list[tuple[str, list[float]]] = [
     ("n > -1.5 AND N < 5", []),
     ("n > -1.5 and n < 5", [1.0, 2.0]),
     ('"a b" = 4', [4.0]),
-]
-TRIED: list[tuple[str, list[float]]] = [
     ("n + n = 2", [2.0]),
     ("7 % n = 0", [2.0]),
     ("1 / n = 1", [2.0]),
@@ -75,7 +73,7 @@ def kept(text: str, **where: Any) -> list[float]:
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize(("text", "rows"), [*ANYWHERE, *TRIED])
+@pytest.mark.parametrize(("text", "rows"), ANYWHERE)
 def test_the_rows_of_a_text(text: str, rows: list[float]) -> None:
     if " N " in text:  # names are those of the table, letter by letter
         with pytest.raises(ArgumentError, match="columns among x, city"):
@@ -95,7 +93,7 @@ def test_a_column_of_a_text_file_is_read_as_what_it_is_compared_with(tmp_path: P
         ("year between 2000 and 2023", [3.0]),
         ("day >= date '2024-01-01'", [1.0, 4.0]),
         ("year = 'n/a'", [2.0]),
-        ("year / 0 > 1", [1.0, 3.0, 4.0]),  # infinite, not an error
+        ("year / 0 > 1 or year / 0 is null and year = 2023", [3.0]),  # no value, not an error
     ]:
         assert kept(text, source=tmp_path / "t.csv") == rows, text
 
@@ -115,7 +113,7 @@ def test_a_column_of_a_text_file_is_read_as_what_it_is_compared_with(tmp_path: P
         "current_date > day",
         "row_number() over () < 3",
         "x > (select 1)",
-        "case when x > 1 then true end",
+        "case when x > 1 then city end",
         "city like 'O%' escape '!'",
         "city like lower('A')",
         "x::blob is null",
@@ -165,6 +163,3 @@ def test_in_postgresql(in_postgres: dict[str, Any]) -> None:
     for text, rows in ANYWHERE:
         if " N " not in text:
             assert kept(text, **in_postgres) == rows, text
-    for text, _ in TRIED:
-        with pytest.raises(ValueError, match="operations that cannot fail"):
-            kept(text, **in_postgres)

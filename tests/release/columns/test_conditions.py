@@ -136,6 +136,7 @@ def in_postgres(postgres_url: str) -> dict[str, Any]:
     ("where", "kept"),
     [
         *ANYWHERE,
+        *TRIED,
         (lambda t: t.m > 0.5, [1.0, 2.0, 3.0]),  # a NaN is larger than all numbers
         (lambda t: t.m == 0.75, [3.0]),
         (lambda t: t.m < Decimal("0.5"), [4.0]),
@@ -144,10 +145,3 @@ def in_postgres(postgres_url: str) -> dict[str, Any]:
 def test_in_postgresql(where: Any, kept: list[float], in_postgres: dict[str, Any]) -> None:
     column = open_column(**in_postgres, column="x", where=where)
     assert column.order_statistics(1, 9).tolist() == kept
-
-
-@pytest.mark.parametrize("where", [where for where, _ in TRIED])
-def test_postgresql_cannot_try(where: Any, in_postgres: dict[str, Any]) -> None:
-    """Not even `try_cast`, which it is asked for as an ordinary cast."""
-    with pytest.raises(ValueError, match="operations that cannot fail"):
-        open_column(**in_postgres, column="x", where=where)

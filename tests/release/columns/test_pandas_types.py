@@ -27,7 +27,7 @@ DAY = datetime.datetime(2024, 5, 1)
 COLUMNS: dict[str, list[Any]] = {
     "integers": [0, 1, 10, 7, 7, 3, 12, 9, 1, 5, 4, 8],
     "floats": [0.5, 1.25, 7.0, 3.0, -2.5, 0.1],
-    "truth values": [True, False, True, True],
+    "booleans": [True, False, True, True],
     "times": [DAY + datetime.timedelta(hours=7 * n) for n in range(6)],
     "numpy times": list(np.array(["2024-05-01", "2024-06-01T10:00"], "M8[s]")),
     "zoned times": [pd.Timestamp(DAY, tz="Europe/Oslo"), pd.Timestamp(DAY, tz="Europe/Oslo")],
@@ -42,7 +42,7 @@ RECORDS: dict[str, Any] = {
     "a text": "x",
     "a float": 2.5,
     "an integer": 5,
-    "a truth value": True,
+    "a boolean": True,
     "a complex number": 1j,
     "a time": datetime.datetime(1999, 1, 1, 12),
     "another zone": pd.Timestamp("1999-01-01", tz="Asia/Tokyo"),
@@ -66,7 +66,7 @@ def test_a_cell_is_read_alone(name: str, record: str) -> None:
 
 @pytest.mark.parametrize("read_as", READINGS)
 def test_one_record_adds_one_value_and_changes_no_other(read_as: str | None) -> None:
-    for name, record in (("integers", "a text"), ("times", "None"), ("truth values", "NaN")):
+    for name, record in (("integers", "a text"), ("times", "None"), ("booleans", "NaN")):
         found = []
         for frame in neighbours(name, record):
             column: Any = open_column(frame, "v", read_as=read_as)

@@ -695,7 +695,7 @@ def test_reprs_say_what_a_run_costs_and_how_far_it_is() -> None:
     price = prudent._rounding.rounded_up(optimizer.plan.epsilon(1e-5))
     for shown in (repr(optimizer), repr(loader)):
         assert "(1 taken, 19 left)" in shown
-        assert f"ε ≤ {price} at δ = 1e-05 for blanking out one record" in shown
+        assert f"ε ≤ {price} at δ = 1e-05 for zeroing out one record" in shown
     assert f"20 batches at rate 0.25: ε ≤ {price} at δ" in str(optimizer.plan)
 
 
@@ -734,6 +734,7 @@ def test_loader_draws_the_batches_of_the_sampler(workers: int) -> None:
         torch.optim.SGD(model.parameters()),
         loader,
         plan=plan(sampling_rate=2 / RECORDS, steps=100),
+        example=Named()[0],
         key=Key.from_seed(5),
     )
     sampler = PoissonSampler(RECORDS, 2 / RECORDS, key=Key.from_seed(5))

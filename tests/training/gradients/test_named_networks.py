@@ -19,6 +19,7 @@ NAMES = (
     *("gpt2", "llama", "qwen3", "mamba", "t5", "bert", "roberta", "deberta", "vit", "swin"),
     *("convnext", "efficientnet", "mobilenetv3", "resnet18", "resnet50", "unet", "audio"),
     *("clicks", "graph", "whisper", "segformer", "neox"),
+    *("bart", "wav2vec", "olmoe", "albert", "dinov2", "patchtst", "gemma3"),
 )
 QUICK = "clicks", "graph"  # no other test has their like
 RECORDS = 2

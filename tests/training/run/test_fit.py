@@ -139,8 +139,10 @@ class TestData:
     def test_every_form_gives_the_same_model(self):
         inputs, targets = records()
         expected = weights(train().model)
-        for data in (TensorDataset(inputs, targets), Items(inputs, targets), [inputs, targets]):
+        for data in (TensorDataset(inputs, targets), [inputs, targets]):
             assert torch.equal(weights(train(data=data).model), expected)
+        items = train(data=Items(inputs, targets), example=(inputs[0], targets[0]))
+        assert torch.equal(weights(items.model), expected)
         parts = {"left": inputs[:, :1], "right": inputs[:, 1:]}
         named = train(data=(parts, targets), model=Named(network()))
         torch.testing.assert_close(weights(named.model), expected)
@@ -149,11 +151,10 @@ class TestData:
     def test_no_graph_is_made_of_what_is_read_on_the_host(self, monkeypatch, capturable):
         """Be it records or noise."""
         monkeypatch.setattr(HostNoise, "capturable", capturable)
-        for data, captures in ((records(), capturable), (Items(*records()), False)):
-            execution = Execution(cuda_graph=True)
-            run = TrainingRun.prepare(
-                plan_of(), network(), cross_entropy, data, options={"lr": 0.1}, execution=execution
-            )
+        execution, items = Execution(cuda_graph=True), Items(*records())
+        for data, example, captures in ((records(), None, capturable), (items, items[0], False)):
+            settings = {"options": {"lr": 0.1}, "execution": execution, "example": example}
+            run = TrainingRun.prepare(plan_of(), network(), cross_entropy, data, **settings)
             assert run.updates.captures is captures
 
     @pytest.mark.parametrize("data", [5, {"train": []}, iter([]), Stream(), "text"])

@@ -137,7 +137,8 @@ class TestOneRecord:
     def test_one_that_cannot_be_read_is_absent_and_one_that_is_rejected_is_wrong(self):
         scores, labels = guesses([1, 1, 1, 1])
         items = [(row, label) for row, label in zip(scores, labels, strict=True)]
-        assert total([*items, ("no row", 0)]) == total(items) == 2.0
+        odd = total([*items, ("no row", 0)], example=items[0])
+        assert odd == total(items, example=items[0]) == 2.0
         settings = HeldOut(every=1, metric="loss", bound=1.0)
         beyond = torch.cat([labels, torch.tensor([7])])
         rows = torch.cat([scores, scores[:1]])

@@ -12,7 +12,7 @@ from prudent.records import PUBLIC
 from prudent.records.form import inputs_and_targets
 from prudent.records.reader import RecordReader
 from prudent.training import Execution, Plan, Sum, fit
-from prudent.training.run.reading import ItemLoader, ReadRequest, _ReadBatches
+from prudent.training.run.reading import ReadRequest, _ReadBatches
 from prudent.training.run.training_run import TrainingRun
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
@@ -32,6 +32,8 @@ def train(data, model=None, plan=PLAN, workers=0, **options):
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     execution = {"seed": 3, "workers": workers} | options.pop("execution", {})
     settings = {"execution": Execution(**execution), "lr": 0.1}
+    if not isinstance(data, tuple | TensorDataset):
+        options.setdefault("example", PAIR if model is None else ENTRY)
     model = network if model is None else model(network)
     fitted = fit(plan, model, cross_entropy, data, **gathered(settings | options))
     return torch.cat([p.detach().flatten() for p in fitted.model.parameters()])
@@ -69,6 +71,8 @@ class Named(nn.Module):
 
 
 INPUTS, TARGETS = records()
+PAIR = torch.zeros(4), 0
+ENTRY = {"x": torch.zeros(4), "labels": 0}
 
 
 def pair(index):
@@ -120,10 +124,10 @@ class TestForms:
     @pytest.mark.parametrize(
         ("data", "options", "message"),
         [
-            (Bare(lambda index: {"x": INPUTS[index]}), {}, "with the key 'labels'"),
-            (Bare(lambda index: INPUTS[index]), {}, r"of items \(inputs, targets\)"),
+            (Bare(entry), {"example": {"x": INPUTS[0]}}, "with the key 'labels'"),
+            (Bare(pair), {"example": INPUTS[0]}, r"of items \(inputs, targets\)"),
             (Bare(pair), {"collate_fn": lambda items: (INPUTS, TARGETS)}, "one row per item"),
-            (Bare(lambda index: 1 / 0), {}, "fewer than three quarters of the first 8"),
+            (Bare(lambda index: 1 / 0), {"example": None}, "Expected example a public item"),
             ((INPUTS, TARGETS), {"collate_fn": popping}, "Expected collate_fn None"),
         ],
     )
@@ -160,11 +164,8 @@ def test_items_of_any_length_need_a_collator_that_pads_to_a_public_one():
         item = ragged(index)
         return item | {"x": nn.functional.pad(item["x"], (0, 4 - len(item["x"])))}
 
-    example = {"x": torch.zeros(4), "labels": 0}
-    dynamic = train(Bare(ragged), Pooled, collate_fn=padded, example=example)
+    dynamic = train(Bare(ragged), Pooled, collate_fn=padded)
     torch.testing.assert_close(dynamic, train(Bare(whole), Pooled))
-    with pytest.raises(ValueError, match=r"fewer than three quarters.*padding='max_length'"):
-        train(Bare(ragged), Pooled, collate_fn=padded)
 
 
 def test_a_pair_of_tensors_needs_no_example():
@@ -217,57 +218,24 @@ class TestOddItems:
             torch.testing.assert_close(train(kind(make), **options), expected)
         assert "918273" not in "".join(capfd.readouterr())
 
-    def test_the_stand_in_is_the_first_that_can_be_read(self):
-        reader = RecordReader(Bare(lambda i: pair(i) if i > 1 else 1 / 0), None, range(RECORDS))
-        assert torch.equal(reader.stand_in[0], INPUTS[2])
+    def test_the_example_stands_in(self):
+        data = Bare(lambda i: pair(i) if i > 1 else 1 / 0)
+        reader = RecordReader(data, None, range(RECORDS), example=pair(2))
         part = _ReadBatches(reader)[ReadRequest([0, 5, 0], [True, True, False], PUBLIC)]
         assert part.readable.tolist() == [False, True, False]
         assert torch.equal(part.inputs, INPUTS[[2, 5, 2]])
 
-    @pytest.mark.parametrize(
-        "odd",
-        [
-            lambda: (torch.zeros(9), 2),
-            lambda: (INPUTS[0], 1.5),
-            lambda: {"x": INPUTS[0], "labels": 1},
-            lambda: (INPUTS[0].double(), 1),
-        ],
-        ids=["shape", "label", "structure", "type"],
-    )
-    @pytest.mark.parametrize("collate_fn", [None, torch.utils.data.default_collate])
-    def test_the_first_item_does_not_rule_out_the_others(self, odd, collate_fn):
-        """One record would otherwise decide whether all others count."""
-        data = Bare(lambda index: pair(index) if index else odd())
-        reader = RecordReader(data, collate_fn, range(RECORDS))
-        part = _ReadBatches(reader)[ReadRequest(list(range(1, 9)), [True] * 8, PUBLIC)]
-        assert part.readable.all()
-        assert torch.equal(part.inputs, INPUTS[1:9])
-        assert torch.equal(part.targets, TARGETS[1:9])
 
-    @pytest.mark.parametrize(("bad", "refused"), [(2, False), (3, True)])
-    def test_the_form_is_that_of_three_quarters(self, bad, refused):
-        data = Bare(lambda index: (torch.zeros(9), 1) if index < bad else pair(index))
-        if refused:
-            with pytest.raises(ValueError, match="fewer than three quarters of the first 8"):
-                RecordReader(data, None, range(RECORDS))
-        else:
-            assert torch.equal(RecordReader(data, None, range(RECORDS)).stand_in[0], INPUTS[bad])
+@pytest.mark.parametrize("first", [0, 1])
+def test_no_record_decides_whether_a_run_starts(first):
+    """Six of the first eight items have one form, and a ninth another; or the first is removed."""
 
-    def test_an_error_for_all_quotes_none(self):
-        def late(index):
-            if index > 7:
-                raise ValueError("secret 918273")
-            return pair(index)
+    def mixed(index):
+        return pair(index) if 2 <= index + first < 8 else (torch.zeros(9), 1)
 
-        reader = RecordReader(Bare(late), None, range(8))
-        assert _ReadBatches(reader)[ReadRequest(list(range(8, 20)), [True] * 12, PUBLIC)] is None
-        assert _ReadBatches(reader)[ReadRequest([8, 9], [True] * 2, PUBLIC)] is not None
-        loader = ItemLoader(reader=reader, device=torch.device("cpu"))
-        with pytest.raises(ValueError, match="a batch of records in which none can") as error:
-            loader.part(ReadRequest(list(range(8, 20)), [True] * 12, PUBLIC))
-        assert "918273" not in str(error.value)
-        assert error.value.__cause__ is None
-        assert error.value.__context__ is None
+    assert torch.isfinite(train(Bare(mixed))).all()
+    with pytest.raises(ValueError, match="Expected example a public item"):
+        train(Bare(mixed), example=None)
 
 
 class Augmented(Dataset):
@@ -292,7 +260,7 @@ class TestRandomReading:
 
     def test_it_leaves_the_generators_alone(self):
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].sum()  # noqa: NPY002
-        RecordReader(Augmented(), None, range(9)).rows([1], [True], PUBLIC)
+        RecordReader(Augmented(), None, range(9), example=PAIR).rows([1], [True], PUBLIC)
         after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].sum()  # noqa: NPY002
         assert torch.equal(before[0], after[0])
         assert before[1:] == after[1:]
@@ -326,6 +294,7 @@ def test_padding_is_not_read():
         cross_entropy,
         Bare(noted),
         options={"lr": 0.1},
+        example=PAIR,
         execution=Execution(seed=3, physical_batch=50),
     )
     seen.clear()

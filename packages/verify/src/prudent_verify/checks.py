@@ -15,7 +15,7 @@ import attrs
 
 from prudent_verify import certificates, plans
 from prudent_verify.events import Event, Relation, UnknownEventError, parsed
-from prudent_verify.prices import TOLERANCE, prove
+from prudent_verify.prices import prove
 from prudent_verify.receipt import Receipt, is_signed, once, public_key, read, theorems_of
 
 _LARGEST_DELTA = 1e-3  # with probability δ anything may be revealed
@@ -24,10 +24,18 @@ _LARGEST_DELTA = 1e-3  # with probability δ anything may be revealed
 class Standing(enum.StrEnum):
     """Where a claim stands after the check."""
 
-    PROVED = "proved"
     FAILED = "failed"
-    UNCHECKED = "not checked"
+    BRACKETED = "within bounds"
+    PROVED = "proved"
     ASSUMED = "assumed"
+    UNCHECKED = "not checked"
+
+
+_SUMMARIES = {
+    1: "Refuted: at least one claim does not hold.",
+    2: "Not verified: a claim that matters could not be checked here.",
+}
+_STATUSES = {0: "verified", 1: "refuted", 2: "not verified", 4: "not proved"}
 
 
 @attrs.frozen
@@ -52,35 +60,32 @@ class Verdict:
 
     @property
     def status(self) -> int:
-        """The exit status: 0 verified, 1 refuted, 2 neither."""
-        if any(each.standing is Standing.FAILED for each in self.findings):
+        """The exit status: 0 verified, 1 refuted, 2 neither, 4 but for a price between bounds."""
+        standings = {each.standing for each in self.findings}
+        if Standing.FAILED in standings:
             return 1
-        open_ = (each.decisive for each in self.findings if each.standing is Standing.UNCHECKED)
-        return 2 if any(open_) else 0
+        if any(each.decisive for each in self.findings if each.standing is Standing.UNCHECKED):
+            return 2
+        return 4 if Standing.BRACKETED in standings else 0
 
     @property
     def summary(self) -> str:
         """The verdict in one sentence: if the receipt is verified, what was shown and what not."""
-        if self.status:
-            return (
-                "Refuted: at least one claim does not hold.",
-                "Not verified: a claim that matters could not be checked here.",
-            )[self.status - 1]
+        if self.status in _SUMMARIES:
+            return _SUMMARIES[self.status]
         assert self.epsilon is not None
-        claimed = self.receipt.epsilon
-        price = f"ε = {_rounded_up(self.epsilon)} at δ = {_exact(self.receipt.delta)} was proved"
-        if self.epsilon > claimed:
-            price += f" (not the ε = {_exact(claimed)} that is claimed)"
+        price = f"ε = {_rounded(self.epsilon)} at δ = {_exact(self.receipt.delta)} was proved"
+        if self.status:
+            return f"Not proved: {price}, and not the ε = {_exact(self.receipt.epsilon)} claimed."
         signed = {"named": "signed by the key you named", "unknown": "signed by a key nobody named"}
         ledger = "the head of its ledger was compared" if self.head else "no ledger was asked"
         return f"Verified: {price}; {signed.get(str(self.signer), 'not signed')}; {ledger}."
 
     def lines(self) -> list[str]:
         """The verdict in words: what fails first, then what is proved, assumed, not checked."""
-        order = (Standing.FAILED, Standing.PROVED, Standing.ASSUMED, Standing.UNCHECKED)
         found = [
             f"{standing.value}: {each.claim}: {each.words}"
-            for standing in order
+            for standing in Standing
             for each in self.findings
             if each.standing is standing
         ]
@@ -92,14 +97,13 @@ class Verdict:
             {"standing": each.standing.value, "claim": each.claim, "words": each.words}
             for each in self.findings
         ]
-        names = ("verified", "refuted", "not verified")
         shown = {
             "epsilon": self.epsilon,
             "delta": self.receipt.delta,
             "signer": self.signer,
             "head": self.head,
         }
-        return {"status": names[self.status], "shown": shown, "findings": findings}
+        return {"status": _STATUSES[self.status], "shown": shown, "findings": findings}
 
 
 def verify(
@@ -149,9 +153,9 @@ def _exact(value: Any) -> str:
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
-def _rounded_up(bound: float) -> str:
-    """A bound from above, in six significant digits."""
-    context = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+def _rounded(bound: float, rounding: str = decimal.ROUND_CEILING) -> str:
+    """A bound from above, or from below, in six significant digits."""
+    context = decimal.Context(prec=6, rounding=rounding)
     return _exact(float(context.plus(decimal.Decimal(repr(bound)))))
 
 
@@ -232,20 +236,20 @@ def _price(
         known = isinstance(error, UnknownEventError)
         yield unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
         return
-    if found.epsilon <= claimed:
-        words = f"{claim}, by {found.method}."
-        yield Finding(Standing.PROVED, "price", words), found.epsilon
-        return
-    shown = f"ε = {_rounded_up(found.epsilon)} at δ = {_exact(delta)}, by {found.method}"
-    if found.epsilon <= claimed * (1 + found.tolerance):
-        words = f"{shown}; of the claim, ε = {_exact(claimed)}, this is no proof."
-        yield Finding(Standing.PROVED, "price", words), found.epsilon
-    elif found.coarse:
+    shown = f"ε = {_rounded(found.epsilon)} at δ = {_exact(delta)}, by {found.method}"
+    if found.epsilon <= claimed * (1 + found.rounding):
+        yield Finding(Standing.PROVED, "price", f"{shown}."), found.epsilon
+    elif claimed < found.least:
+        least = _rounded(found.least, decimal.ROUND_FLOOR)
+        words = f"{claim} is claimed. At least ε = {least} is spent; what can be shown is {shown}."
+        yield Finding(Standing.FAILED, "price", words), None
+    elif found.least > 0:
+        bracket = f"[{_rounded(found.least, decimal.ROUND_FLOOR)}, {_rounded(found.epsilon)}]"
+        words = f"{claim} is claimed, within {bracket}, not proved. What can be shown is {shown}."
+        yield Finding(Standing.BRACKETED, "price", words), found.epsilon
+    else:
         words = f"{claim} is claimed. What can be shown is {shown}: coarser than the claim's proof."
         yield unchecked(words)
-    else:
-        words = f"{claim} is claimed. What can be shown is {shown}."
-        yield Finding(Standing.FAILED, "price", words), None
 
 
 def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
@@ -322,7 +326,7 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
     if head is None:
         words += ", which the ledger itself must confirm: `prudent budget verify --digest`."
     yield _ok(problem is None, "ledger", words, str(problem))
-    if problem is None and answer is None:  # runs are noted before their models are complete
+    if problem is None and answer is None:  # searches and rounds are noted before they end
         words = "the ledger does not note which answer was released."
         decisive = receipt.kind in ("release", "model", "classifier")
         yield Finding(Standing.UNCHECKED, "answer", words, decisive=decisive)
@@ -368,7 +372,7 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return "what was asked, its unit or its relation is not what the ledger notes.", None
         price = charge["price"]
         if charge["delta"] not in (None, receipt.delta) or (
-            price["delta"] == receipt.delta and price["epsilon"] > (1 + TOLERANCE) * receipt.epsilon
+            price["delta"] == receipt.delta and price["epsilon"] > (1 + 1e-9) * receipt.epsilon
         ):
             return "the ledger notes another price.", None
         if len(found) == 1:
@@ -383,7 +387,11 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
 
 
 def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
-    if not receipt.files and receipt.kind in ("training", "federated", "tuning"):
+    runs = receipt.kind in ("training", "federated")
+    released = receipt.released if isinstance(receipt.released, Mapping) else {}
+    if runs and released.get("files") != receipt.files:
+        yield Finding(Standing.FAILED, "file", "the files are not those that were released.")
+    elif not receipt.files and (runs or receipt.kind == "tuning"):
         words = "the receipt names no file of a model: it vouches for none that is beside it."
         yield Finding(Standing.UNCHECKED, "file", words)
     for name, wanted in receipt.files.items():

@@ -58,21 +58,49 @@ class Law:
             growth: By how much the spacing of the points may grow with their distance from zero.
             tail: About the mass to move at either end.
         """
-        right = _reach(lambda at: upper(profile(arb(at))), tail)
-        left = _reach(lambda at: math.exp(-at) * upper(back(arb(at))), tail)
-        steps = [-step for step in _spaced(left / interval, growth)[:0:-1]]
-        steps += _spaced(right / interval, growth)
-        exact = arb(interval)
+        exact, steps = arb(interval), _grid(profile, back, interval, growth, tail)
         values = [profile(exact * step) for step in steps]
-        # Where the slope of the chords in e^ε changes, the first law has the mass
-        # e^ε (slope after - slope before).
-        widths = [(exact * (b - a)).expm1() for a, b in pairwise(steps)]  # over e^ε of the left
-        falls = [(a - b) / width for (a, b), width in zip(pairwise(values), widths, strict=True)]
-        masses = [1 - values[0] - falls[0]]
-        for (before, after), (a, b) in zip(pairwise(falls), pairwise(steps), strict=False):
-            masses.append(before * (exact * (b - a)).exp() - after)
-        masses.append(falls[-1] * (exact * (steps[-1] - steps[-2])).exp())
-        return cls(exact, steps, masses, values[-1])
+        return cls(exact, steps, _masses(exact, steps, values), values[-1])
+
+    @classmethod
+    def below(
+        cls, profile: Profile, back: Profile, interval: float, growth: float, tail: float
+    ) -> "Law":
+        """Masses whose profile is at most the given one; for the arguments see `of`.
+
+        With e^ε as the variable a profile is convex. In the middle of each gap it is supported by a
+        line, of which two secants bound the slope; values on no such line or above join by chords
+        below the profile. Where they would be below the least profile, 1 - e^ε or 0, that serves;
+        their lower hull is convex, so it is the profile of two distributions.
+        """
+        exact, steps = arb(interval), _grid(profile, back, interval, growth, tail)
+        points = [(exact * step).exp() for step in steps]
+        floors = [(1 - point).nonnegative_part() for point in points]
+        values: list[arb] = [arb(1)] * len(steps)
+        for k, (a, b) in enumerate(pairwise(steps)):
+            middle, near = exact * (a + b) / 2, exact * (b - a) * arb(2) ** -40
+            left, here, right = (profile(at) for at in (middle - near, middle, middle + near))
+            at = middle.exp()
+            steep = (here - left) / (at * -(-near).expm1())
+            flat = (right - here) / (at * near.expm1())
+            values[k] = values[k].min(here + flat * (points[k] - at))
+            values[k + 1] = (here + steep * (points[k + 1] - at)).lower()
+            values[k] = values[k].lower()
+        low = [not value > floor for value, floor in zip(values, floors, strict=True)]
+        low = [any(low[max(k - 1, 0) : k + 2]) for k in range(len(low))]
+        low[0] = low[-1] = True
+        values = [f if clamp else v for v, f, clamp in zip(values, floors, low, strict=True)]
+        hull: list[int] = []
+        for k, (point, value) in enumerate(zip(points, values, strict=True)):
+            while len(hull) > 1:
+                i, j = hull[-2:]
+                before = (values[j] - values[i]) * (point - points[j])
+                if before < (value - values[j]) * (points[j] - points[i]):
+                    break
+                hull.pop()
+            hull.append(k)
+        kept = [steps[k] for k in hull]
+        return cls(exact, kept, _masses(exact, kept, [values[k] for k in hull]), arb(0))
 
     @cached_property
     def _suffixes(self) -> tuple[list[arb], list[arb]]:
@@ -107,6 +135,29 @@ class Law:
         return self._places * float(self.interval), masses
 
 
+def _grid(
+    profile: Profile, back: Profile, interval: float, growth: float, tail: float
+) -> list[int]:
+    """The points, in intervals, that reach as far as a profile is above a tail."""
+    right = _reach(lambda at: upper(profile(arb(at))), tail)
+    left = _reach(lambda at: math.exp(-at) * upper(back(arb(at))), tail)
+    steps = [-step for step in _spaced(left / interval, growth)[:0:-1]]
+    return steps + _spaced(right / interval, growth)
+
+
+def _masses(exact: arb, steps: Sequence[int], values: Sequence[arb]) -> list[arb]:
+    """Those of the chords between values of a profile at points.
+
+    Where the slope in e^ε changes, the first law has the mass e^ε (slope after - slope before).
+    """
+    widths = [(exact * (b - a)).expm1() for a, b in pairwise(steps)]  # over e^ε of the left
+    falls = [(a - b) / width for (a, b), width in zip(pairwise(values), widths, strict=True)]
+    masses = [1 - values[0] - falls[0]]
+    for (before, after), (a, b) in zip(pairwise(falls), pairwise(steps), strict=False):
+        masses.append(before * (exact * (b - a)).exp() - after)
+    return [*masses, falls[-1] * (exact * (steps[-1] - steps[-2])).exp()]
+
+
 def _reach(profile: Callable[[float], float], tail: float) -> float:
     """About the first loss at which a profile has come down to a tail above its limit."""
     limit = profile(_FARTHEST)
@@ -129,10 +180,11 @@ def _spaced(end: float, growth: float) -> list[int]:
     return steps if len(steps) > 1 else [0, 1]
 
 
-def composed(laws: Sequence[tuple[Law, int]], tail: float) -> Law:
+def composed(laws: Sequence[tuple[Law, int]], tail: float, *, below: bool = False) -> Law:
     """The law of the sum of independent losses on one grid, each law with its number of runs.
 
-    About the mass `tail` is left outside the window, at either end.
+    About the mass `tail` is left outside the window, at either end. Its δ is at least that of the
+    sum; with `below`, at most.
     """
     interval = laws[0][0].interval
     least, size = _window(laws, tail)
@@ -147,15 +199,16 @@ def composed(laws: Sequence[tuple[Law, int]], tail: float) -> Law:
     kept = arb(1)
     for law, count in laws:
         kept *= (1 - law.infinite) ** count
-    infinite = _above(laws, least + size) + 1 - kept
+    # A transform wraps what lies above the window to its foot, and what lies below to its head.
+    infinite = -_beyond(laws, least, -1) if below else _beyond(laws, least + size, 1) + 1 - kept
     return Law(interval, range(least, least + size), masses, infinite)
 
 
 def _window(laws: Sequence[tuple[Law, int]], tail: float) -> tuple[int, int]:
     """Least loss and size of the window, in intervals.
 
-    The choice does not affect the proof: `_above` bounds the mass above the window, and mass below
-    it is wrapped into the window, which can only raise δ.
+    The choice does not affect the proof: `_beyond` bounds the mass above the window, and mass below
+    it is wrapped into the window, which can only raise δ, and is bounded where that matters.
     """
     step = float(laws[0][0].interval)
     plain = [(law.floats(), count) for law, count in laws]
@@ -182,17 +235,19 @@ def _window(laws: Sequence[tuple[Law, int]], tail: float) -> tuple[int, int]:
     return least, 2 ** math.ceil(math.log2(size))
 
 
-def _above(laws: Sequence[tuple[Law, int]], end: int) -> arb:
-    """A bound on the mass of finite sums from `end` intervals on."""
-    if end > sum(count * law.steps[-1] for law, count in laws):
+def _beyond(laws: Sequence[tuple[Law, int]], end: int, sign: int) -> arb:
+    """A bound on the mass of finite sums from `end` intervals on; with sign -1, of those below."""
+    if sign * end > sum(
+        count * max(sign * law.steps[0], sign * law.steps[-1]) for law, count in laws
+    ):
         return arb(0)
     interval, best = laws[0][0].interval, arb(1)
     for rate in _RATES:
-        bound = (-rate * interval * end).exp()
+        bound = (-rate * sign * interval * end).exp()
         for law, count in laws:
             moment = arb(0)
             for step, mass in zip(law.steps, law.masses, strict=True):
-                moment += mass * (rate * interval * step).exp()
+                moment += mass * (rate * sign * interval * step).exp()
             bound *= moment**count
         best = best.min(bound)
     return best

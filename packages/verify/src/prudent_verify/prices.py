@@ -33,10 +33,10 @@ from prudent_verify.pairs import (
     worst_of,
 )
 
-TOLERANCE = 1e-3  # how much more than the claim a check on a grid may show, as a fraction of ε
-_ROUNDING = 1e-6  # the same for closed forms, of claims that are rounded to nothing coarser
-
-_ACCURACIES = (0.06, 0.02)  # of grids, relative to the deviation of a loss; the second if needed
+ROUNDING = 1e-9  # how much more than the claim a proof may need, as a fraction: that of doubles
+_NEAR = 1e-3  # how much above the claim a bound may be for a finer grid to be tried
+_MARGIN = 1e-5  # by how much a lower bound is lowered: pairs may be a millionth above the truth
+_ACCURACIES = (0.06, 0.02, 0.013)  # of grids, relative to the deviation of a loss
 _TAIL = 1e-4  # of δ, which the ends of a grid may cost
 _TILTS = [k / 20 for k in range(16)]  # of the shares of ε in a chain
 
@@ -47,9 +47,8 @@ class Found:
 
     epsilon: float  # an ε at which the event is (ε, δ)-DP: proved
     method: str  # how, in words
-    # How much more than the claim this may be, as a fraction, without refuting it.
-    tolerance: float = 0.0
-    coarse: bool = False  # whether the proof of a claim may be sharper than this one
+    least: float = 0.0  # below this ε its pairs are not (ε, δ)-DP: proved; 0 if nothing is
+    rounding: float = 0.0  # what a claim may be below this ε, as a fraction
 
 
 def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Found:
@@ -70,7 +69,7 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     pure = _pure(event)
     total = math.inf if pure is None else float_above(pure * distance)
     if pure is not None and (total <= epsilon or delta == 0):
-        return Found(total, "exact sums of rational numbers")
+        return Found(total, "exact sums of rational numbers", total)
     if delta == 0:
         raise UnknownEventError("No pure ε of this event can be shown.")
     with ctx.workprec(BITS):
@@ -134,13 +133,14 @@ def _approximate(event: Event, relation: Relation, epsilon: float, delta: float)
     if distance == 1 and [(leaf.kind, times) for leaf, times in known] == [(WORST, 1)]:
         # Alone, it has the largest ε of them, each of which is shown to its own accuracy.
         each = [_approximate(one, relation, epsilon, delta) for one in known[0][0]["events"]]
-        return max(each, key=lambda found: found.epsilon)
+        least = max(found.least for found in each)
+        return attrs.evolve(max(each, key=lambda found: found.epsilon), least=least)
     at_distance = Parts.of(event, relation)
     if distance == 1 or at_distance is not None:
         assert at_distance is not None
-        # Of selections and allocations the accountant has sharper bounds than these.
-        coarse = any(each.kind in (*SELECTIONS, ALLOCATED) for each in event.walk())
-        return attrs.evolve(_least(at_distance, epsilon, delta), coarse=coarse)
+        # Of selections and allocations there are sharper bounds; the worst of several is a bound.
+        coarse = any(each.kind in (*SELECTIONS, ALLOCATED, WORST) for each in event.walk())
+        return _least(at_distance, epsilon, delta, tight=not coarse)
     # a chain of single records. What a link adds to δ weighs e^ε of all links before it, so those
     # at the end may get more of ε; each way to divide it is a proof.
     one = Parts.of(event, _ONE)
@@ -151,7 +151,7 @@ def _approximate(event: Event, relation: Relation, epsilon: float, delta: float)
         return min(_chained(single, total, distance, tilt) for tilt in _TILTS)
 
     found = epsilon if bound(epsilon) <= delta else _solved(bound, epsilon, delta)
-    return Found(found, f"a chain of {distance} records", TOLERANCE, coarse=True)
+    return Found(found, f"a chain of {distance} records", rounding=ROUNDING)
 
 
 def _chained(single: Callable[[float], float], total: float, distance: int, tilt: float) -> float:
@@ -199,21 +199,31 @@ class Parts:
         """The number of all runs."""
         return sum(count for _, count in self.laws)
 
-    def prepared(self, tail: float, accuracy: float) -> Callable[[float], float]:
-        """Proved bounds on δ; `tail` is what the ends of grids may cost, `accuracy` their grain."""
-        if not self.laws:
-            return lambda epsilon: 0.0
-        ways = [self.way(tail, accuracy, adding=adding) for adding in (False, True)]
+    def prepared(
+        self, tail: float, accuracy: float, *, below: bool = False
+    ) -> Callable[[float], float]:
+        """Proved bounds on δ, from above or from below.
+
+        Args:
+            tail: What the ends of grids may cost.
+            accuracy: The grain of the grids.
+            below: Whether to bound from below.
+        """
+        ways = [self.way(tail, accuracy, adding=adding, below=below) for adding in (False, True)]
         # Probabilities that are off by a factor in each run are off by their product in all.
         error = THRESHOLD_ERROR * self.releases
 
         def bound(epsilon: float) -> float:
-            at = arb(epsilon) - error
-            return upper((1 + error) * largest([way(at) for way in ways]))
+            if below:
+                found = (1 - error) * largest([way(arb(epsilon) + error) for way in ways])
+                return float(found.lower()) * (1 - 1e-12)
+            return upper((1 + error) * largest([way(arb(epsilon) - error) for way in ways]))
 
         return bound
 
-    def way(self, tail: float, accuracy: float, *, adding: bool) -> Callable[[arb], arb]:
+    def way(
+        self, tail: float, accuracy: float, *, adding: bool, below: bool = False
+    ) -> Callable[[arb], arb]:
         """The profile of one direction, by the law of the sum of all losses."""
         if self.runs == 1:
             return partial(self.laws[0][0], adding=adding)
@@ -227,8 +237,9 @@ class Parts:
         own = []
         for profile, count in self.laws:
             there, back = (partial(profile, adding=each) for each in (adding, not adding))
-            own.append((Law.of(there, back, interval, growth, tail / self.runs), count))
-        return composed(own, tail).delta
+            law = (Law.below if below else Law.of)(there, back, interval, growth, tail / self.runs)
+            own.append((law, count))
+        return composed(own, tail, below=below).delta
 
 
 def _releases(event: Event) -> int:
@@ -300,26 +311,38 @@ def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., a
     return Worst((scaled,), arb(1), arb(0)).profile
 
 
-def _least(parts: Parts, epsilon: float, delta: float) -> Found:
-    """The claimed ε if it can be shown, and else the least that can be."""
-    closed = parts.runs == 1
+def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
+    """The claimed ε if it can be shown, and else the least that can be, and a bound from below.
+
+    There is none of profiles that are not `tight`.
+    """
+    closed, tail = parts.runs == 1, _TAIL * delta
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
-    tolerance = _ROUNDING if closed else TOLERANCE
-    best = math.inf
-    finest = (0.004,) if parts.runs <= 30 else ()  # losses with atoms between points need it
-    for accuracy in (*_ACCURACIES, *finest):
+    # Losses with atoms between points need a finer grid, and are not proved to the last digit.
+    few = parts.runs <= 30
+    most, short, used = math.inf, None, 0.0
+    for accuracy in (*_ACCURACIES, *((0.004,) if few else ())):
         try:
-            bound = parts.prepared(_TAIL * delta, accuracy)
+            bound = parts.prepared(tail, accuracy)
         except CoarseGridError:
             break
-        if bound(epsilon) <= delta:
-            return Found(epsilon, method, tolerance)
-        best = min(best, _solved(bound, epsilon, delta))
-        if closed or best <= epsilon * (1 + TOLERANCE / 5):  # a finer grid would take long
+        for claim in (epsilon, epsilon * (1 + ROUNDING)):
+            if bound(claim) <= delta:
+                return Found(claim, method, rounding=ROUNDING)
+        most, used, short = min(most, _solved(bound, epsilon, delta)), accuracy, None
+        if most > epsilon * (1 + _NEAR) and tight:
+            short = parts.prepared(tail, accuracy, below=True)
+        if closed or (few and most < epsilon * 1.0001) or (short and short(epsilon) > delta):
             break
-    if best == math.inf:
+    if math.isinf(most):
         raise UnknownEventError("The composition is too long for the grids of this check.")
-    return Found(best, method, tolerance)
+    if tight and short is None:
+        short = parts.prepared(tail, used, below=True)
+    low, high = 0.0, most
+    while short and high - low > _MARGIN / 2 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if short(middle) > delta else (low, middle)
+    return Found(most, method, low * (1 - _MARGIN), ROUNDING)
 
 
 def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> float:

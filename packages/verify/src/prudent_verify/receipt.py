@@ -241,7 +241,7 @@ _PTR = {
     "branch": "ProposeTestRelease.ptr_releasing_the_branch",
     "monotone-branch": "ProposeTestRelease.ptr_releasing_a_monotone_branch",
 }
-_CHOICE = "the exponential mechanism", "Exponential.exponential_mechanism_profile", _FINITE
+_CHOICE = "the exponential mechanism", "Pure.bounded_range_dominates", _FINITE
 _COMPOSED = "composition", "Finite.composition", _FINITE
 _ALLOTTED = "each record in one step of an epoch", "accounting.losses.allocation", _PAPER
 _SELECTED = "the best of many", "accounting.losses.repeated_selection", _PAPER

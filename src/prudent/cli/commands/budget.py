@@ -7,8 +7,9 @@ import typer
 
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.cli import options
+from prudent.cli.commands import receipts
 from prudent.cli.display import as_text, echo, echo_json
-from prudent.cli.errors import Fault, tell
+from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -27,6 +28,7 @@ _HISTORY = (
 )
 
 app = typer.Typer(no_args_is_help=True, help="The privacy budget of a data set.")
+app.command()(receipts.report)
 
 Location = Annotated[
     str,
@@ -97,47 +99,30 @@ def create(
 
 @app.command()
 def show(
-    location: Location, dataset: options.Dataset = "default", as_json: options.Json = False
+    location: Location,
+    charges: bool = typer.Option(
+        False,
+        "--charges",
+        help="List every charge, oldest first: what was asked, its price, and what came of it.",
+    ),
+    dataset: options.Dataset = "default",
+    as_json: options.Json = False,
 ) -> None:
-    """Show what is spent, and which releases still fit.
+    """Show what is spent, and which releases still fit; or every charge.
 
-    [b]Example[/b]
+    [b]Examples[/b]
 
     $ prudent budget show budget.db
+
+    $ prudent budget show budget.db --charges
     """
     from prudent.budget.ledger import Ledger
 
     with Ledger.open(location, dataset=dataset) as ledger:
-        _print_balance(ledger, as_json)
-
-
-@app.command()
-def history(
-    location: Location, dataset: options.Dataset = "default", as_json: options.Json = False
-) -> None:
-    """List every charge, oldest first: what was asked, its price, and what came of it.
-
-    [b]Example[/b]
-
-    $ prudent budget history budget.db --json
-    """
-    from prudent.budget.ledger import Ledger
-
-    with Ledger.open(location, dataset=dataset) as ledger:
-        charges = ledger.history()
-    if as_json:
-        echo_json([charge.to_plain() for charge in charges])
-    elif not charges:
-        echo("Nothing was charged yet.")
-    else:
-        rows = [_history_row(charge) for charge in charges]
-        used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
-        header, *rows = [tuple(row[index] for index in used) for row in (_HISTORY, *rows)]
-        from rich.console import Console
-
-        # A terminal has a width that there is no way around.
-        stacked = Console().is_terminal and "mechanism" in header
-        _print_table(*(_stacked(header, rows) if stacked else (header, rows)))
+        if charges:
+            _print_charges(ledger.history(), as_json)
+        else:
+            _print_balance(ledger, as_json)
 
 
 @app.command()
@@ -168,12 +153,28 @@ def verify(
     except TamperedLedgerError as error:
         if as_json:
             echo_json({"verified": False, "error": str(error)})
-        tell(Fault(str(error), status=TAMPERED))
+        print_error(Fault(str(error), status=TAMPERED))
         raise typer.Exit(TAMPERED) from None
     if as_json:
         echo_json({"verified": True, "charges": charges, "digest": last})
     else:
         echo(f"All is well. Charges: {charges}; digest: {last}.")
+
+
+def _print_charges(charges: "Sequence[Charge]", as_json: bool) -> None:
+    if as_json:
+        echo_json([charge.to_plain() for charge in charges])
+    elif not charges:
+        echo("Nothing was charged yet.")
+    else:
+        rows = [_history_row(charge) for charge in charges]
+        used = [index for index in range(len(_HISTORY)) if any(row[index] for row in rows)]
+        header, *rows = [tuple(row[index] for index in used) for row in (_HISTORY, *rows)]
+        from rich.console import Console
+
+        # A terminal has a width that there is no way around.
+        stacked = Console().is_terminal and "mechanism" in header
+        _print_table(*(_stacked(header, rows) if stacked else (header, rows)))
 
 
 def _history_row(charge: "Charge") -> tuple[str, ...]:
@@ -228,14 +229,14 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
         plain = [{"count": one.count, "epsilon": one.epsilon} for one in offers]
         echo_json({**balance.to_plain(), "offers": plain})
         return
-    chosen = "after earlier answers" if balance.adaptive else "in advance"
+    chosen = "adaptive" if balance.adaptive else "fixed in advance"
     rows = [
         ("data set", balance.dataset),
         *([] if balance.data is None else [("data", balance.data)]),
         ("budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
         ("protects", str(balance.relation)),
         *_per_record(balance),
-        ("releases chosen", chosen),
+        ("composition", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
         ("still fits", Offer.sentence(offers) + (_their_delta(balance) if offers else "")),

@@ -20,7 +20,7 @@ from prudent.cli.answering import (
     rule_of,
 )
 from prudent.cli.display import echo, neutral, note
-from prudent.cli.errors import Fault, tell
+from prudent.cli.errors import Fault, print_error
 from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
 _SHARED = (
-    *("delta", "unit", "per_unit", "groups", "connect", "ledger", "dataset", "receipt", "sign"),
-    *("dry_run", "as_json"),
+    *("delta", "unit", "per_unit", "groups_per_unit", "groups", "connect", "ledger", "dataset"),
+    *("receipt", "sign", "dry_run", "as_json"),
 )
 
 
@@ -72,6 +72,7 @@ def sql(
         "delta": asked.delta,
         "unit": asked.unit,
         "per_unit": rule_of(asked.per_unit),
+        "groups_per_unit": asked.groups_per_unit,
         "groups": groups_of(asked.groups, by),
         "connect": asked.connect,
         "public": listed(public) or (),
@@ -133,7 +134,7 @@ def regress(
 
     Each coefficient comes with an interval that accounts for the noise and for
     the sampling of records, and the whole model costs (ε, δ) once. Dates count
-    in days, truth values as 0 and 1. Rows with a gap count as absent. If the
+    in days, booleans as 0 and 1. Rows with a gap count as absent. If the
     table has too few records for this ε, the answer is a refusal that says how
     many are needed (exit status 3); --dry-run says so before anything is paid.
 
@@ -175,14 +176,14 @@ def regress(
     if refused is not None:
         if as_json:
             print_json({"status": "refused", "model": model.value, **price, "notes": [refused]})
-        tell(Fault(f"Refused. {refused}", status=REFUSED))
+        print_error(Fault(f"Refused. {refused}", status=REFUSED))
     elif as_json:
         print_json({"status": "released", "model": model.value, **_plain(fitted), **price})
     else:
         for line in fitted.summary().split("\n"):
             echo(neutral(line))
     if ledger is None:
-        note("No --ledger: nobody keeps count of what releases cost.")
+        note("No --ledger: not charged to any budget.")
     if refused is not None:
         raise typer.Exit(REFUSED)
 

@@ -1,4 +1,4 @@
-"""`prudent keys`, `verify` and `report`: signing, checking and reporting what was released."""
+"""`prudent keys`, `verify` and `budget report`: signing, checking and reporting releases."""
 
 import functools
 import importlib
@@ -17,40 +17,31 @@ from prudent.cli.display import echo, echo_json, neutral, note
 UNUSABLE = 2
 _KINDS = ".html", ".md", ".json"
 
-keys = typer.Typer(no_args_is_help=True, help="Make and show the keys that sign receipts.")
 
-
-@keys.command()
-def make(
-    name: str = typer.Argument("default", metavar="NAME", help="Of the new key."),
+def keys(
+    make: str | None = options.value(
+        "NAME",
+        "Make a key first; its secret part stays on this machine.",
+        default=None,
+    ),
     as_json: options.Json = False,
 ) -> None:
-    """Make an Ed25519 key. Its secret part stays on this machine, readable by you alone.
+    """Show the public part of every key that signs receipts, to hand to those who check them.
 
-    [b]Example[/b]
+    Keys are Ed25519. The secret part of a new one is readable by you alone: whoever has it signs as
+    you.
 
-    $ prudent keys make research
+    [b]Examples[/b]
+
+    $ prudent keys --make research
+
+    $ prudent keys
     """
     from prudent.receipts import keys as kept
 
-    public = kept.make(name)
-    if as_json:
-        echo_json({"name": name, "public": public})
-        return
-    echo(public)
-    note(f"The secret part is in {kept.folder() / name}.key: whoever has it signs as you.")
-
-
-@keys.command()
-def show(as_json: options.Json = False) -> None:
-    """Show the public part of every key, to hand to those who check receipts.
-
-    [b]Example[/b]
-
-    $ prudent keys show
-    """
-    from prudent.receipts import keys as kept
-
+    if make is not None:
+        kept.make(make)
+        note(f"The secret part is in {kept.folder() / make}.key: whoever has it signs as you.")
     if as_json:
         echo_json({"keys": kept.public_keys()})
         return
@@ -85,7 +76,7 @@ def verify(
     $ prudent verify answer.json --signer 3f0a…
     """
     from prudent import _files
-    from prudent.cli.errors import Fault, UncheckedError, tell
+    from prudent.cli.errors import Fault, UncheckedError, print_error
     from prudent.receipts import keys as kept
     from prudent.receipts.receipt import Receipt
 
@@ -94,7 +85,7 @@ def verify(
     try:
         found = check.verify(receipt, signer=key, head=head)
     except check.ReceiptError as error:
-        tell(Fault(str(error), status=UNUSABLE))
+        print_error(Fault(str(error), status=UNUSABLE))
         raise typer.Exit(UNUSABLE) from None
     except OSError:
         raise
@@ -154,9 +145,9 @@ def report(
 
     [b]Example[/b]
 
-    $ prudent report budget.db --out report.html
+    $ prudent budget report budget.db --out report.html
 
-    $ prudent report median.json regression.json --out report.md
+    $ prudent budget report median.json regression.json --out report.md
     """
     from prudent.budget.ledger import Ledger
     from prudent.budget.report import BudgetReport

@@ -82,35 +82,30 @@ def median(
 @_command
 def quantile(
     request: Request,
-    p: str = typer.Option(..., "--p", metavar="P", help="In (0, 1]: 0.9, or exactly 9/10."),
+    p: str = typer.Option(
+        ..., "--p", metavar="P[,P…]", help="In (0, 1]: 0.9, or exactly 9/10; several: 0.1,0.5,0.9."
+    ),
     propose: Propose = None,
     certify: Certify = None,
     confidence: Confidence = 0.95,
 ) -> None:
     r"""Release a quantile: the smallest value with a share P at or below it.
 
-    [b]Example[/b]
+    Several at once cost less than one by one.
+
+    [b]Examples[/b]
 
     $ prudent release quantile trips.parquet --column minutes --p 0.9 \
         --epsilon 0.5 --ledger budget.db
+
+    $ prudent release quantile trips.parquet --column minutes \
+        --p 0.1,0.5,0.9 --epsilon 1 --ledger budget.db
     """
-    answer(request, "quantile", p=p, propose=propose, certify=certify, confidence=confidence)
-
-
-@_command
-def quantiles(
-    request: Request,
-    ps: str = typer.Option(..., "--ps", metavar="P,P,…", help="Shares in (0, 1]: 0.1,0.5,0.9."),
-    confidence: Confidence = 0.95,
-) -> None:
-    r"""Release several quantiles at once, for less than one by one.
-
-    [b]Example[/b]
-
-    $ prudent release quantiles trips.parquet --column minutes \
-        --ps 0.1,0.5,0.9 --epsilon 1 --ledger budget.db
-    """
-    answer(request, "quantiles", ps=listed(ps), confidence=confidence)
+    own: dict[str, Any] = {"propose": propose, "certify": certify, "confidence": confidence}
+    if "," in p:
+        answer(request, "quantiles", ps=listed(p), **own)
+    else:
+        answer(request, "quantile", p=p, **own)
 
 
 @_command

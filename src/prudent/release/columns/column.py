@@ -42,6 +42,14 @@ _WORDS = {
 
 
 @attrs.frozen
+class KeptGroups:
+    """How many groups a unit counts in, and the secret by which they are chosen among its own."""
+
+    most: int
+    key: str = attrs.field(repr=False)
+
+
+@attrs.frozen
 class Contribution:
     """What one privacy unit contributes to a column: one value, or a fixed number of them.
 
@@ -68,6 +76,7 @@ class Contribution:
         first: Whether "min" and "max" are the first and the last in order, as for categories.
         once: Whether rows are counted, without a value, and each unit once.
         sets: Whether a unit contributes the set of its values, of which so many count.
+        kept: How many groups a unit counts in; None: in the one that holds most of its rows.
     """
 
     unit: str | None = None
@@ -76,6 +85,7 @@ class Contribution:
     first: bool = False
     once: bool = False
     sets: bool = False
+    kept: KeptGroups | None = None
 
     @property
     def records(self) -> int:
@@ -98,6 +108,8 @@ class Contribution:
             what = _WORDS[self.per_unit]
         by = self.by if isinstance(self.by, str) else ", ".join(self.by or ())
         where = f", in the group ({by}) with most of its rows" if by else ""
+        if self.kept is not None:
+            where = f" in each of at most {self.kept.most:,} groups ({by}), chosen at random"
         return f"Each {self.unit} counts with {what}{where}."
 
     def scale(self, of_rows: Scale) -> Scale:
@@ -149,8 +161,8 @@ def checked(
 
 Kind = Literal["numbers", "categories", "truth", "rows", "sets"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""What a statistic needs: numbers (also dates, times, durations and truth values), categories,
-truth values alone, rows whatever is in them, or the sets of categories of all units."""
+"""What a statistic needs: numbers (also dates, times, durations and booleans), categories,
+booleans alone, rows whatever is in them, or the sets of categories of all units."""
 
 
 class Leaders(NamedTuple):

@@ -112,7 +112,7 @@ def cells(column: Any) -> Any:
     """The cells of a pandas series, each as a text that does not depend on the other cells.
 
     pandas infers the type of a column from all of its cells: one NaN makes floating numbers of
-    integers, and one text makes objects of numbers, truth values and times. So a number is the text
+    integers, and one text makes objects of numbers, booleans and times. So a number is the text
     of its double here, whatever type it is stored in, a time that of its date and time of day in
     UTC, and a duration that of its seconds.
     """

@@ -99,6 +99,13 @@ def legible(value: ir.Value, engine: str) -> ir.Value:
     return ibis.coalesce(tried(written), "out of range") if engine == "duckdb" else written
 
 
+def digest(value: ir.Value) -> ir.Value:
+    """The MD5 digest of a value, as a string; every engine has it, and no value makes it fail."""
+    if not (value.type().is_binary() or value.type().is_string()):
+        value = legible(value, backend_name(value)).cast("string")
+    return call("md5", value, returns=dt.string)
+
+
 def image(found: Any, dtype: dt.DataType, encoding: str) -> Any:
     """Return the displayed value of a fetched category; defined for every stored value."""
     if found is None:

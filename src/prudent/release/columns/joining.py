@@ -135,7 +135,7 @@ def _sent(public: OpenTable, left: OpenTable) -> OpenTable:
     if odd or not 0 < count <= _SENT:
         raise ArgumentError(
             "right",
-            f"a public table of 1 to {_SENT:,} rows of texts, numbers, dates and truth values, "
+            f"a public table of 1 to {_SENT:,} rows of texts, numbers, dates and booleans, "
             "beside one of another engine",
             shown=f"{odd[0]!r} of type {schema[odd[0]]}" if odd else "none, or more",
             hint="Load it into that engine.",
@@ -194,8 +194,8 @@ def _joined(join: Join, left: OpenTable, right: OpenTable) -> OpenTable:
         second = _one_for_each(second, [f"o{key}" for key in keys.values()])
     else:
         unit = keys[str(join.unit)]
-        first = _bounded(first, unit, join.most_rows)
-        second = _bounded(second, f"o{unit}", join.most_rows)
+        first = rows_per_unit(first, unit, join.most_rows)
+        second = rows_per_unit(second, f"o{unit}", join.most_rows)
     equal = [first[key] == second[f"o{key}"] for key in keys.values()]
     both = first.join(second, equal, how=join.how)
     names = {
@@ -246,7 +246,7 @@ def _names(join: Join, own: dict[str, str], their: dict[str, str]) -> dict[str, 
     return names
 
 
-def _bounded(rows: ir.Table, unit: str, most: int) -> ir.Table:
+def rows_per_unit(rows: ir.Table, unit: str, most: int) -> ir.Table:
     """Of the rows of each unit so many, chosen by the order of their own values.
 
     Rows that are equal in all columns that are kept are the same row, whichever is chosen: which of

@@ -19,7 +19,7 @@ Each line of this table is a function of one record (of one unit's rows), so add
 record adds or removes at most one value, or `contribution.records` values of one unit: adjacent
 tables have adjacent columns.
 
-Columns of text and truth values have no numbers, and are refused before anything is read or
+Columns of text and booleans have no numbers, and are refused before anything is read or
 charged. In a CSV file every column is text, and whether its records are numbers is private. So
 there a column is of numbers unless `read_as` declares otherwise, and a record that is not a number
 has no value.
@@ -36,7 +36,14 @@ import numpy.typing as npt
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.column import ArrayColumn, Column, Contribution, Kind, PerUnit
+from prudent.release.columns.column import (
+    ArrayColumn,
+    Column,
+    Contribution,
+    KeptGroups,
+    Kind,
+    PerUnit,
+)
 from prudent.release.columns.dialects import alone, backend_name, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
@@ -113,6 +120,7 @@ def open_groups(
     kind: Kind = "numbers",
     read_as: str | None = None,
     other: str | None = None,
+    kept: KeptGroups | None = None,
 ) -> dict[Hashable, Column]:
     """Open one column for each group of a public list.
 
@@ -128,6 +136,8 @@ def open_groups(
             periods stands for all from one to the other. Which groups occur in the data is private.
         unit: See `open_column`; a unit counts only in that one of the listed groups which holds
             most of its rows (the first in order among ties), and only with its rows there.
+        kept: Instead, in how many groups a unit counts, chosen among its own at random. Releasing
+            from every group then costs as much as so many releases.
 
     The other arguments are those of `open_column`.
 
@@ -211,7 +221,7 @@ def open_private_groups(
     Args:
         source: See `open_column`; not an array.
         column: See `open_column`; None if only records are counted: each row then has the value 1.
-        by: The column with the group of each row: texts, numbers, dates or truth values. A text
+        by: The column with the group of each row: texts, numbers, dates or booleans. A text
             that is not valid in the encoding of its engine, or holds a zero byte, is in no group,
             nor is an integer beyond 64 bits with a sign, nor a date that Python cannot hold.
         unit: See `open_column`; a unit is in the group that holds most of its rows (the first in

@@ -7,7 +7,7 @@ never from its records, and fixes the unit of those numbers:
 | --- | --- | --- | --- |
 | floating point | 1, on a lattice of spacing 2**-20 | 0 | `float` |
 | integer | 1 | 0 | `float` |
-| truth value | true | false | `float` |
+| boolean | true | false | `float` |
 | decimal with s digits after the point | 10**-s | 0 | `Decimal` |
 | date | a day | 1970-01-01 | `date` |
 | timestamp | a microsecond | 1970-01-01 00:00 (UTC with a time zone) | `datetime` |
@@ -56,7 +56,7 @@ class Scale:
     kind: ScaleKind = "number"  # the type of the values
     digits: int = 0  # of a decimal: the digits after the point. The unit is 10**-digits.
     zoned: bool = False  # of a timestamp: whether it has a time zone; it is then displayed in UTC
-    truth: bool = False  # of an integer: whether it is a truth value, 0 or 1
+    truth: bool = False  # of an integer: whether it is a boolean, 0 or 1
 
     @property
     def own_bounds(self) -> tuple[float, float] | None:
@@ -106,7 +106,7 @@ class Scale:
             ArgumentError: if it is not a value of this type.
         """
         try:
-            released = self.truth and isinstance(value, float)  # a truth value with noise
+            released = self.truth and isinstance(value, float)  # a boolean with noise
             found = float(value) if released else self.record(self._parsed(value))
         except (ArithmeticError, ValueError):
             found = math.nan

@@ -12,7 +12,15 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent.release.columns.column import KINDS, Column, Contribution, Kind, PerUnit, checked
+from prudent.release.columns.column import (
+    KINDS,
+    Column,
+    Contribution,
+    KeptGroups,
+    Kind,
+    PerUnit,
+    checked,
+)
 from prudent.release.columns.dialects import (
     PublicValue,
     backend_name,
@@ -34,10 +42,12 @@ from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
+    Expression,
     is_name,
     names_in,
     parse_condition,
     parse_value,
+    parsed,
 )
 from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
@@ -83,6 +93,7 @@ class Asked:
     kind: Kind = "numbers"
     read_as: str | None = None
     other: str | None = None
+    kept: KeptGroups | None = None
 
     def __attrs_post_init__(self) -> None:
         for argument, name in self.names:
@@ -156,7 +167,7 @@ class Opened:
         if self.contribution.unit is None:
             return None
         if self.contribution.sets:
-            rows = different(self.rows)
+            rows = different(self.rows, self.contribution.kept)
         else:
             rows = reduced(self.rows, self.contribution, *self.scales)
         return StagedTable(rows, own_connection=self.owner.own_connection, owner=self.owner)
@@ -257,7 +268,7 @@ def open_rows(asked: Asked) -> Opened:
         rule = "min"  # of ones
     contribution = checked(asked.unit, rule, by=asked.by, scale=scales[0])
     once, sets = asked.column is None and rule == "min", asked.kind == "sets"
-    contribution = attrs.evolve(contribution, once=once, sets=sets)
+    contribution = attrs.evolve(contribution, once=once, sets=sets, kept=asked.kept)
     chosen = {"value": exact(value, engine)}
     if asked.other is not None:
         other, scale = _value(rows, asked, asked.other, opened, "other")
@@ -308,7 +319,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
         return None
     found = [] if where is None else names_in(where)  # also of words alone: name is not null
     for text in names:
-        period = periods.split(text)
+        period = None if isinstance(text, Expression) else periods.split(text)
         found += [text] if is_name(text) else names_in(text)
         name, colon, _ = text.rpartition(":")  # of a period that does not exist, an error says so
         found += [period[0]] if period else [name] if colon else []
@@ -317,7 +328,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
 
 def _named(rows: ir.Table, text: str, argument: str) -> Any:
     """The column of this name, or the value of the expression that the text is."""
-    if text in rows.columns:
+    if text in rows.columns and (not isinstance(text, Expression) or is_name(text)):
         return rows[text]
     return total_value(parse_value(text, argument)(rows), rows, argument)
 
@@ -329,13 +340,26 @@ def _one_zero(column: Any) -> Any:
     return ibis.ifelse(column == 0, ibis.literal(0.0).cast(column.type()), column)
 
 
+def _period(rows: ir.Table, text: str) -> tuple[str, str] | None:
+    """The value and the period that a text names, as joined:month or as in SQL; None if none."""
+    if not isinstance(text, Expression):
+        if text in rows.columns:
+            return None
+        if (found := periods.split(text)) is not None:
+            _validate.one_of(rows.columns, by=found[0])
+            return found
+        if "(" not in text:
+            return None
+    return parsed(text, "by").period
+
+
 def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     """Return how a column of groups is stored; dates as numbers, the infinite ones in no group.
 
     Raises:
         ArgumentError: if it has a type whose values cannot be told apart in every engine.
     """
-    period = None if text in rows.columns else periods.split(text)
+    period = _period(rows, text)
     if period is None:
         name, colon, unit = text.rpartition(":")
         if colon and text not in rows.columns and name in rows.columns:
@@ -346,7 +370,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
             hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
             raise _validate.ArgumentError(
                 "by",
-                "a column of texts, numbers, dates or truth values",
+                "a column of texts, numbers, dates or booleans",
                 shown=f"{text!r} of type {dtype}",
                 hint=hint if dtype.is_timestamp() else "Make one of these of it, in an ibis table.",
             )
@@ -354,8 +378,9 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
             return GroupKey(number_of(column, DATE), dtype, DATE)
         return GroupKey(_one_zero(column), dtype)
     name, unit = period
-    _validate.one_of(rows.columns, by=name)
-    column, dtype = rows[name], rows[name].type()
+    _validate.one_of(periods.UNITS, by=unit)
+    column = _named(rows, name, "by")
+    dtype = column.type()
     wanted = periods.scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
     if name in opened.text:
         numbers = number_of_text(column, wanted)
@@ -397,7 +422,7 @@ def _value(
         if not isinstance(dtype, _PLAIN):
             raise _validate.ArgumentError(
                 "column",
-                "of text, numbers, dates or truth values",
+                "of text, numbers, dates or booleans",
                 shown=f"{name!r} of type {dtype}",
                 hint="Make one of these of it, in an ibis table.",
             )
@@ -419,7 +444,7 @@ def _value(
     if asked.kind == "truth" and not scale.truth:
         raise _validate.ArgumentError(
             argument,
-            "a condition, or a column of truth values",
+            "a condition, or a column of booleans",
             shown=f"{name!r} of type {dtype}",
             hint=f"Give a condition, such as '{name} > 0'.",
         )

@@ -6,11 +6,14 @@ the way: every value is first rounded to a multiple of a public power of two and
 numbers that are so small that doubles add them exactly.
 
 With groups, a unit counts only in the group that holds most of its rows (the first in order among
-ties), and only with its rows there.
+ties), and only with its rows there. With `kept`, it counts in so many of its groups: the first in
+the order of a keyed hash of unit and group, which is a function of that unit's rows as well.
 """
 
 import contextlib
+import functools
 import math
+import operator
 import uuid
 import weakref
 from collections.abc import Callable, Sequence
@@ -20,8 +23,8 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 
-from prudent.release.columns.column import Contribution
-from prudent.release.columns.dialects import alone, backend_name, double, floored, rounded
+from prudent.release.columns.column import Contribution, KeptGroups
+from prudent.release.columns.dialects import alone, backend_name, digest, double, floored, rounded
 from prudent.release.columns.scales import Scale
 
 _BITS = 52
@@ -46,20 +49,21 @@ def per_unit(rows: ir.Table, contribution: Contribution, *scales: Scale | None) 
     """
     groups = members_of(rows)
     first = rows.select("unit", *groups, "value")
-    values = _in_one_group(_reduced(first, contribution, scales[0]))
+    values = _in_its_groups(_reduced(first, contribution, scales[0]), contribution.kept)
     if len(scales) == 1:
         return values.select("value", *groups)
     second = rows.select("unit", *groups, value=rows.other)
-    others = _in_one_group(_reduced(second, contribution, scales[1])).rename(other="value")
+    others = _in_its_groups(_reduced(second, contribution, scales[1]), contribution.kept)
+    others = others.rename(other="value")
     return values.join(others, ["unit", *groups]).select("value", "other", *groups)
 
 
-def different(rows: ir.Table) -> ir.Table:
-    """The different values of each unit, in the one group that it counts in."""
+def different(rows: ir.Table, kept: KeptGroups | None) -> ir.Table:
+    """The different values of each unit, in the groups that it counts in."""
     groups = members_of(rows)
     found = rows.group_by(["unit", *groups, "value"]).aggregate(times=lambda t: t.count())
     own = found.times.sum().over(ibis.window(group_by=["unit", *groups]))
-    return _in_one_group(found.mutate(rows=own))
+    return _in_its_groups(found.mutate(rows=own), kept)
 
 
 def at_most(rows: ir.Table, most: int) -> ir.Table:
@@ -93,14 +97,22 @@ def _reduced(rows: ir.Table, contribution: Contribution, scale: Scale | None) ->
     return found
 
 
-def _in_one_group(found: ir.Table) -> ir.Table:
-    """Keep of each unit only the group with most of its rows, the first in order among ties."""
+def _in_its_groups(found: ir.Table, kept: KeptGroups | None) -> ir.Table:
+    """Keep of each unit only the group with most of its rows, the first in order among ties.
+
+    Or so many groups, in the order of a keyed hash. Their own order makes ranks of different groups
+    different, also where hashes are equal: a unit is never in more groups than are paid for.
+    """
     groups = members_of(found)
     if groups:
-        order = [ibis.desc(found.rows), *(found[name] for name in groups)]
+        first = ibis.desc(found.rows)
+        if kept is not None:
+            parts = [digest(found[name]) for name in ("unit", *groups)]
+            first = digest(functools.reduce(operator.add, parts, ibis.literal(kept.key)))
+        order = [first, *(found[name] for name in groups)]
         place = ibis.dense_rank().over(ibis.window(group_by="unit", order_by=order))
         found = found.mutate(place=place)
-        found = found.filter(found.place == 0)
+        found = found.filter(found.place < (1 if kept is None else kept.most))
     return found.select("unit", "value", *groups)
 
 

@@ -67,7 +67,7 @@ class HalvedQuantiles:
 
     @property
     def confidence(self) -> float:
-        """Of each interval; 0: there are none."""
+        """Confidence of each interval; 0 returns none."""
         return self.counted.confidence
 
     @cached_property

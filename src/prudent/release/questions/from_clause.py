@@ -17,9 +17,9 @@ from prudent.release.questions.text import NEAREST, Node, refused, text_of
 
 _OF_A_TABLE = frozenset(("this", "db", "catalog", "alias"))
 _OF_A_JOIN = frozenset(("this", "on", "using", "side", "kind"))
-_PARTS = frozenset(
-    ("expressions", "from_", "from", "joins", "where", "group", "order", "limit", "kind")
-)
+_OF_ROWS = frozenset(("expressions", "from_", "from", "joins", "where", "kind", "with_", "with"))
+_PARTS = _OF_ROWS | {"group", "having", "order", "limit"}
+_LONGEST = 5000  # nodes of a query, with its subqueries written out
 _KINDS = {
     ("", ""): "inner",
     ("", "INNER"): "inner",
@@ -44,14 +44,84 @@ def select_of(text: str) -> Node:
     if len(trees) != 1 or not isinstance(trees[0], ast.Select):
         raise refused(text, "it is no single SELECT")
     (tree,) = trees
-    for kind in (ast.With, ast.Having, ast.Subquery, ast.Window):
-        if tree.find(kind) is not None:
-            raise refused(text, f"it has {kind.__name__.upper()}", NEAREST[kind])
     if tree.args.get("distinct") is not None:
         raise refused(text, "it has SELECT DISTINCT", NEAREST[ast.Distinct])
     if unknown := {name for name, value in tree.args.items() if value} - _PARTS:
         raise refused(text, f"it has {', '.join(sorted(unknown)).upper()}")
+    tree = _written_out(tree, text, {})
+    for kind in (ast.Subquery, ast.Select, ast.Window):
+        if any(each is not tree for each in tree.find_all(kind)):
+            raise refused(
+                text, f"it has a {kind.__name__.upper()}", NEAREST.get(kind, NEAREST[ast.Subquery])
+            )
     return tree
+
+
+def _written_out(tree: Node, text: str, known: Mapping[str, Node]) -> Node:
+    """A query with the subquery that it asks of written out, where that looks at one row each.
+
+    Args:
+        tree: The query.
+        text: The text of the whole query, for errors.
+        known: The subqueries that WITH names, written out themselves.
+    """
+    for item in list(tree.expressions):  # by the name that it has in the query as it is given
+        if not isinstance(item, ast.Alias) and not isinstance(item, ast.Star):
+            item.replace(ast.alias_(item.copy(), text_of(item), quoted=True))
+    known = dict(known)
+    named = tree.args.get("with_") or tree.args.get("with")
+    if named is not None:
+        if named.args.get("recursive"):
+            raise refused(text, "it has WITH RECURSIVE", NEAREST[ast.Subquery])
+        for each in named.expressions:
+            known[each.alias] = _of_rows(each.this, text, known)
+        for name in ("with_", "with"):
+            tree.set(name, None)
+    source = tree.args.get("from_") or tree.args.get("from")
+    asked = None if source is None else source.this
+    if isinstance(asked, ast.Subquery):
+        inner = _of_rows(asked.this, text, known)
+    elif isinstance(asked, ast.Table) and not asked.args.get("db") and asked.name in known:
+        inner = known[asked.name].copy()
+    else:
+        return tree
+    if tree.args.get("joins"):
+        raise refused(text, "it joins a subquery", NEAREST[ast.Subquery])
+    for name in ("from_", "from"):
+        tree.set(name, None)  # the columns that are left are its own
+    values = {item.alias_or_name: item.unalias() for item in inner.expressions}
+    everything = any(isinstance(item, ast.Star) for item in inner.expressions)
+    own = {item.alias for item in tree.expressions}
+    for column in list(tree.find_all(ast.Column)):
+        if column.table and column.table != asked.alias_or_name:
+            raise refused(text, f"it names no table {column.table}")
+        if column.name in values:
+            value = values[column.name].copy()
+            column.replace(value if isinstance(value, ast.Column) else ast.Paren(this=value))
+        elif everything:
+            column.set("table", None)
+        elif column.name not in own:
+            raise refused(text, f"its subquery has no column {column.name}")
+    conditions = [each.args["where"].this for each in (inner, tree) if each.args.get("where")]
+    if conditions:
+        tree.set("where", ast.Where(this=ast.and_(*(each.copy() for each in conditions))))
+    for name in ("from_", "from", "joins"):
+        tree.set(name, inner.args.get(name))
+    if sum(1 for _ in tree.walk()) > _LONGEST:
+        raise refused(text, "it is too long with its subqueries written out")
+    return tree
+
+
+def _of_rows(inner: Node, text: str, known: Mapping[str, Node]) -> Node:
+    """A subquery, written out, if it only chooses and computes values of one row at a time."""
+    used = {name.rstrip("_") for name, value in inner.args.items() if value} - _OF_ROWS
+    if not isinstance(inner, ast.Select) or used:
+        what = ", ".join(sorted(used)).upper() if isinstance(inner, ast.Select) else "no SELECT"
+        raise refused(text, f"its subquery has {what}", NEAREST[ast.Subquery])
+    inner = _written_out(inner.copy(), text, known)
+    if any(item.find(ast.AggFunc) for item in inner.expressions):
+        raise refused(text, "its subquery has an aggregate", NEAREST[ast.Subquery])
+    return inner
 
 
 @attrs.frozen
@@ -123,6 +193,8 @@ class From:
         for column in tree.find_all(ast.Column):
             if column.table and column.table not in known:
                 raise refused(text, f"it names no table {column.table}")
+            if not others:  # a value is called the same with and without its table
+                column.set("table", None)
         return cls(first, tuple(others))
 
     def source(

@@ -11,23 +11,33 @@ and the message says what may be asked instead.
 | --- | --- |
 | count(*), count(x), count(DISTINCT x) | `count`, `count_distinct` |
 | sum, avg (of a condition: its share) | `sum`, `mean` |
-| var_pop, stddev_pop | `variance`, `deviation` |
-| median, quantile(x, p), percentile_disc(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
+| variance, stddev, var_pop, stddev_pop, all divided by the records | `variance`, `deviation` |
+| median, quantile_cont(x, p), percentile_cont(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
+| quantile_cont(x, [0.25, 0.75]) | `quantiles` |
 | min, max, mode | `minimum`, `maximum`, `mode` |
 | sum(x) / sum(y), sum(x * w) / sum(w) | `ratio`, `weighted_mean` |
 | corr(x, y), covar_pop(x, y) | `correlation`, `covariance` |
-| clip(x, low, high) inside any of them | public bounds |
+| clip(x, low, high), CASE between constants, inside any of them | public bounds |
 | agg(x) FILTER (WHERE …), WHERE … | `where` |
-| GROUP BY a, date_trunc('month', d) | `by`; see `groups` |
+| GROUP BY a value of one row: a column, floor(x / 10), year(d), CASE | `by`; see `groups` |
 | FROM a JOIN b ON a.k = b.k, JOIN b USING (k), LEFT JOIN | `join` |
-| ORDER BY, LIMIT | of the answers |
+| WITH t AS (SELECT …), FROM (SELECT …), of one row at a time | written out |
+| arithmetic on aggregates, HAVING, ORDER BY, LIMIT | of the answers |
+
+`prudent.release.columns.row_values.expressions` lists what a value of one row may be. What is
+computed from answers is post-processing, by the same grammar: it costs nothing, and an aggregate
+that is written twice is released once.
 """
 
-import contextlib
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import ibis
+import ibis.expr.datatypes as dt
+import pyarrow as pa
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
@@ -35,13 +45,35 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.columns.dialects import fetched
+from prudent.release.columns.joining import open_source
+from prudent.release.columns.row_values.conditions import total_value
+from prudent.release.columns.row_values.expressions import Expression, parse_value
 from prudent.release.columns.row_values.groups import NO_DATE
 from prudent.release.columns.sources import OpenTable
 from prudent.release.noise import Noise
+from prudent.release.outcome import Branch, Groups, Released, ReleasedInterval, UnknownSpread
 from prudent.release.questions.from_clause import From, conjuncts, qualify, select_of
-from prudent.release.questions.tables import Ask, Table, answered
-from prudent.release.questions.text import Node, ask_of, constant_of, refused, text_of
-from prudent.release.request import GroupNames, Request
+from prudent.release.questions.tables import Ask, answered, conjunction
+from prudent.release.questions.tables import ReleasedTable as Table
+from prudent.release.questions.text import (
+    NEAREST,
+    OF_SAMPLES,
+    Node,
+    ask_of,
+    constant_of,
+    is_question,
+    refused,
+    text_of,
+)
+from prudent.release.request import Condition, GroupNames, Request
+
+_CONFIDENCE = 0.95  # of the interval of a number that is computed from others
+_CORNERS = 4  # numbers that may be in it, for which each combination of ends is computed
+_MONOTONE = (ast.Add, ast.Sub, ast.Mul, ast.Div, ast.Neg, ast.Paren, ast.Round, ast.Floor, ast.Ceil)
+_WHOLE = ("count", "count_distinct")
+_NOT_NUMBERS = ("mode", "quantiles", "histogram", "describe")
+_DIVISOR = "The divisor of variances and deviations is the number of records, not one less."
 
 
 def sql(
@@ -52,7 +84,9 @@ def sql(
     data: Any = None,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
+    groups_per_unit: int | None = None,
     groups: GroupNames | None = None,
+    where: Condition | None = None,
     connect: str | None = None,
     public: Sequence[str] = (),
     ledger: LedgerLike | None = None,
@@ -70,11 +104,13 @@ def sql(
         epsilon: ε of the whole query.
         delta: δ; needed for groups that are found privately, and for a mode.
         data: The table, whatever its name in the query.
-        unit: The column that says whose row it is; see `median`.
+        unit: The privacy unit (user ID column); see `median`.
         per_unit: The value of a unit with several rows.
+        groups_per_unit: In how many groups a unit may count; see `Table`.
         groups: The groups, from public knowledge, as of `median`. Without, those that the query
             names in a condition, such as department IN ('HR', 'IT'); otherwise they are found
             privately, which needs `delta`.
+        where: A condition on rows, beside that of the query.
         connect: The address of a database.
         public: Of joined tables, those that are public knowledge, by the name that the query has
             for them; see `join`. All others are private, and joined on `unit`.
@@ -86,7 +122,7 @@ def sql(
         **tables: Tables by the name that the query has for them: `people=frame`.
 
     Returns:
-        `Table`, with one answer for each aggregate of the query, by its alias or its text.
+        `ReleasedTable`, with one answer for each aggregate of the query, by its alias or its text.
 
     Raises:
         ArgumentError: if the query asks what cannot be answered; nothing is charged then.
@@ -96,7 +132,10 @@ def sql(
     if isinstance(source.get("data"), OpenTable) and source["data"].join is not None:
         qualify(tree, source["data"].origins, query)
     parsed = _Query.of(tree, query)
-    by = parsed.keys[0] if len(parsed.keys) == 1 else (parsed.keys or None)
+    by: Any = parsed.keys[0] if len(parsed.keys) == 1 else (parsed.keys or None)
+    if isinstance(groups, Mapping):
+        known = dict(zip(parsed.labels, parsed.keys, strict=True))
+        groups = {known.get(name, name): each for name, each in groups.items()}
     if groups is None and by is not None:
         groups = parsed.listed() or "private"
         if groups == "private" and delta is None:
@@ -113,34 +152,61 @@ def sql(
         delta=delta,
         unit=unit,
         per_unit=per_unit,
+        groups_per_unit=groups_per_unit,
         by=by,
         groups=groups,
-        where=parsed.where,
+        where=conjunction(where, parsed.where),
         ledger=ledger,
         receipt=receipt,
         noise=noise,
         dry_run=dry_run,
     )
+    types = parsed.checked(request) if parsed.computes else {}
     found = answered(parsed.asks, request)
-    return found if isinstance(found, Preview) else parsed.arranged(found)
+    return found if isinstance(found, Preview) else parsed.arranged(found, types)
 
 
 def keys_of(query: str) -> list[str]:
-    """The columns of groups that a query names."""
-    return list(_Query.of(select_of(query), query).keys)
+    """The names of the columns of groups that a query has."""
+    return list(_Query.of(select_of(query), query).labels)
+
+
+@attrs.frozen
+class _Item:
+    """A value that a query selects, or sorts or chooses groups by.
+
+    In its tree `part_0`, … stand for the questions and `key_0`, … for the columns of groups.
+    """
+
+    title: str
+    tree: Node
+    largest_first: bool = False  # of one that groups are sorted by
+
+    @property
+    def plain(self) -> str | None:
+        """What stands for it, if it is one question or one column of groups; else None."""
+        tree = self.tree.unnest()
+        return tree.name if isinstance(tree, ast.Column) else None
+
+    @property
+    def used(self) -> list[str]:
+        """What stands in it, as often as it does."""
+        return [column.name for column in self.tree.find_all(ast.Column)]
 
 
 @attrs.frozen
 class _Query:
-    """A parsed query: the questions, the table, the condition and the groups."""
+    """A parsed query: the questions, the condition, the groups, and what is made of the answers."""
 
-    tree: Node  # the query
-    keys: tuple[str, ...]  # the columns of groups, as `by` takes them
-    asks: tuple[Ask, ...]  # the questions
-    # What the answers are sorted by, the last first: the place of a key or the name of an answer,
-    # and whether the largest comes first.
-    order: tuple[tuple[int | str, bool], ...]
+    where: Expression | None  # the condition on rows
+    keys: tuple[Expression, ...]  # the columns of groups, as `by` takes them
+    labels: tuple[str, ...]  # the names that the query has for them
+    asks: tuple[Ask, ...]  # the questions, each once
+    items: tuple[_Item, ...]  # what it selects, apart from the columns of groups
+    having: _Item | None
+    order: tuple[_Item, ...]
     limit: int | None  # how many groups to keep; None for all
+    notes: tuple[str, ...]
 
     @classmethod
     def of(cls, tree: Node, text: str) -> "_Query":
@@ -149,93 +215,290 @@ class _Query:
         if group is not None and {key for key, value in group.args.items() if value} - {
             "expressions"
         }:
-            raise refused(text, "its GROUP BY is not a list of columns")
-        keys = [_key(_resolved(each, tree, text), text) for each in listed]
-        asks = []
-        for item in tree.expressions:
-            plain = item.unalias()
-            with contextlib.suppress(ArgumentError):
-                if _key(plain, text) in keys:
-                    continue
-            asks.append(ask_of(plain, text, item.alias or None))
-        if not asks:
+            raise refused(text, "its GROUP BY is not a list of values of one row")
+        nodes = [_resolved(each, tree, text).unnest() for each in listed]
+        for node in nodes:
+            if isinstance(node, ast.Rollup | ast.Cube | ast.GroupingSets):
+                raise refused(text, "its GROUP BY is not a list of values of one row")
+            if node.find(ast.AggFunc):
+                raise refused(text, f"it groups by {text_of(node)}, which is an aggregate")
+        keys = tuple(map(Expression, nodes))
+        named = {Expression(item.unalias().unnest()): item.alias for item in tree.expressions}
+        places = _Places(tree, text, keys)
+        items = [_Item(item.alias, places.of(item.unalias())) for item in tree.expressions]
+        items = [item for item in items if not (item.plain or "").startswith("key_")]
+        if not places.asks:
             raise refused(text, "it asks for no aggregate")
+        titles = [item.title for item in items]
+        if len(set(titles)) < len(titles):
+            raise refused(text, "two answers have the same name", "Name them: avg(x) AS mean.")
+        having, order = tree.args.get("having"), tree.args.get("order")
         limit = tree.args.get("limit")
-        if limit is not None and not keys:
-            raise refused(text, "LIMIT without GROUP BY has no meaning")
+        if not keys:
+            for part, given in (("HAVING", having), ("LIMIT", limit)):
+                if given is not None:
+                    raise refused(text, f"{part} without GROUP BY has no meaning")
+        sorted_by = [
+            _Item(
+                "", places.of(_resolved(each.this, tree, text), True), bool(each.args.get("desc"))
+            )
+            for each in ([] if order is None else order.expressions)
+        ]
+        where = tree.args.get("where")
         return cls(
-            tree,
-            tuple(keys),
-            tuple(asks),
-            _order(tree, keys, asks, text),
+            None if where is None else Expression(where.this),
+            keys,
+            tuple(named.get(key) or str(key) for key in keys),
+            tuple(places.asks.values()),
+            tuple(items),
+            # Of a number, this is no condition.
+            None if having is None else _Item("", ast.and_(places.of(having.this, True), "true")),
+            tuple(sorted_by),
             None if limit is None else int(constant_of(limit.expression)),
+            (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
         )
-
-    @property
-    def where(self) -> str | None:
-        """The condition on rows."""
-        found = self.tree.args.get("where")
-        return None if found is None else text_of(found.this)
 
     def listed(self) -> Any:
         """The groups that the condition names, if it does for every key; else None."""
         found: dict[str, list[Any]] = {}
-        where = self.tree.args.get("where")
-        for each in () if where is None else conjuncts(where.this):
+        for each in () if self.where is None else conjuncts(self.where.tree):
             values = each.expressions if isinstance(each, ast.In) else []
             if isinstance(each, ast.EQ):
                 values = [each.expression]
             if values and all(isinstance(value, ast.Literal) for value in values):
-                with contextlib.suppress(ArgumentError):
-                    listed = list(dict.fromkeys(map(constant_of, values)))
-                    found.setdefault(_key(each.this, ""), listed)
+                listed = list(dict.fromkeys(map(constant_of, values)))
+                found.setdefault(Expression(each.this.unnest()), listed)
         if set(self.keys) - set(found):
             return None
         return {key: found[key] for key in self.keys}
 
-    def arranged(self, table: Table) -> Table:
-        """The answers in the order that the query asks for, and no more than it wants."""
+    @property
+    def computes(self) -> list[_Item]:
+        """What is computed from the answers, and is not one of them."""
+        every = (*self.items, *([] if self.having is None else [self.having]), *self.order)
+        return [item for item in every if item.plain is None]
+
+    def checked(self, request: Request) -> dict[str, dt.DataType]:
+        """The types of what stands in a computed item; that it can be computed is checked here.
+
+        Raises:
+            ArgumentError: if it cannot, before anything is charged.
+        """
+        given = {"connect": request.connect, "table": request.table, "unit": request.unit}
+        opened = open_source(request.data, **given)
+        try:
+            used = {name for item in self.computes for name in item.used}
+            types = {}
+            for place, ask in enumerate(self.asks):
+                if (name := f"part_{place}") in used:
+                    _check_number(ask, opened)
+                    types[name] = dt.int64 if ask.statistic in _WHOLE else dt.float64
+            for place, key in enumerate(self.keys):
+                dated = key.period is not None
+                types[f"key_{place}"] = dt.date if dated else _type(key, opened)
+        finally:
+            if opened is not request.data:
+                opened.close()
+        _computed(self.computes, dict.fromkeys(types, ()), types)
+        return types
+
+    def arranged(self, table: Table, types: Mapping[str, dt.DataType]) -> Table:
+        """What the query makes of the answers: computed ones, groups that it wants, their order."""
         groups = table.groups()
-        if groups == [None]:
-            return table
-        for by, largest_first in self.order:
+        values = dict(self._values(table, groups))
+        computed = _computed(self.computes, values, types) if types else []
+        columns = {id(item): each for item, each in zip(self.computes, computed, strict=True)}
 
-            def place(group: Any, by: int | str = by) -> Any:
-                if isinstance(by, str):
-                    return getattr(table[by][group], "value", 0)
-                own = group[by] if isinstance(group, tuple) else group
-                return own == NO_DATE, own  # which is no date itself
+        def of(item: _Item) -> Sequence[Any]:
+            return columns[id(item)] if item.plain is None else values[item.plain]
 
-            groups.sort(key=place, reverse=largest_first)
-        answers = {
-            name: answer.only(groups[: self.limit]) for name, answer in table.answers.items()
-        }
-        return attrs.evolve(table, answers=answers)
+        rows: list[int] = list(range(len(groups)))
+        if self.having is not None:
+            rows = [row for row in rows if of(self.having)[row]]
+        for item in reversed(self.order):
+            known = [row for row in rows if of(item)[row] is not None]
+            known.sort(key=of(item).__getitem__, reverse=item.largest_first)
+            rows = known + [row for row in rows if of(item)[row] is None]
+        rows = rows[: self.limit]
+        answers: dict[str, Any] = {}
+        of_what: dict[str, tuple[str | None, str]] = {}
+        price = {"epsilon": table.epsilon, "delta": table.delta, "protected": table.protected}
+        for item in self.items:
+            if item.plain is None:
+                ends = self._ends(item, [groups[row] for row in rows], table)
+                values_of = [of(item)[row] for row in rows]
+                outcomes = {
+                    groups[row]: _post_processed(value, each, table)
+                    for row, value, each in zip(rows, values_of, ends, strict=True)
+                }
+                of_what[item.title] = (None, item.title)
+            else:
+                name = self.asks[int(item.plain.removeprefix("part_"))].title
+                answer, of_what[item.title] = table.answers[name], table.columns[name]
+                outcomes = {
+                    groups[row]: answer[groups[row]] if self.keys else answer for row in rows
+                }
+            answers[item.title] = (
+                Groups(outcomes, self.labels, **price) if self.keys else outcomes[None]
+            )
+        notes = (*table.notes, *self.notes)
+        return attrs.evolve(table, answers=answers, columns=of_what, notes=notes)
+
+    def _values(self, table: Table, groups: Sequence[Hashable]) -> Iterator[tuple[str, list[Any]]]:
+        for place, ask in enumerate(self.asks):
+            answer = table.answers[ask.title]
+            outcomes = [answer[group] if self.keys else answer for group in groups]
+            yield f"part_{place}", [outcome.plain().get("value") for outcome in outcomes]
+        for place in range(len(self.keys)):
+            own = [group[place] if isinstance(group, tuple) else group for group in groups]
+            yield f"key_{place}", [None if each == NO_DATE else each for each in own]
+
+    def _ends(
+        self, item: _Item, groups: Sequence[Hashable], table: Table
+    ) -> list[tuple[float, float] | None]:
+        """Intervals for a computed number, from those of what it is computed from, by group.
+
+        In each of these numbers, the others fixed, it is monotone: a quotient of linear functions
+        whose divisor has one sign. So it is largest and smallest where each is at an end of its
+        interval; all of these hold with the confidence asked for, by a union bound.
+        """
+        names = item.used
+        plain = all(
+            isinstance(node, (*_MONOTONE, ast.Column, ast.Identifier, ast.Literal))
+            for node in item.tree.walk()
+        )
+        once = len(set(names)) == len(names) and 0 < len(names) <= _CORNERS
+        if not plain or not once or any(name.startswith("key_") for name in names):
+            return [None] * len(groups)
+        answers = [
+            table.answers[self.asks[int(name.removeprefix("part_"))].title] for name in names
+        ]
+        known = [
+            [_interval(answer[group] if self.keys else answer, len(names)) for answer in answers]
+            for group in groups
+        ]
+        corners: list[tuple[float, ...]] = []
+        for each in known:
+            whole = all(isinstance(end, float | int) for ends in each for end in ends or (None,))
+            corners += (
+                itertools.product(*each) if whole else [(math.nan,) * len(names)] * 2 ** len(names)
+            )
+        columns = {name: [corner[place] for corner in corners] for place, name in enumerate(names)}
+        divisors = [_Item("", node.expression) for node in item.tree.find_all(ast.Div)]
+        types = dict.fromkeys(names, dt.float64)
+        found, *signs = _computed([item, *divisors], columns, types)
+        many = 2 ** len(names)
+        return [
+            _span(found[start : start + many], [some[start : start + many] for some in signs])
+            for start in range(0, len(corners), many)
+        ]
 
 
-def _order(
-    tree: Node, keys: list[str], asks: list[Ask], text: str
-) -> tuple[tuple[int | str, bool], ...]:
-    """What ORDER BY names: keys, or answers by their alias or their text; the last first."""
-    order = tree.args.get("order")
-    titles = [ask.title for ask in asks]
-    found: list[tuple[int | str, bool]] = []
-    for ordered in [] if order is None else order.expressions:
-        node = ordered.this
-        by: int | str | None = None
-        if isinstance(node, ast.Column) and node.name in titles:
-            by = node.name
-        else:
-            node = _resolved(node, tree, text)
-            aliases = {text_of(item.unalias()): item.alias for item in tree.expressions}
-            title = aliases.get(text_of(node)) or text_of(node)
-            by = title if title in titles else None
-            with contextlib.suppress(ArgumentError):
-                by = keys.index(_key(node, text)) if _key(node, text) in keys else by
-        if by is None:
-            raise refused(text, "it is ordered by what it does not select")
-        found.append((by, bool(ordered.args.get("desc"))))
-    return tuple(reversed(found))
+def _interval(outcome: Any, numbers: int) -> Any:
+    """The interval of one of several numbers, all of which hold together; None if there is none."""
+    try:
+        return outcome.spread.interval(outcome.value, 1 - (1 - _CONFIDENCE) / numbers)
+    except (AttributeError, ValueError):  # it has none, or one that was released at less
+        return None
+
+
+def _span(found: Sequence[Any], signs: Sequence[Sequence[Any]]) -> tuple[float, float] | None:
+    """The interval of what was computed at all ends, if no divisor may be 0."""
+    if None in found or any(None in some or min(some) <= 0 <= max(some) for some in signs):
+        return None
+    low, high = float(min(found)), float(max(found))
+    slack = 1e-12 * max(abs(low), abs(high))  # of rounding
+    return math.nextafter(low - slack, -math.inf), math.nextafter(high + slack, math.inf)
+
+
+def _post_processed(value: Any, ends: tuple[float, float] | None, table: Table) -> Released:
+    """A computed value, which may be published; it costs nothing beyond the whole query."""
+    spread: Any = UnknownSpread() if value is None else None
+    if ends is not None and value is not None:
+        spread = ReleasedInterval(*ends, _CONFIDENCE)
+    return Released(
+        value,
+        Branch.SELECTED,
+        0.0,
+        0.0,
+        table.event,
+        mechanism="post-processing",
+        spread=spread,
+        epsilon=table.epsilon,
+        delta=table.delta,
+        protected=table.protected,
+    )
+
+
+@attrs.frozen
+class _Places:
+    """What stands for each question and each column of groups of a query."""
+
+    tree: Node
+    text: str
+    keys: tuple[Expression, ...]
+    asks: dict[str, Ask] = attrs.field(factory=dict)  # by the text of the question
+
+    def of(self, node: Node, aliased: bool = False) -> Node:
+        """A tree with these in place of aggregates and groups; nothing else may be of rows.
+
+        Args:
+            node: The tree.
+            aliased: Whether the names of selected values may stand in it.
+        """
+        if (name := Expression(node.unnest())) in self.keys:
+            return ast.column(f"key_{self.keys.index(name)}")
+        if is_question(node):
+            question = ask_of(node, self.text)
+            self.asks.setdefault(question.title, question)
+            return ast.column(f"part_{list(self.asks).index(question.title)}")
+        if isinstance(node, ast.Column) and aliased:
+            for item in self.tree.expressions:
+                if item.alias == node.name:
+                    return ast.Paren(this=self.of(item.unalias()))
+            raise refused(self.text, f"it is ordered or chosen by {node.name}, which it lacks")
+        if isinstance(node, ast.Column | ast.Star | ast.Alias):
+            raise refused(
+                self.text, f"{text_of(node)} is no private question", NEAREST.get(type(node), "")
+            )
+        made = node.copy()
+        for child in list(made.iter_expressions()):
+            if isinstance(child, ast.Condition):
+                child.replace(self.of(child, aliased))
+        return made
+
+
+def _type(value: Expression, opened: OpenTable) -> dt.DataType:
+    return parse_value(value, "query")(opened.table).type()
+
+
+def _check_number(ask: Ask, opened: OpenTable) -> None:
+    """Refuse to compute with an answer that is no number."""
+    number = ask.statistic not in _NOT_NUMBERS
+    if number and isinstance(ask.column, Expression) and ask.statistic not in _WHOLE:
+        number = not _type(ask.column, opened).is_temporal()
+    if not number:
+        raise refused(
+            ask.title, "it computes with an answer that is no number", "Ask for it by itself."
+        )
+
+
+def _computed(
+    items: Sequence[_Item], columns: Mapping[str, Sequence[Any]], types: Mapping[str, dt.DataType]
+) -> list[list[Any]]:
+    """What items are, of released values alone; computed as values of rows are."""
+    arrays = {
+        name: pa.array(list(columns[name]), dtype.to_pyarrow(), from_pandas=False)
+        for name, dtype in types.items()
+    }
+    rows = ibis.memtable(pa.table(arrays))
+    values = {
+        f"value_{place}": total_value(
+            parse_value(Expression(item.tree), "query")(rows), rows, "query"
+        )
+        for place, item in enumerate(items)
+    }
+    return list(fetched(rows.select(**values)).values())
 
 
 def _resolved(node: Node, tree: Node, text: str) -> Node:
@@ -246,25 +509,6 @@ def _resolved(node: Node, tree: Node, text: str) -> Node:
             raise refused(text, f"there is no column {node.name}")
         return tree.expressions[place - 1].unalias()
     for item in tree.expressions:
-        if isinstance(node, ast.Column) and item.alias and item.alias == node.name:
+        if isinstance(node, ast.Column) and item.alias == node.name:
             return item.unalias()
     return node
-
-
-def _key(node: Node, text: str) -> str:
-    """A column of groups, as `by` takes it."""
-    match node:
-        case ast.Column():
-            return node.name
-        case (
-            ast.TimestampTrunc(this=ast.Column() as column)
-            | ast.DateTrunc(this=ast.Column() as column)
-        ):
-            return f"{column.name}:{node.args['unit'].name.lower()}"
-        case ast.Year() | ast.Month() | ast.Day() | ast.Lower() | ast.Upper():
-            return text_of(node)
-    raise refused(
-        text,
-        f"groups of {text_of(node)} are not known",
-        "Group by columns, date_trunc('month', column), month(column) or lower(column).",
-    )

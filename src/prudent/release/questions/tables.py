@@ -1,19 +1,13 @@
 """Several statistics of a table in one request, at one charge: the questions, and the answers."""
 
 import inspect
-import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from prudent import _validate
-from prudent.budget import LedgerLike
-from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
-from prudent.release.columns.column import PerUnit
-from prudent.release.joins import Join
-from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import (
     NO_GROUPS,
     Groups,
@@ -26,14 +20,10 @@ from prudent.release.outcome import (
 )
 from prudent.release.ptr.margins import HALF, rational
 from prudent.release.request import (
-    By,
     Condition,
-    GroupNames,
     Part,
     Request,
     Statistic,
-    answers,
-    release,
     release_all,
 )
 from prudent.release.statistics.always_tested import Mode
@@ -41,7 +31,7 @@ from prudent.release.statistics.extremes import Extreme
 from prudent.release.statistics.histograms import Bins
 from prudent.release.statistics.moments import Count, Distinct, OneMoment, Proportion, Total
 from prudent.release.statistics.pairs import Pairs, Ratio
-from prudent.release.statistics.quantiles import Quantile, Quantiles, Range
+from prudent.release.statistics.quantile_statistics import Quantile, Quantiles, Range
 from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
 
 
@@ -126,17 +116,17 @@ class Ask:
 
     def part(self, request: Request) -> Part:
         """The part of a request that asks this."""
-        from prudent.release import statistics  # its `describe` is here, so not at once
+        from prudent.release import functions  # they are made of this, so not at once
 
         need, make = STATISTICS[self.statistic]
-        named = {*inspect.signature(getattr(statistics, self.statistic)).parameters}
+        named = {*inspect.signature(getattr(functions, self.statistic)).parameters}
         if self.statistic == "weighted_mean":
             named |= {"other", "other_bounds"}  # the function has other names for them
         known = attrs.fields_dict(Request).keys() & named - _OF_THE_WHOLE
         shared = {key: value for key, value in self.options.items() if key in known}
         own = {key: value for key, value in self.options.items() if key not in known}
-        if shared.get("where") is not None and request.where is not None:
-            shared["where"] = _together(request.where, shared["where"])
+        if "where" in shared:
+            shared["where"] = conjunction(request.where, shared["where"])
         try:
             statistic = make(**own)
         except TypeError:
@@ -148,12 +138,14 @@ class Ask:
         return Part(statistic, attrs.evolve(request, column=self.column, **shared), weight)
 
 
-def _together(whole: Condition, own: Condition) -> Condition:
+def conjunction(whole: Condition | None, own: Condition | None) -> Condition | None:
     """The condition of a table, together with that of one of its questions."""
-    if isinstance(whole, str) and isinstance(own, str):
-        return f"({whole}) AND ({own})"
-    from prudent.release.columns.row_values.expressions import parse_condition  # needs ibis
+    if whole is None or own is None:
+        return whole if own is None else own
+    from prudent.release.columns.row_values.expressions import both, parse_condition  # needs ibis
 
+    if isinstance(whole, str) and isinstance(own, str):
+        return both(whole, own)
     one, other = (parse_condition(each) if isinstance(each, str) else each for each in (whole, own))
     return lambda rows: one(rows) & other(rows)
 
@@ -167,7 +159,7 @@ def _by_group(answer: Any) -> Mapping[Hashable, Any]:
 
 
 @attrs.frozen(kw_only=True)
-class Table:
+class ReleasedTable:
     """The answers to several questions of one table; it may be published.
 
     Attributes:
@@ -275,104 +267,7 @@ class Table:
         return f"{html_table(list(self.rows()))}<small>{below}</small>"
 
 
-def table(
-    data: Any = None,
-    questions: Questions | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Table | Preview:
-    """Release several statistics of several columns, in one request and at one charge.
-
-    ε is divided between the questions by what each needs: the shares make the sum of the expected
-    relative errors least, and follow from the statistics alone, so that a count gets less than a
-    mean, and a median less than a variance. With groups, every question is answered in every group;
-    private groups are chosen once.
-
-    Args:
-        questions: Statistics by column, {"salary": ["median", "mean"], "age": "mean"}; or a list of
-            `Ask`, or of texts such as "median(salary)" and "count(*)", in the syntax of SQL. None:
-            a description of every column.
-        epsilon: ε of all of it.
-
-    The other arguments are those of `median`.
-    """
-    request = Request.of(locals())
-    return described(request) if questions is None else answered(asked(questions), request)
-
-
-@answers
-def describe(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    ps: Sequence[Any] = PROBABILITIES,
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Description:
-    """Release a summary of a column: count, mean, deviation, quartiles and tails, without bounds.
-
-    First comes an interval that few records lie outside of, for 14 % of ε; then the quantiles, for
-    35 %, by halving among some ten thousand points of that interval, and theirs, for 15 %; then a
-    part of it to which values are clipped, for 6 %, and the share of those outside, for 3 %; and
-    the sums of the clipped values, for 27 %, from which count, mean and deviation follow.
-
-    Args:
-        column: The column; None describes every column of a table, at one charge: a
-            `prudent.release.Table`.
-        ps: The probabilities of the quantiles, in ascending order; the median is always released.
-        epsilon: ε of all of it, at least 0.01.
-        distribution: Of the noise of the sums; see `median`.
-        confidence: Of the intervals of the quantiles, at least 0.95; 0: they have none, and are
-            more accurate.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        `Description`; with `by`, one for each group.
-    """
-    request = Request.of(locals())
-    if column is None and _is_table(data, connect):
-        return described(request)  # type: ignore[return-value]
-    return release(Summary(ps), request)  # type: ignore[no-any-return]
-
-
-def _is_table(data: Any, connect: str | None) -> bool:
-    """Whether data have columns with names, and are not one column by itself."""
-    if connect is not None or isinstance(data, str | os.PathLike | Join):
-        return True
-    return any(hasattr(data, name) for name in ("columns", "column_names", "schema"))
-
-
-def answered(asks: Sequence[Ask], request: Request) -> Table | Preview:
+def answered(asks: Sequence[Ask], request: Request) -> ReleasedTable | Preview:
     """Answer questions of one table at one charge."""
     titles = [ask.title for ask in asks]
     if not asks or len(set(titles)) < len(titles):
@@ -383,7 +278,7 @@ def answered(asks: Sequence[Ask], request: Request) -> Table | Preview:
         from prudent.release.rehearsal import with_queries  # it needs ibis
 
         return with_queries(preview, parts, request)
-    return Table(
+    return ReleasedTable(
         answers=dict(zip(titles, found, strict=True)),
         columns={ask.title: (ask.column, ask.statistic) for ask in asks},
         event=preview.event,
@@ -417,7 +312,7 @@ UNDECLARED = (
 )
 
 
-def described(request: Request) -> Table | Preview:
+def described(request: Request) -> ReleasedTable | Preview:
     """Describe every column, as its public type allows."""
     from prudent.release.columns.joining import open_source
 

@@ -6,6 +6,7 @@ import sqlglot
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
+from prudent.release.columns.row_values.expressions import Expression
 from prudent.release.questions.tables import Ask
 
 Node: TypeAlias = Any  # of a parsed query; its classes have other bases in other versions
@@ -16,30 +17,35 @@ _AGGREGATES: dict[Any, str] = {
     ast.Median: "median",
     ast.Min: "minimum",
     ast.Mode: "mode",
+    ast.Stddev: "deviation",
     ast.StddevPop: "deviation",
+    ast.StddevSamp: "deviation",
     ast.Sum: "sum",
+    ast.Variance: "variance",
     ast.VariancePop: "variance",
 }
-_PAIRS: dict[Any, str] = {ast.Corr: "correlation", ast.CovarPop: "covariance"}
+_PAIRS: dict[Any, str] = {
+    ast.Corr: "correlation",
+    ast.CovarPop: "covariance",
+    ast.CovarSamp: "covariance",
+}
+OF_SAMPLES = (ast.Stddev, ast.StddevSamp, ast.Variance, ast.CovarSamp)
+"""Those whose divisor SQL has as one less than the number of records."""
+
 _QUANTILES = (ast.Quantile, ast.ApproxQuantile, ast.PercentileCont, ast.PercentileDisc)
 NEAREST: dict[Any, str] = {
-    ast.Having: "Leave HAVING out, and choose among the answers.",
     ast.Join: "Join on the column of persons: FROM a JOIN b ON a.person = b.person, with it as "
     "unit; or declare the second table public.",
-    ast.Subquery: "Ask of a table or a view; a condition is written in WHERE.",
-    ast.With: "Ask of a table or a view; a condition is written in WHERE.",
+    ast.Subquery: "A subquery stands after FROM, and looks at one row at a time: "
+    "FROM (SELECT x / y AS z FROM t WHERE y > 0).",
     ast.Window: "Ask by group: SELECT key, avg(x) … GROUP BY key.",
     ast.Star: "Name the statistics: SELECT count(*), avg(x) …",
     ast.Distinct: "Ask for count(DISTINCT x), or for the groups: SELECT x, count(*) … GROUP BY x.",
-    ast.Variance: "Ask for var_pop(x): the divisor is the number of records.",
-    ast.Stddev: "Ask for stddev_pop(x): the divisor is the number of records.",
-    ast.StddevSamp: "Ask for stddev_pop(x): the divisor is the number of records.",
-    ast.CovarSamp: "Ask for covar_pop(x, y): the divisor is the number of records.",
     ast.Column: "Single values are private: ask for median(x), or GROUP BY x.",
 }
 _ALLOWED = (
-    "count, sum, avg, median, quantile, min, max, mode, var_pop, stddev_pop, corr, covar_pop, "
-    "sum(x) / sum(y), each perhaps with FILTER (WHERE …)"
+    "count, sum, avg, median, quantile_cont, min, max, mode, variance, stddev, corr, covar_pop, "
+    "each perhaps with FILTER (WHERE …), and arithmetic on them"
 )
 
 
@@ -71,36 +77,42 @@ def refused(text: str, why: str, hint: str = "", *, argument: str = "query") -> 
     )
 
 
-def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
+def is_question(node: Node) -> bool:
+    """Whether a node is one aggregate, or a quotient of two that has a statistic of its own."""
+    if isinstance(node, ast.AggFunc | ast.Filter | ast.WithinGroup | ast.IgnoreNulls | ast.Window):
+        return True
+    return (
+        isinstance(node, ast.Div)
+        and isinstance(node.this, ast.Sum)
+        and isinstance(node.expression, ast.Sum)
+    )
+
+
+def ask_of(node: Node, text: str) -> Ask:
     """The question that an aggregate asks."""
-    title = text_of(node) if name is None else name
-    options: dict[str, Any] = {"name": title}
+    options: dict[str, Any] = {"name": text_of(node)}
     if isinstance(node, ast.Filter):
-        options["where"] = text_of(node.expression.this)
+        options["where"] = Expression(node.expression.this)
         node = node.this
     if isinstance(node, ast.WithinGroup) and isinstance(node.this, _QUANTILES):
         ordered, *others = node.expression.expressions
         if others or ordered.args.get("desc"):
             raise refused(text, "it orders by more than one value, ascending", "Ask for 1 - p.")
-        return _of(ordered.this, "quantile", options | {"p": constant_of(node.this.this)})
+        return _quantile(ordered.this, node.this.this, options)
     if isinstance(node, _QUANTILES):
         p = node.args.get("quantile") or node.args.get("expression")
         if p is not None:
-            return _of(node.this, "quantile", options | {"p": constant_of(p)})
+            return _quantile(node.this, p, options)
     if isinstance(node, ast.CountIf):
         own = options.pop("where", None)
-        where = text_of(node.this)
-        return Ask(
-            "count", None, where=where if own is None else f"({own}) AND ({where})", **options
-        )
+        both = node.this if own is None else ast.and_(own.tree, node.this)
+        return Ask("count", None, where=Expression(both), **options)
     if isinstance(node, ast.Count):
         return _count(node, options)
     if type(node) in _PAIRS:
         return _pair(node.this, node.expression, _PAIRS[type(node)], options)
-    if isinstance(node, ast.Div) and isinstance(node.this, ast.Sum):
-        below = node.expression
-        if isinstance(below, ast.Sum):
-            return _quotient(node.this.this, below.this, options)
+    if isinstance(node, ast.Div) and is_question(node):
+        return _quotient(node.this.this, node.expression.this, options)
     if type(node) in _AGGREGATES and {key for key, value in node.args.items() if value} == {"this"}:
         return _of(node.this, _AGGREGATES[type(node)], options)
     raise refused(
@@ -108,15 +120,23 @@ def ask_of(node: Node, text: str, name: str | None = None) -> Ask:
     )
 
 
+def _quantile(value: Node, p: Node, options: dict[str, Any]) -> Ask:
+    if isinstance(p, ast.Array):
+        return _of(value, "quantiles", options | {"ps": tuple(map(constant_of, p.expressions))})
+    return _of(value, "quantile", options | {"p": constant_of(p)})
+
+
 def _count(node: Node, options: dict[str, Any]) -> Ask:
     match node.this:
         case None | ast.Star():
             return Ask("count", None, **options)
         case ast.Distinct(expressions=[value]):
-            return Ask("count_distinct", text_of(value), **options)
+            return Ask("count_distinct", Expression(value), **options)
     if node.expressions:
         raise refused(text_of(node), "it counts several values")
-    return Ask("count", text_of(node.this), **options)
+    if isinstance(node.this, ast.Literal):  # count(1)
+        return Ask("count", None, **options)
+    return Ask("count", Expression(node.this), **options)
 
 
 def _of(value: Node, statistic: str, options: dict[str, Any]) -> Ask:
@@ -125,14 +145,14 @@ def _of(value: Node, statistic: str, options: dict[str, Any]) -> Ask:
         raise refused(text_of(value), why, NEAREST[ast.Distinct])
     value, bounds = _bounds(value)
     known: dict[str, Any] = {} if bounds is None else {"bounds": bounds}
-    return Ask(statistic, text_of(value), **options, **known)
+    return Ask(statistic, Expression(value), **options, **known)
 
 
 def _pair(first: Node, second: Node, statistic: str, options: dict[str, Any]) -> Ask:
     (first, bounds), (second, others) = _bounds(first), _bounds(second)
     given = {"bounds": bounds, "other_bounds": others}
     known: dict[str, Any] = {name: each for name, each in given.items() if each is not None}
-    return Ask(statistic, text_of(first), other=text_of(second), **options, **known)
+    return Ask(statistic, Expression(first), other=Expression(second), **options, **known)
 
 
 def _quotient(above: Node, below: Node, options: dict[str, Any]) -> Ask:
@@ -146,13 +166,22 @@ def _quotient(above: Node, below: Node, options: dict[str, Any]) -> Ask:
 
 
 def _bounds(value: Node) -> tuple[Node, tuple[Any, Any] | None]:
-    """A value, and the bounds of clip(value, low, high) around it."""
+    """A value, and its public bounds: of clip(value, low, high), or of a CASE between constants."""
     value = value.unnest()
     if isinstance(value, ast.Anonymous) and value.name.lower() in ("clip", "clamp"):
         if len(value.expressions) != 3:
             raise refused(text_of(value), "bounds are written as clip(x, low, high)")
         inside, low, high = value.expressions
         return inside, (constant_of(low), constant_of(high))
+    if isinstance(value, ast.Case):
+        results = [each.args["true"] for each in value.args["ifs"]]
+        results += [each for each in [value.args.get("default")] if each is not None]
+        results = [each for each in results if not isinstance(each, ast.Null)]
+        plain = all(isinstance(each, ast.Literal) and not each.is_string for each in results)
+        numbers = [constant_of(each) for each in results] if plain else []
+        if len(set(numbers)) == 1:  # CASE WHEN … THEN 1 END
+            numbers.append(0 if numbers[0] > 0 else 1)
+        return value, (min(numbers), max(numbers)) if numbers else None
     return value, None
 
 
@@ -168,10 +197,8 @@ def constant_of(node: Node) -> Any:
 
 
 def text_of(node: Node) -> str:
-    """A value of one row as `column` takes it: a name as it is, an expression as its text."""
-    if isinstance(node, ast.Column):
-        return str(node.name)
-    return str(node.sql(dialect="duckdb", normalize_functions="lower"))
+    """The text of a value as it is shown: a name as it is, an expression as SQL."""
+    return str(Expression(node))
 
 
 def name_of(text: str) -> str:

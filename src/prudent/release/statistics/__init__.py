@@ -10,7 +10,4 @@ The public names are listed in `__init__.pyi`. Each is imported when it is first
 
 from prudent import _lazy
 
-# At once: the module of this name would else take the place of the function.
-from prudent.release.statistics.quantiles import quantiles as quantiles
-
 __all__, __getattr__, __dir__ = _lazy.attach(__name__, __file__)

@@ -14,7 +14,7 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import MARGIN_CAP
 from prudent.release.charging import charge
-from prudent.release.columns.column import Column, Kind, PerUnit, in_order
+from prudent.release.columns.column import Column, Kind, in_order
 from prudent.release.columns.scales import Scale
 from prudent.release.failures import withheld
 from prudent.release.lattice import Lattice, check_bounds
@@ -24,58 +24,9 @@ from prudent.release.ptr import margins
 from prudent.release.ptr import trimmed as trimming
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
-from prudent.release.request import By, Condition, GroupNames, Priced, Request, answers, release
+from prudent.release.request import Priced, Request
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
-
-
-@answers
-def mode(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    categories: Sequence[Hashable] | None = None,
-    epsilon: float,
-    delta: float | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-    distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
-    certify: Any = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Outcome:
-    """Release the most frequent value.
-
-    Args:
-        categories: The public list of possible categories; records with any other value are
-            ignored. None: any category is possible.
-        propose: For numbers: the proposal τ, how far one record may move the mode; noise is added.
-            None: the most frequent category is released without noise, or refused.
-        certify: As for `median`; True for categories, which have no tolerance.
-
-    The other arguments are those of `median`.
-    """
-    if propose is not None:
-        if categories is not None:
-            raise ValueError("Expected categories or propose, got both. Numbers have no list.")
-        return release(ModeOfNumbers(), Request.of(locals()))  # type: ignore[no-any-return]
-    if bounds is not None or fallback:
-        raise ValueError("Expected no bounds and no fallback for the mode of categories, got some.")
-    return release(Mode(categories), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @attrs.frozen
@@ -150,48 +101,9 @@ _FAR = 2.0**19  # bound on the norm of a vector, in proposals, when no public bo
 _OF_SUMS = "Trim more vectors, propose a larger norm, or spend a larger ε."
 
 
-@answers
-def trimmed_mean(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    trim: int,
-    default: Any = None,
-    epsilon: float,
-    delta: float | None = None,
-    propose: Any,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-    distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
-    certify: Any = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Outcome:
-    """Release the mean without the `trim` smallest and the `trim` largest records.
-
-    Args:
-        trim: The number of records to trim at each end. It is public: choose it from the expected
-            number of records, not from the data.
-        default: The value when trimming leaves no record; None means the midpoint of the bounds,
-            or 0 without bounds.
-
-    The other arguments are those of `median`.
-    """
-    trim = _validate.count(0, _MOST_TRIMMED, trim=trim)
-    return release(TrimmedMean(trim, default), Request.of(locals()))  # type: ignore[no-any-return]
+def check_trim(trim: int) -> int:
+    """The number of records to trim at each end, or an error."""
+    return _validate.count(0, _MOST_TRIMMED, trim=trim)
 
 
 @attrs.frozen
@@ -249,7 +161,6 @@ def _decided(trim: int, mechanism: Mechanism) -> tuple[str, ...]:
     )
 
 
-@answers
 def trimmed_sum(
     vectors: npt.ArrayLike,
     *,

@@ -5,7 +5,7 @@ import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -13,22 +13,15 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
-from prudent.budget import LedgerLike
-from prudent.receipts.making import ReceiptTarget
-from prudent.release.charging import Preview
-from prudent.release.columns.column import Column, PerUnit
+from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import PrivateInterval
-from prudent.release.noise import Distribution, Noise
-from prudent.release.outcome import Groups, NoiseSpread, Released, price_lines
+from prudent.release.noise import Noise
+from prudent.release.outcome import NoiseSpread, Released, price_lines
 from prudent.release.request import (
-    By,
-    Condition,
-    GroupNames,
     Priced,
     Request,
     Statistic,
-    answers,
     release,
 )
 from prudent.release.statistics.moments import (
@@ -181,96 +174,14 @@ class Histogram:
         figure.savefig(path)
 
 
-@answers
-def histogram(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    edges: Sequence[Any] | None = None,
-    bins: int = 20,
-    categories: Sequence[Hashable] | Literal["private"] | None = None,
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Histogram:
-    """Release how many records lie in each bin.
-
-    A record is in one bin, so the noise of each count is that of a single count, however many bins
-    there are.
-
-    Args:
-        edges: Public edges of the bins, in ascending order; records outside are counted below and
-            above. None: round numbers that cover a private interval which holds nearly all records,
-            and costs 30 % of ε.
-        bins: The number of bins to aim at, without edges.
-        categories: Instead of bins, the values of a column of texts or other categories, from
-            public knowledge; or "private": those with enough records are found privately, which
-            needs `delta`.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        `Histogram`; with `by`, one for each group. With `categories`, the count of each of them, as
-        of `count` with groups.
-    """
-    if categories is not None:
-        return release_counts(Count(), locals(), categories)  # type: ignore[no-any-return]
-    bins = _validate.count(1, _MOST_BINS, bins=bins)
-    return release(Bins(edges, bins, column), Request.of(locals()))  # type: ignore[no-any-return]
+def check_bins(bins: int) -> int:
+    """The number of bins to aim at, or an error."""
+    return _validate.count(1, _MOST_BINS, bins=bins)
 
 
-def top_k(
-    data: Any = None,
-    column: str | None = None,
-    k: int = 10,
-    *,
-    categories: Sequence[Hashable] | Literal["private"] = "private",
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    where: Condition | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Groups[Released] | Preview:
-    """Release the most frequent categories of a column, with how often each occurs.
-
-    A record is in one category, so noise for one count pays for all of them, and the largest ones
-    cost nothing more.
-
-    Args:
-        k: How many categories.
-        categories: All that can occur, from public knowledge; or "private": those with enough
-            records are found privately, which needs `delta`.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        The noisy counts of the categories, the largest first.
-    """
-    k = _validate.count(1, _MOST_CATEGORIES, k=k)
-    found = release_counts(TopCount(), locals(), categories)
-    if isinstance(found, Preview):
-        return found
-    counts: Groups[Released] = found.only(list(most_frequent(found, k)))
-    return counts
+def check_k(k: int) -> int:
+    """How many categories are wanted, or an error."""
+    return _validate.count(1, _MOST_CATEGORIES, k=k)
 
 
 def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
@@ -279,16 +190,16 @@ def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable,
     return dict(ranked[:k])
 
 
-def release_counts(statistic: Statistic, given: dict[str, Any], categories: Any) -> Any:
+def release_counts(statistic: Statistic, categories: Any, request: Request) -> Any:
     """Release the count of each category of a column, beside other groups.
 
     A column is grouped by itself; what is wrong with it is said of the argument that was given.
     """
     try:
-        return release(statistic, _counted_by(given, categories))
+        return release(statistic, _counted_by(request, categories))
     except _validate.ArgumentError as error:
         names = {"by": "column", "groups": "categories"}
-        if given.get("by") is not None or error.argument not in names:
+        if request.by is not None or error.argument not in names:
             raise
         hint = "" if error.argument == "groups" else "Of numbers, ask for a histogram or a median."
         fault = _validate.ArgumentError(
@@ -297,9 +208,8 @@ def release_counts(statistic: Statistic, given: dict[str, Any], categories: Any)
     raise fault
 
 
-def _counted_by(given: dict[str, Any], categories: Any) -> Request:
+def _counted_by(request: Request, categories: Any) -> Request:
     """The request that counts the rows of each category of a column, beside other groups."""
-    request = Request.of(given)
     if request.column is None:
         hint = "Give a series, or the name of a column with its frame or file."
         raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)

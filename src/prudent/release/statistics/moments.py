@@ -14,10 +14,8 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import exact, outward
-from prudent.budget import LedgerLike
-from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview
-from prudent.release.columns.column import Column, Kind, PerUnit
+from prudent.release.columns.column import Column, Kind
 from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
@@ -30,15 +28,9 @@ from prudent.release.outcome import (
     UnknownSpread,
 )
 from prudent.release.request import (
-    By,
-    Condition,
-    GroupNames,
     Priced,
     Request,
     Statistic,
-    answers,
-    like,
-    release,
 )
 from prudent.release.sums.additive import (
     LARGEST_EPSILON,
@@ -68,137 +60,6 @@ _MEAN_WIDE_SHARE = 0.09  # of a mean or a sum, instead of `WIDE_SHARE`
 _MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
 _FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
 _MANY, _STEEPEST = 1e4, 5.0  # records times ε from which on narrower bounds are preferred: their s
-
-
-@answers
-def count(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the number of records that have a value, of any type.
-
-    Args:
-        column: The column whose values are counted; None counts rows, and with `unit` persons.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        `Released` with a whole number of at least 0; with `by`, one for each group.
-    """
-    return release(Count(), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@like(count)
-def count_distinct(request: Request) -> Released:
-    """Release how many different values a column has.
-
-    Without `unit`, a row changes the number by at most 1. A person with many rows could change it
-    by many. So with `unit`, a value counts if it can be given to a person who has it, such that no
-    person is given more than `per_unit` values: the largest number of values for which that is
-    possible (a maximum matching) changes by at most `per_unit` with a person, and is as near to the
-    number of all values as such a bound allows (Knop and Steinke 2023).
-
-    Args:
-        per_unit: With `unit`: how many values of one person count. More count more values, with
-            more noise.
-
-    The other arguments are those of `median`. With `unit`, pairs of persons and values are read
-    into memory.
-    """
-    rows = request.per_unit
-    if request.unit is not None and (isinstance(rows, bool) or not isinstance(rows, int)):
-        raise _validate.ArgumentError(
-            "per_unit",
-            "how many values of one person count, with unit",
-            got=rows,
-            hint="Give per_unit=3, for example.",
-        )
-    return release(Distinct(), request)  # type: ignore[no-any-return]
-
-
-@like(count)
-def proportion(request: Request) -> Released:
-    """Release the share of records for which a condition is true.
-
-    Args:
-        column: A column of truth values, or a condition such as "age >= 18" in the syntax of SQL.
-            Records for which it is neither true nor false (no value) are left out. In a pandas
-            frame or a text file, 0 and 1 are truth values as well.
-
-    The other arguments are those of `median`. The mean of a column of truth values is the same.
-    """
-    return release(Proportion(), request)  # type: ignore[no-any-return]
-
-
-@answers
-def mean(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the mean of the clipped values; see `median` for the arguments.
-
-    Without bounds, values are clipped to a private interval that few of them lie outside of; see
-    `prudent.release.exponential.interval`.
-    """
-    return release(OneMoment("mean", 1), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@like(mean)
-def sum(request: Request) -> Released:
-    """Release the sum of the clipped values; see `median` for the arguments.
-
-    Without bounds, values are clipped to a private interval around zero: one record adds at most
-    the bound that is farther from zero, so the other one costs nothing.
-    """
-    return release(Total(), request)  # type: ignore[no-any-return]
-
-
-@like(mean)
-def variance(request: Request) -> Released:
-    """Release the variance of the clipped values: their mean square distance from their mean.
-
-    Without bounds, values are clipped as for the `mean`; see `median` for the arguments.
-    """
-    return release(OneMoment("variance", 2), request)  # type: ignore[no-any-return]
-
-
-@like(mean)
-def deviation(request: Request) -> Released:
-    """Release the standard deviation of the clipped values: the root of their `variance`."""
-    return release(OneMoment("deviation", 2), request)  # type: ignore[no-any-return]
 
 
 @attrs.frozen
@@ -347,7 +208,7 @@ class OneMoment(Statistic):
 
 @attrs.frozen
 class Proportion(OneMoment):
-    """The share of records that are true: the mean of truth values."""
+    """The share of records that are true: the mean of booleans."""
 
     which: Moment = attrs.field(default="mean", init=False)
     degree: int = attrs.field(default=1, init=False)

@@ -15,24 +15,16 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent.budget import LedgerLike
-from prudent.receipts.making import ReceiptTarget
-from prudent.release.columns.column import Column, PerUnit
+from prudent.release.columns.column import Column
 from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.together.turns import together
 from prudent.release.exponential.interval import PrivateInterval
-from prudent.release.noise import Distribution, Noise
+from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Released, UnknownSpread
 from prudent.release.request import (
-    By,
-    Condition,
-    GroupNames,
     Priced,
     Request,
     Statistic,
-    answers,
-    like,
-    release,
 )
 from prudent.release.statistics.moments import (
     CLIPPED_SHARE,
@@ -49,107 +41,6 @@ from prudent.release.sums.clipping import ClippedShare, Clipping
 from prudent.release.sums.moments import Moments, MomentSpread
 
 _LEAST_WEIGHT = 2.0**-40  # of a private bound on weights, which may be below zero
-
-
-@answers
-def ratio(
-    data: Any = None,
-    column: str | None = None,
-    other: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    other_bounds: tuple[Any, Any] | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the sum of one column divided by the sum of another.
-
-    Each sum costs half of ε; see `sum`.
-
-    Args:
-        column: The column above the line; see `median`.
-        other: The column below the line.
-        bounds: Public bounds on the first column; without, private ones are part of its price.
-        other_bounds: Public bounds on the second one.
-
-    The other arguments are those of `median`.
-    """
-    return release(Ratio(), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@answers
-def weighted_mean(
-    data: Any = None,
-    column: str | None = None,
-    weights: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    largest_weight: float | None = None,
-    distribution: Distribution = Distribution.LAPLACE,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the mean of a column, each value weighted by that of another column in its row.
-
-    Args:
-        column: The column of values; see `median`.
-        weights: The column of weights; one below zero counts as zero.
-        bounds: Public bounds on the values; see `mean`.
-        largest_weight: A public bound on the weights, to which larger ones are cut; without, a
-            private one is found.
-
-    The other arguments are those of `median`.
-    """
-    given = locals() | {"other": weights}
-    if largest_weight is not None:
-        given["other_bounds"] = (0.0, _validate.positive(largest_weight=largest_weight))
-    return release(Pairs("weighted"), Request.of(given))  # type: ignore[no-any-return]
-
-
-@like(ratio)
-def covariance(request: Request) -> Released:
-    """Release the covariance of two columns: the mean product of distances from their means.
-
-    Args:
-        column: The first column; see `median`.
-        other: The second column.
-        bounds: Public bounds on the first column; without, private ones cost a part of ε.
-        other_bounds: Public bounds on the second one.
-
-    The other arguments are those of `median`.
-    """
-    return release(Pairs("covariance"), request)  # type: ignore[no-any-return]
-
-
-@like(ratio)
-def correlation(request: Request) -> Released:
-    """Release the correlation of two columns, between -1 and 1 (Pearson's); see `covariance`."""
-    return release(Pairs("correlation"), request)  # type: ignore[no-any-return]
 
 
 def _second(request: Request, records: Column) -> Request:

@@ -44,7 +44,7 @@ from prudent.release.sums.clipping import ClippedShare
 from prudent.release.sums.moments import Moment, MomentSpread
 from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
 
-PROBABILITIES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
+PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
 
 WIDE_SHARE, NARROW_SHARE, CLIPPED_SHARE, QUANTILE_SHARE = 0.14, 0.06, 0.03, 0.5

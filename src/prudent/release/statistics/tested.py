@@ -14,11 +14,9 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.accounting import DiscreteLaplaceTest
 from prudent.accounting.calibration import Search, solve
-from prudent.budget import LedgerLike
-from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import MARGIN_CAP, distance_by_margin
 from prudent.release.charging import Preview
-from prudent.release.columns.column import Column, PerUnit
+from prudent.release.columns.column import Column
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.noise import Noise
 from prudent.release.outcome import Outcome, Refused, Released, ScaledSpread
@@ -26,14 +24,9 @@ from prudent.release.ptr import margins
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import (
-    By,
-    Condition,
-    GroupNames,
     Priced,
     Request,
     Statistic,
-    answers,
-    release,
 )
 
 
@@ -275,40 +268,6 @@ def _least_scale(count: int, epsilon: float, delta: float) -> float:
     pure = 2 * count / epsilon  # by basic composition; exact composition is no worse
     search = Search(safe=1.01 * pure, unsafe=pure / count, guess=pure)
     return solve(event_of, search, epsilon=epsilon, delta=delta, name="scale")
-
-
-@answers
-def search_quantile(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    p: Any = 0.5,
-    proposals: Sequence[Any],
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Outcome:
-    """Release a quantile at the smallest proposal that passes its test; see `ProposalSearch`.
-
-    Args:
-        p: The probability, in (0, 1]; see `quantile`.
-        proposals: A public list of proposals.
-
-    The other arguments are those of `median`.
-    """
-    return release(SearchedQuantile(margins.rational(p), proposals), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @attrs.frozen

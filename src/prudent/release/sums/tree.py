@@ -120,7 +120,7 @@ class CountedQuantiles:
     ps: tuple[Fraction, ...] = attrs.field(converter=ascending)  # the probabilities, ascending
     epsilon: float  # ε of all of them together
     records: int = 1  # the largest number of records of one privacy unit
-    confidence: float = CONFIDENCE  # of each interval; 0: there are none
+    confidence: float = CONFIDENCE  # of each interval; 0 returns none
     branches: int = BRANCHES  # the number of children of a node
 
     @property

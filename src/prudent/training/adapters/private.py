@@ -157,8 +157,9 @@ def make_private(
         loss_reduction: Whether the loss of a batch is the "mean" or the "sum" over its records.
         max_physical_batch: Largest number of records whose activations are in memory. A larger
             batch is run in parts, which takes three to four times as long; the loop stays the same.
-        example: A public item of the data set, as for `fit`: with a `collate_fn` that pads to the
-            longest item, every record is padded to the example's length.
+        example: A public item, as for `fit`, which declares the form of items: required unless the
+            data set is a `TensorDataset`. With a `collate_fn` that pads to the longest item, every
+            record is padded to the example's length.
         unit: Who each record belongs to, as for `fit`. Batches are then drawn of people, of whom
             `batch_size` are expected, and a person's gradient is clipped once. A batch holds
             `records_per_person` rows for each of them, one person after another: keep the rows in

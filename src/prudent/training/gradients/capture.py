@@ -35,6 +35,7 @@ from prudent._torch_private import get_unwrapped, maybe_get_level, pytree
 from prudent.training.gradients.factors.layers import Expand
 from prudent.training.gradients.factors.recurrent import scan_on
 from prudent.training.gradients.factors.rules import (
+    GROUPED,
     RECORD_RULES,
     RULES,
     call,
@@ -279,7 +280,7 @@ class Capture(Watch):
         """Call `func` and capture the parameters that it combines with a record."""
         if func is functional.batch_norm:
             _refuse_batch_statistics(*args, **kwargs)
-        given = list(tensors((args, kwargs)))
+        given = tensors((*args, *kwargs.values()))
         records = {id(tensor): tensor for tensor in given if self._is_record(tensor)}
         trained = [t for t in given if id(t) not in records and t.requires_grad]
         if not (trained and torch.is_grad_enabled()):
@@ -301,7 +302,7 @@ class Capture(Watch):
                 return OPENED[func](*args, **kwargs)
         record = next(iter(records.values()), self._record)
         result = NotImplemented
-        if func in RULES and len(records) <= 1:
+        if func in RULES and (len(records) <= 1 or func in GROUPED):
             result = RULES[func](self._tape, record, *args, **kwargs)
         if result is NotImplemented:
             result = self._expanded(func, args, kwargs, record, trained)

@@ -61,11 +61,13 @@ class HostState:
 
     Attributes:
         version: Number of times that a change was found.
+        kept_all: Whether the last `kept` context found nothing changed.
     """
 
     def __init__(self, **roots: Any) -> None:
         self._roots = roots
         self.version = 0
+        self.kept_all = False
         self._advances = False
         self._read()
 
@@ -103,6 +105,7 @@ class HostState:
     @contextmanager
     def kept(self) -> Iterator[None]:
         """A context after which the state is what it was before, but for `advancing`."""
+        self.kept_all = False
         if self._advances:
             yield
             return
@@ -110,7 +113,8 @@ class HostState:
         try:
             yield
         finally:
-            if not self.holds():
+            self.kept_all = self.holds()
+            if not self.kept_all:
                 self.restore()
 
     @contextmanager

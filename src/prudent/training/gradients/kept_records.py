@@ -67,13 +67,15 @@ class EscapedTensorGuard:
                 self._refuse()
         finally:
             self._kept.__exit__(None, None, None)
-        written = [] if self._host.holds() or kind is not None else self._host.written()
+        same = kind is not None or self._host.kept_all or self._host.holds()
+        written = [] if same else self._host.written()
         if written:
             raise KeptRecordError(_CHANGED.format("tensor", written))
 
     def note(self, result: Any) -> None:
         """Track the tensors of records in the result of a function, without keeping them alive."""
-        self._noted += [weakref.ref(tensor) for tensor in tensors(result) if is_record(tensor)]
+        found = (result,) if isinstance(result, Tensor) else tensors(result)
+        self._noted += [weakref.ref(tensor) for tensor in found if is_record(tensor)]
 
     def _refuse(self) -> None:
         """Raise an error if anything was left behind.

@@ -30,7 +30,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask_left_aligned
+from prudent.training.gradients.factors.experts import histogram, one_by_one
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
+from prudent.training.gradients.factors.rules import GROUPED
 from prudent.training.gradients.kept_records import EscapedTensorGuard
 from prudent.training.gradients.record_streams import (
     RANDOM,
@@ -300,6 +302,8 @@ def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
+    torch.histc: histogram,
+    Tensor.histc: histogram,
     torch.rand: shared_choice,
     **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
 }
@@ -320,6 +324,9 @@ def records_are_traced() -> Iterator[None]:
             ("transformers.masking_utils", "find_packed_sequence_indices", _remembered),
         ):
             stack.enter_context(_patched(sys.modules.get(module), name, changed))
+        moe = sys.modules.get("transformers.integrations.moe")
+        chooser = getattr(moe, "ExpertsInterface", None)
+        stack.enter_context(_patched(chooser, "get_interface", _grouped_experts))
         yield
 
 
@@ -338,6 +345,11 @@ def _patched(module: Any, name: str, change: Callable[[Any], Any]) -> Iterator[N
 
 def _or_a_record(is_fake: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda tensor: is_fake(tensor) or (isinstance(tensor, Tensor) and is_record(tensor))
+
+
+def _grouped_experts(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """The one of several equivalent ways that has no loop over what a record selects."""
+    return lambda own, name, default: own.get("grouped_mm") or choose(own, name, default)
 
 
 def _never(is_captured: Callable[[], bool]) -> Callable[[], bool]:
@@ -416,4 +428,4 @@ class Watch(TorchFunctionMode):
         return self._apply(func, *args, **kwargs)
 
     def _apply(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return func(*args, **kwargs)
+        return (one_by_one if func in GROUPED else func)(*args, **kwargs)

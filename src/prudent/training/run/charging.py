@@ -12,10 +12,11 @@ import dp_accounting as dp
 import torch
 from torch import Tensor
 
+from prudent import _files
 from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget import LedgerLike, charge_calibrated, check_ledger
-from prudent.receipts.making import ReceiptFile, receipt_of, request_digest
+from prudent.receipts.making import ReceiptFile, answer_digest, receipt_of, request_digest
 from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
 from prudent.training.aggregation import ProposeTestRelease
@@ -81,8 +82,10 @@ class RunCharge:
             charges.append(noted)
         self._made[self.name] = charges
 
-    def note_release(self) -> None:
+    def note_release(self, answer: str | None = None) -> None:
         """Note in the history of the ledger that the run was released. Costs nothing.
+
+        With the digest of what a receipt holds, if one is written when the run ends.
 
         A ledger that cannot be reached any more must not take the trained model with it: that is
         paid for, whatever the history says.
@@ -92,11 +95,12 @@ class RunCharge:
         record = getattr(self.ledger, "record_outcome", None)
         if not charges or record is None:
             return
+        bound = {"answer": answer} if answer is not None and hasattr(self.ledger, "proof") else {}
         self._made[self.name] = []
         try:
             for charge in charges:
                 if not charge.outcome:
-                    record(charge, "released")
+                    record(charge, "released", **bound)
         except Exception as error:
             warnings.warn(
                 "The run is complete and paid for, but its outcome could not be noted in the "
@@ -178,11 +182,13 @@ class RunCharge:
 
         def make() -> Receipt:
             ReceiptFile.at(file)  # it may have become another file meanwhile
-            released = {"parameters": digest_of_parameters(state()), **facts}
-            written = {each.name: each for each in files if each.is_file()}
-            return self.receipt(released, predictable=predictable, files=written)
+            digests = {each.name: _files.sha256(each) for each in files if each.is_file()}
+            released = {"parameters": digest_of_parameters(state()), "files": digests, **facts}
+            self.note_release(answer_digest(released))
+            return self.receipt(released, predictable=predictable, files=digests)
 
         file.write(make)
+        self.note_release()  # if no receipt could be made
 
 
 def digest_of_parameters(state: Mapping[str, Any]) -> str:

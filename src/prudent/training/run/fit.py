@@ -94,16 +94,17 @@ def fit(
             or Hugging Face data set, or a list. An item is one record: a pair (input, target), or a
             dictionary whose entry `labels` is the target and whose others are the inputs. Every
             process and every resumed run needs the same records in the same order, by their
-            `prudent.records.containers`. Each item is converted by itself to the form of most of
-            them; one that cannot be read, or does not fit, counts as absent.
+            `prudent.records.containers`. Each item is converted by itself to the form of
+            the example; one that cannot be read, or does not fit, counts as absent.
         optimizer: Any torch optimizer; it only post-processes released gradients.
         scheduler: Makes a torch learning rate scheduler for the optimizer, which is stepped after
             every step: `lambda optimizer: CosineAnnealingLR(optimizer, T_max=plan.steps)`.
         collate_fn: Makes a batch of a list of items: a pair (inputs, targets) or a dictionary with
             the entry `labels`, of tensors with one row per item. It is called for one item at a
             time, and all rows must have one shape. None: items are stacked as they are.
-        example: A public item, in the form of the records. Its types and shapes are used instead of
-            those that most of the first items have. The `collate_fn` then gets it together with
+        example: A public or made-up item in the form of the records, which it declares: its types
+            and shapes are those of all. Required for items, except those of a `TensorDataset` that
+            are stacked as they are. The `collate_fn` gets it together with
             each item, so that one that pads to the longest item pads to the example's length.
         unit: Who each record belongs to: one id per record, or the name of an entry of items that
             are dictionaries, which then is no input. People take the place of records: the plan's
@@ -185,6 +186,7 @@ def fit(
         if reporting.out is not None:
             card = charge.model_card(model, predictable=key.predictable)
             run.processes.first(partial(card.write, reporting.out))
+    run.processes.first(charge.note_release)
     best = opened.best.step if opened.best is not None and reporting.keep_best else None
     return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, protected, best)
 

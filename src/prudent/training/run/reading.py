@@ -23,7 +23,7 @@ from prudent.records import PUBLIC, Seeds
 from prudent.records.containers import count_of, fingerprint, tensors_of
 from prudent.records.form import inputs_and_targets
 from prudent.records.people import PeopleReader, TensorReader, Unit, Units
-from prudent.records.reader import Collate, RecordReader, checked
+from prudent.records.reader import Collate, RecordReader
 from prudent.training.chunk import Chunk
 from prudent.training.parallel.processes import Processes
 from prudent.training.run.execution import Execution
@@ -52,11 +52,9 @@ class _ReadBatches:
 
     reader: RecordReader | PeopleReader  # reads the records
 
-    def __getitem__(self, request: ReadRequest) -> ReadBatch | None:
-        """The batch that was asked for; None if none of many records has the form."""
+    def __getitem__(self, request: ReadRequest) -> ReadBatch:
+        """The batch that was asked for."""
         rows: Any = self.reader.rows(*request)
-        if rows is None:
-            return None
         readable = torch.tensor([row is not None for row in rows])
         inputs, targets = inputs_and_targets(self.reader.batch(rows))
         shares = self.reader.shares(rows)
@@ -88,7 +86,7 @@ class ItemLoader:
 
     def part(self, request: ReadRequest) -> ReadBatch:
         """One physical batch, read by this process."""
-        return checked(_ReadBatches(self.reader)[request])
+        return _ReadBatches(self.reader)[request]
 
     def chunk(self, part: ReadBatch, ids: Tensor, *, recompute: bool = False) -> Chunk:
         """A physical batch on the device, or with `recompute` a function that places it there."""
@@ -119,7 +117,7 @@ class ItemLoader:
             # Python warns of any fork beside other threads. Workers use one thread of torch, and
             # none of what the others may have locked.
             warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
-            return map(checked, iter(loader))
+            return iter(loader)
 
 
 def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Draw]) -> Iterator[ReadRequest]:

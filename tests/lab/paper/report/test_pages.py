@@ -110,7 +110,7 @@ def test_what_was_not_run_is_one_line_and_no_table(results):
     )
     assert all(len(text.splitlines()) == 1 for text in others)
     for title in ("Bad records: what survived", "Bad gradients: what survived"):
-        assert sections[title] == "Attacks: not run (`prudent paper frontier --run`)."
+        assert sections[title] == "Attacks: not run (`prudent paper table frontier --run`)."
     rows = [line for line in first.splitlines() if line.startswith("| ")]
     assert [row.split(" | ")[0] for row in rows] == ["| corruption", "| clean"]
     assert "Not run: random labels 10%; random labels 20%; feature noise 10%" in first

@@ -9,8 +9,8 @@ import typer
 
 from prudent._rounding import exact
 from prudent.cli import completion, needs, options, progress
-from prudent.cli.commands import certify_run
 from prudent.cli.display import as_text, echo, echo_json, note, remark, show_table
+from prudent_lab.commands import certify_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +25,16 @@ NEEDS_OF_OPTIONS = {
 
 _UNBALANCED = 0.6  # share of a class from which on accuracy alone says little
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode="rich")
-app.command("run")(certify_run.run)
 
-
-@app.callback()
+@options.spread(certify_run.RunOptions)
 def certify(
-    context: typer.Context,
+    folders: list[Path] | None = typer.Argument(
+        None,
+        metavar="[DIR]...",
+        help="Folders of training runs (--out of prudent train, out= of fit) to certify instead. "
+        "Several: independent runs of one plan on the same data.",
+        show_default=False,
+    ),
     dataset: str = options.value(
         "NAME",
         "A data set of prudent train, imdb or census.",
@@ -75,6 +78,7 @@ def certify(
         "finite aggregation, run-off election, neighbours; public records only.",
     ),
     as_json: options.Json = False,
+    **of_runs: Any,
 ) -> None:
     r"""Certify a private classifier of a data set: how many bad records it withstands.
 
@@ -93,7 +97,7 @@ def certify(
 
     [b]What else is certified[/b]
 
-    A training run:                  prudent certify run DIR
+    A training run:                  prudent certify DIR
     A quantile within an interval:   prudent release certify-quantile
     A statistic, with its release:   prudent release median --certify TOLERANCE
 
@@ -103,8 +107,23 @@ def certify(
     $ prudent certify --dataset mnist --epsilon 0.1 --out runs/certify
 
     $ prudent certify --dataset mnist --features glyphs --epsilon 1
+
+    [b]Training runs[/b]
+
+    Privacy limits what k records can do to the expected accuracy of a run,
+    whatever they are. The bound is exact for k records of DP-SGD, and by group
+    privacy for Propose-Test-Release. It reads metrics.jsonl and paid.json
+    of the run, no data, and costs no privacy. Both must agree with
+    checkpoint.pt or, where the secret checkpoint is kept elsewhere, with
+    each other.
+
+    $ prudent certify runs/dpsgd --records 5,10,20
+
+    Ten runs, so that nothing about the expectation is assumed:
+    $ prudent certify runs/dpsgd-* --records 5 --confidence 0.99 --json
     """
-    if context.invoked_subcommand is not None:
+    if folders:
+        certify_run.certify_runs(folders, certify_run.RunOptions(**of_runs), as_json=as_json)
         return
     from prudent._files import check_writable
     from prudent._validate import ArgumentError

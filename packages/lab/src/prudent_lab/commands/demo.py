@@ -35,7 +35,7 @@ _RECIPE = (
 _BAD_RECORDS = (
     "All are equally private. On bad records DP-SGD is hard to beat, and the test buys back "
     "part of what trimming costs. What each method keeps under attack is measured, not proved: "
-    "prudent paper frontier."
+    "prudent paper table frontier."
 )
 _PROVED = (
     "Certified is proved: a prediction stays the same whatever that many records are, inserted or "

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
 
-from prudent._progress import part, track
+from prudent._progress import track
 from prudent._rounding import rounded_up
 from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, note, show_files, show_table
@@ -17,16 +17,24 @@ from prudent_lab.commands.paper_tables import TABLES, ResultsOption
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from prudent_lab.paper.panels import Figure
     from prudent_lab.paper.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
+_DESCENT: dict[str, Any] = {
+    "workers": 100,
+    "strong_convexity": 1.0,
+    "smoothness": 2.0,
+    "gradient_bound": 1.0,
+    "gradient_deviation": 0.1,
+    "dimension": 10,
+    "noise": 1.0,
+}
 
 SeedsOption = Annotated[int | None, options.whole_number("Largest number of seeds to use.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 app.command()(paper_tables.table)
-app.command()(paper_tables.frontier)
-app.command()(paper_tables.grid)
 
 
 @app.callback()
@@ -36,9 +44,7 @@ def _paper() -> None:
 
 @app.command()
 def figure(
-    number: int = typer.Argument(
-        metavar="FIGURE", help="1 to 5.", parser=options.read_whole_number
-    ),
+    name: str = typer.Argument(metavar="FIGURE", help="1 to 5, or convergence."),
     out: Path = options.value("DIR", "Folder to write to; created if missing.", default=Path()),
     as_json: options.Json = False,
 ) -> None:
@@ -53,22 +59,36 @@ def figure(
     4  Figure 1 for three proposals
     5  Figure 3 for three proposals
 
+    convergence: how far trimmed, noisy descent stays from the optimum, by
+    share of bad gradients. The paper's theorem is false as printed: it treats
+    trimmed honest gradients as unbiased. Drawn are its bound, where its
+    conditions hold, and the corrected one (Errata 6). Other settings:
+    prudent_lab.paper.convergence.distances.
+
     [b]Example[/b]
 
     $ prudent paper figure 3 --out figures
     """
-    from prudent_lab.paper import panels
+    from prudent import _validate
 
-    drawn = panels.figure(number)
-    from prudent_lab.paper import plots
+    _validate.one_of([*map(str, FIGURES), "convergence"], figure=name)
+    from prudent_lab.paper import panels, plots
+    from prudent_lab.paper.convergence import distances
 
-    show_files(plots.save(drawn, out), as_json=as_json)
+    if name == "convergence":
+        rows = distances(**_DESCENT)
+        made = plots.save_drawing(lambda: plots.draw_distances(rows), out, "convergence")
+    else:
+        made = plots.save(panels.figure(int(name)), out)
+    show_files(made, as_json=as_json)
 
 
 @app.command()
 def report(
     out: Path = options.value(
-        "FILE", "File to write; its folder is created if missing.", default=Path("report.html")
+        "FILE",
+        "File to write, .html; or a folder, for every figure and table too. Created if missing.",
+        default=Path("report.html"),
     ),
     results: ResultsOption = None,
     seeds: SeedsOption = None,
@@ -90,68 +110,54 @@ def report(
     time, every attack, the figures, and what was chosen where the paper is
     silent. Every number is computed from the results.
 
+    With a folder for --out, beside report.html: figure1 to figure5 (.png,
+    .svg, .csv) and table1 to table4 (.md, .json). About a minute, and
+    nothing is trained.
+
     [b]Examples[/b]
 
     $ prudent paper report --out report.html
+
+    $ prudent paper report --out paper
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
     from prudent_lab.paper.panels import figure
     from prudent_lab.paper.report import page
 
-    found = _read_given(results, seeds)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    numbers = track(FIGURES if figures else (), "figures")
-    command = "prudent paper report"
-    out.write_text(page.as_html(found, command, figures=[figure(n) for n in numbers]), "utf-8")
-    pages = {path: flag for path, flag in ((docs, "--docs"), (overview, "--overview")) if path}
-    for path, flag in pages.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = page.as_markdown(found, f"{command} {flag}", whole=flag == "--docs")
-        path.write_text(text, "utf-8")
-    show_files([out, *pages], as_json=as_json)
+    found, command = _read_given(results, seeds), "prudent paper report"
+    folder = None if out.suffix == ".html" else out
+    path = out if folder is None else folder / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = [figure(n) for n in track(FIGURES if figures else (), "figures")]
+    path.write_text(page.as_html(found, command, figures=drawn), "utf-8")
+    written = [path]
+    for given, flag in ((docs, "--docs"), (overview, "--overview")):
+        if given is not None:
+            given.parent.mkdir(parents=True, exist_ok=True)
+            text = page.as_markdown(found, f"{command} {flag}", whole=flag == "--docs")
+            given.write_text(text, "utf-8")
+            written.append(given)
+    if folder is not None:
+        written += _parts(found, drawn, folder)
+    show_files(written, as_json=as_json)
 
 
-@app.command("all")
-def everything(
-    out: Path = options.value(
-        "DIR", "Folder to write to; created if missing.", default=Path("paper")
-    ),
-    results: ResultsOption = None,
-    seeds: SeedsOption = None,
-    as_json: options.Json = False,
-) -> None:
-    """Write every figure and table, and the report, to one folder.
-
-    Writes figure1 to figure5 (.png, .svg, .csv), table1 to table4 (.md,
-    .json), and report.html. Takes about a minute and trains nothing: tables
-    are made from the results that come with the package, or from --results.
-
-    [b]Example[/b]
-
-    $ prudent paper all --out paper
-    """
+def _parts(found: "Results", drawn: "Sequence[Figure]", folder: Path) -> list[Path]:
+    """Every figure and every table, each in files of its own."""
     from prudent_lab.paper import plots
-    from prudent_lab.paper.panels import figure
-    from prudent_lab.paper.report import grids, page, tables
+    from prudent_lab.paper.report import grids, tables
     from prudent_lab.paper.report.cells import datasets, plain_table
 
-    found = _read_given(results, seeds)
-    out.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for number in track(FIGURES, "figures"):
-        drawn.append(figure(number))
-        plots.save(drawn[-1], out)
+    written = [path for each in drawn for path in plots.save(each, folder)]
     for number in track(TABLES, "tables"):
         parts = [grids.table_grid(found, number, name) for name in datasets(number)]
         text = "\n\n".join(map(tables.as_markdown, parts))
-        (out / f"table{number}.md").write_text(text + "\n", "utf-8")
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
-        (out / f"table{number}.json").write_text(rows + "\n", "utf-8")
-    with part("report"):
-        text = page.as_html(found, "prudent paper report", figures=drawn)
-        (out / "report.html").write_text(text, "utf-8")
-    show_files(sorted(out.iterdir()), as_json=as_json)
+        for ending, content in ((".md", text), (".json", rows)):
+            written.append(folder / f"table{number}{ending}")
+            written[-1].write_text(content + "\n", "utf-8")
+    return written
 
 
 def _read_given(path: Path | None, seeds: int | None) -> "Results":
@@ -222,64 +228,3 @@ def compare(
     shown = ("–" if p.epsilon is None else rounded_up(p.epsilon) for p in prices)
     cells = [(p.analysis, epsilon, p.note) for p, epsilon in zip(prices, shown, strict=True)]
     show_table(("analysis", "ε", ""), cells, lines=False)
-
-
-@app.command()
-def convergence(
-    workers: int = options.whole_number("Gradients per step.", default=100),
-    strong_convexity: float = options.number("α of the loss.", default=1.0),
-    smoothness: float = options.number("β of the loss.", default=2.0),
-    gradient_bound: float = options.number("Largest norm of a gradient.", default=1.0),
-    gradient_deviation: float = options.number(
-        "Standard deviation of an honest gradient.", default=0.1
-    ),
-    dimension: int = options.whole_number("Number of parameters.", default=10),
-    noise: float = options.number("Standard deviation of the noise on sums.", default=1.0),
-    learning_rate: float | None = options.number(
-        "Learning rate. [half of the largest allowed]", default=None
-    ),
-    out: Path | None = options.value(
-        "DIR", "Also write convergence.png and .svg to this folder.", default=None
-    ),
-    as_json: options.Json = False,
-) -> None:
-    """How far trimmed, noisy descent stays from the optimum, by share of bad gradients.
-
-    The paper's convergence theorem is false as printed: it treats trimmed
-    honest gradients as unbiased. Printed are its bound, where its conditions
-    hold, and the corrected one (Errata 6), which holds for any number of bad
-    gradients: the limit of the mean squared distance to the optimum.
-
-    [b]Example[/b]
-
-    $ prudent paper convergence --workers 100 --noise 0.5 --out figures
-    """
-    from prudent_lab.paper.convergence import distances
-
-    rows = distances(
-        workers=workers,
-        strong_convexity=strong_convexity,
-        smoothness=smoothness,
-        gradient_bound=gradient_bound,
-        gradient_deviation=gradient_deviation,
-        dimension=dimension,
-        noise=noise,
-        learning_rate=learning_rate,
-    )
-    if out is not None:
-        from prudent_lab.paper import plots
-
-        made = plots.save_drawing(lambda: plots.draw_distances(rows), out, "convergence")
-        _tell_files(made, as_json=as_json)
-    if as_json:
-        echo_json([attrs.asdict(row) for row in rows])
-        return
-    cells = [
-        (
-            f"{row.bad} of {workers}",
-            f"{row.corrected:.4g}",
-            "–" if row.printed is None else f"{row.printed:.4g}",
-        )
-        for row in rows
-    ]
-    show_table(("bad", "corrected bound", "as printed (false)"), cells, words=0, lines=False)

@@ -1,4 +1,4 @@
-"""`prudent paper table` and `prudent paper frontier`: results of runs, and the runs themselves."""
+"""`prudent paper table`: results of runs, and the runs themselves."""
 
 import contextlib
 import sys
@@ -80,7 +80,9 @@ class Filling:
 
 @options.spread(Filling)
 def table(
-    number: int = typer.Argument(metavar="TABLE", help="1 to 4.", parser=options.read_whole_number),
+    name: str = typer.Argument(
+        metavar="TABLE", help="1 to 4, frontier, or a TOML file of your own data sets."
+    ),
     dataset: list[str] | None = options.value(
         "NAME",
         "Only this data set, such as mnist; may be repeated.",
@@ -97,7 +99,7 @@ def table(
     results: ResultsOption = None,
     **given: Any,
 ) -> None:
-    """Print a table of the paper: its number, ours, the difference.
+    r"""Print a table of the paper: its number, ours, the difference.
 
     Reads the results that come with the package, so it takes seconds; a cell
     that nobody ran says so. By RDP a run is read where Rényi accounting
@@ -109,11 +111,31 @@ def table(
     3  severe faults: targeted labels, flipped signs
     4  DP-SGD beside both
 
+    frontier: every method under every attack at one price, by who the
+    attacker is. Beyond the paper: fourteen faults and attacks by 10, 20 and
+    30 % of the records, in two tables: bad records (inputs and labels are
+    chosen, also as a backdoor, with its success rate) and bad gradients (each
+    step's gradients are chosen). Measured, not guaranteed: the next attack may
+    do more. What is proved: prudent certify.
+
+    A TOML file runs the paper's methods on your own data sets and corruptions,
+    with a table for each. What it does not set is taken from the one it is
+    like, of the paper's or above it in the file:
+
+        \[datasets.wine]
+        like = "mnist"
+        data = "npz:wine.npz"
+        epsilons = [1.0, 3.0]
+        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
+
+    The last corruption is your own: the function swap of faults.py, called
+    with the ratio 0.2, returns it.
+
     With --run, runs are added to runs/paper/results.csv (or to the file that
-    --results names), run by run: stop it when you like, and start it again.
-    The full size needs a GPU and hours; --dataset, --corrupt and --method
-    choose some of its cells, to run and to show. Your own data sets and
-    corruptions: prudent paper grid.
+    --results names; runs/paper/FILE.csv for a file of your own), run by run:
+    stop it when you like, and start it again. The full size needs a GPU and
+    hours; --dataset, --corrupt, --method and --epsilon choose some cells of
+    the paper's tables, to run and to show.
 
     [b]Examples[/b]
 
@@ -124,12 +146,23 @@ def table(
     $ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run
 
     $ prudent paper table 4 --run --seeds 3 --device cuda
+
+    $ prudent paper table frontier --size small --run
+
+    $ prudent paper table mine.toml --run --seeds 3
     """
     from prudent import _validate
+    from prudent._validate import ArgumentError
     from prudent_lab.paper.report import cells
 
     filling = Filling(**given)
-    _validate.one_of(TABLES, paper_table=number)
+    if name == "frontier" or name.endswith(".toml"):
+        for argument, chosen in {"dataset": dataset, "corrupt": corrupt, "method": method}.items():
+            if chosen:
+                raise ArgumentError(argument, "only with a table of the paper", got=chosen)
+        _frontier(filling, results) if name == "frontier" else _own(filling, Path(name), results)
+        return
+    number = int(_validate.one_of([*map(str, TABLES), "frontier"], paper_table=name))
     datasets = cells.datasets(number)
     if dataset:
         every = [*datasets, *cells.variants(number)]
@@ -150,37 +183,12 @@ def table(
         tables.show(grids.table_grid(found, number, name, choice=choice))
 
 
-@options.spread(Filling)
-def grid(
-    file: Path = typer.Argument(metavar="FILE", help="TOML file of your data sets."),
-    results: Path | None = options.value(
-        "FILE", "CSV for the results; by default runs/paper/FILE.csv.", default=None
-    ),
-    **given: Any,
-) -> None:
-    r"""Run the paper's methods on your own data sets and corruptions.
-
-    FILE holds a table for each data set. What it does not set is taken from
-    the one it is like, of the paper's or above it in the file:
-
-        \[datasets.wine]
-        like = "mnist"
-        data = "npz:wine.npz"
-        epsilons = [1.0, 3.0]
-        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
-
-    The last corruption is your own: the function swap of faults.py, called
-    with the ratio 0.2, returns it. The columns of the table are as in
-    prudent paper table.
-
-    [b]Example[/b]
-
-    $ prudent paper grid mine.toml --run --seeds 3
-    """
+def _own(filling: Filling, file: Path, results: Path | None) -> None:
+    """The paper's methods on data sets and corruptions of the user's own."""
     from prudent_lab.paper.jobs import own_jobs, read_settings
     from prudent_lab.paper.report import grids, tables
 
-    filling, mine = Filling(**given), read_settings(file)
+    mine = read_settings(file)
     path = filling.path(results, file)
     if not filling.run and not path.is_file():
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
@@ -192,29 +200,13 @@ def grid(
         tables.show(grids.own_grid(found, mine, name))
 
 
-@options.spread(Filling)
-def frontier(results: ResultsOption = None, **given: Any) -> None:
-    """Every method under every attack at one price, by who the attacker is.
-
-    Beyond the paper: fourteen faults and attacks by 10, 20 and 30 % of the
-    records, all methods at the same (ε, δ), in two tables: bad records (inputs
-    and labels are chosen, also as a backdoor, with its success rate) and bad
-    gradients (each step's gradients are chosen). Measured, not guaranteed: the
-    next attack may do more. What is proved: prudent certify. With --run what
-    is missing is run first.
-
-    [b]Examples[/b]
-
-    $ prudent paper frontier
-
-    $ prudent paper frontier --size small --run
-    """
+def _frontier(filling: Filling, results: Path | None) -> None:
+    """Every method under every attack at one price."""
     from prudent_lab.paper.jobs import frontier_jobs
     from prudent_lab.paper.report import tables
     from prudent_lab.paper.report.frontier import frontiers
     from prudent_lab.paper.report.grids import frontier_grid
 
-    filling = Filling(**given)
     path = filling.path(results)
     found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
     if filling.as_json:

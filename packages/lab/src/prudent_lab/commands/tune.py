@@ -113,7 +113,7 @@ def tune(
         right = accuracy(data.test_features, data.test_labels)(best.value)["accuracy"]
     _show(best, right, whole, plan, as_json=as_json)
     if ledger is None:
-        note("No --ledger: nobody keeps count of what releases cost.")
+        note("No --ledger: not charged to any budget.")
 
 
 with_flags(
@@ -171,7 +171,7 @@ def _tuned(
     candidate: Any, whole: "SettingSearch", ledger: str | None, given: dict[str, Any]
 ) -> Any:
     from prudent.budget.ledger import Ledger, OverBudgetError
-    from prudent.cli.errors import Fault, tell
+    from prudent.cli.errors import Fault, print_error
     from prudent.tune import tune as run
 
     opened: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
@@ -186,7 +186,7 @@ def _tuned(
                 **given,
             )
     except OverBudgetError as error:
-        tell(Fault(str(error), status=OVER_BUDGET))
+        print_error(Fault(str(error), status=OVER_BUDGET))
         raise typer.Exit(OVER_BUDGET) from None
 
 

@@ -5,17 +5,17 @@ condition that fails on one record would reveal that this record is present. So 
 only the operations of this list, each a function of one row that is defined for every value a
 column can store:
 
-| operation | where |
-| --- | --- |
-| comparisons of one kind of values, `between`, `isin`, `isnull`, and, or, not | all engines |
-| `lower`, `upper`, `strip`, `length`, `startswith`, `endswith`, `contains`, `like` | all |
-| `year`, `month`, `day`, `quarter` of a date or time; `fill_null`, `ifelse` | all |
-| arithmetic, `cast`, `round`, `abs`, parts of a text or a time | DuckDB: files and frames |
-| `try_cast` | DuckDB, Spark |
-| anything else, such as `rowid`, `now`, `random`, aggregates, windows, your own functions | none |
+| operation |
+| --- |
+| comparisons of one kind of values, `between`, `isin`, `isnull`, and, or, not |
+| `lower`, `upper`, `strip`, `length`, `startswith`, `endswith`, `contains`, `like` |
+| `substr`, `left`, `right`, `replace` with constants; `concat` |
+| arithmetic, casts, functions of numbers and dates: see `functions` |
+| `coalesce`, `nullif`, `ifelse`, `cases`, `least`, `greatest` of one kind of values |
+| none else, such as `rowid`, `now`, `random`, aggregates, windows, your own functions |
 
-In DuckDB the condition is wrapped in TRY; a row on which it fails is dropped, like a row on which
-it is NULL. The other engines have no TRY, so operations that might fail are rejected there.
+In DuckDB the condition is wrapped in TRY as well; a row on which it fails is dropped, like a row on
+which it is NULL.
 """
 
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from ibis.common.graph import Node
 
 from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import as_double, backend_name, check_bound, total, tried
+from prudent.release.columns.row_values.functions import CONSTANT, FORMS, UnlistedError, finished
 
 Predicate = Callable[[ir.Table], ir.BooleanValue]
 
@@ -46,13 +47,7 @@ _TOTAL = (
     *_COMPARISONS,
     ops.Alias,
     ops.And,
-    ops.Coalesce,
     ops.EndsWith,
-    ops.ExtractDay,
-    ops.ExtractMonth,
-    ops.ExtractQuarter,
-    ops.ExtractYear,
-    ops.IfElse,
     ops.IsInf,
     ops.IsNan,
     ops.IsNull,
@@ -61,41 +56,28 @@ _TOTAL = (
     ops.Lowercase,
     ops.Not,
     ops.NotNull,
-    ops.NullIf,
     ops.Or,
     ops.RStrip,
     ops.StartsWith,
+    ops.StrRight,
+    ops.StringConcat,
     ops.StringContains,
     ops.StringLength,
+    ops.StringReplace,
     ops.Strip,
+    ops.Substring,
     ops.Uppercase,
     ops.Xor,
 )
-_TRIED = (
-    ops.Abs,
-    ops.Add,
-    ops.Cast,
-    ops.Ceil,
-    ops.Date,
-    ops.DateTruncate,
-    ops.DayOfWeekIndex,
-    ops.Divide,
-    ops.ExtractHour,
-    ops.ExtractMinute,
-    ops.ExtractSecond,
-    ops.Floor,
-    ops.FloorDivide,
-    ops.Modulus,
-    ops.Multiply,
-    ops.Negate,
-    ops.Round,
-    ops.StrRight,
-    ops.Substring,
-    ops.Subtract,
-    ops.TimestampTruncate,
-    ops.TryCast,
-)
-_ARITHMETIC = (ops.Add, ops.Divide, ops.Modulus, ops.Multiply, ops.Subtract)
+_ONE_KIND = {  # of values among which one is chosen, and those that are not
+    ops.Coalesce: (),
+    ops.Greatest: (),
+    ops.IfElse: ("bool_expr",),
+    ops.Least: (),
+    ops.NullIf: (),
+    ops.SearchedCase: ("cases",),
+    ops.SimpleCase: ("base", "cases"),
+}
 _PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
 
 
@@ -134,81 +116,103 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
         ValueError: if it uses an operation that is not listed.
     """
     engine = backend_name(table)
+    dtype, computed = value.type(), not isinstance(value.op(), ops.Field)
     try:
-        _check(value.op(), table.op(), engine)
-    except _UnlistedError as error:
+        _check(value.op(), table.op())
+        # Of the expression alone: what a view computes is its own.
+        value = value.op().replace(_total_nodes(engine), filter=ops.Value).to_expr()
+    except ArgumentError as error:
+        error.argument = argument
+        raise
+    except UnlistedError as error:
         raise ValueError(
             f"Expected {argument} to look at one row at a time, with operations that cannot fail, "
             f"got {error}: one record could then decide about the rows of others, or whether there "
             "is an answer. Compare columns with constants of their own type, and combine that with "
             "&, | and ~; in an ibis table you can add a column for anything else."
         ) from None
-    # Of the expression alone: what a view computes is its own.
-    value = value.op().replace(_total_nodes(engine), filter=ops.Value).to_expr()
-    if _fractional(value.type()):
-        value = as_double(value)
+    if computed:
+        value = finished(value, dtype)
     found = tried(value) if engine == "duckdb" else value
     check_bound(table.select(value=found), argument)
     return found
 
 
-class _UnlistedError(Exception):
-    """An operation that is not listed."""
-
-
 def _total_nodes(engine: str) -> Callable[..., Any]:
-    """Return a replacer that applies `total` to columns, and computes in doubles.
-
-    Where ibis expects a fraction, DuckDB would compute in the types of the operands: in FLOAT, or
-    in DECIMAL, which overflows, and of whose digits ibis has rules of its own.
-    """
+    """Return a replacer that gives columns and operations their total forms."""
 
     def replaced(node: Any, changed: dict[str, Any] | None) -> Any:
         if isinstance(node, ops.Field):
             return total(node.to_expr(), engine).op()
         made = node if changed is None else node.__recreate__(changed)
-        if isinstance(made, _ARITHMETIC) and _fractional(made.dtype):
+        if type(made) in FORMS:
+            return FORMS[type(made)](made, engine).op()
+        if type(made) in _ONE_KIND and any(_fractional(each.dtype) for each in _chosen(made)):
+            # DuckDB would compute in FLOAT, or in DECIMAL, which overflows.
             names = zip(made.__argnames__, made.__args__, strict=True)
-            made = made.__recreate__({name: as_double(arg).op() for name, arg in names})
+            made = made.__recreate__(
+                {
+                    name: arg if name in _ONE_KIND[type(made)] else _doubles(arg)
+                    for name, arg in names
+                }
+            )
         return made
 
     return replaced
 
 
-def _check(node: Any, table: Any, engine: str) -> None:
+def _doubles(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(map(_doubles, argument))
+    plain = isinstance(argument, ops.Value) and argument.dtype.is_numeric()
+    return as_double(argument).op() if plain else argument
+
+
+def _chosen(node: Any) -> list[Any]:
+    """The values among which a node chooses one."""
+    skipped = [getattr(node, name) for name in _ONE_KIND[type(node)]]
+    outside = {
+        id(each) for some in skipped for each in (some if isinstance(some, tuple) else [some])
+    }
+    return [child for child in _children(node) if id(child) not in outside]
+
+
+def _check(node: Any, table: Any) -> None:
     """Reject operations that are not listed, in all nodes down to the columns of the table."""
     if isinstance(node, ops.Field):
         if node.rel != table:
-            raise _UnlistedError("a column of another table")
+            raise UnlistedError("a column of another table")
         if node.dtype.is_time():  # an invalid time of day crashes DuckDB, even inside TRY
-            raise _UnlistedError("a column of times of a day")
+            raise UnlistedError("a column of times of a day")
         if node.dtype.is_nested() or node.dtype.is_json():  # an invalid text inside stops the scan
-            raise _UnlistedError("a column of lists, structures or documents")
+            raise UnlistedError("a column of lists, structures or documents")
         return
-    if isinstance(node, _COMPARISONS):
-        _check_kinds(node)
-    if not _is_allowed(node, engine):
-        raise _UnlistedError(type(node).__name__)
-    for child in _children(node):
-        _check(child, table, engine)
-
-
-def _is_allowed(node: Any, engine: str) -> bool:
-    if type(node) in _TOTAL:
-        return True
-    if type(node) in _PATTERNS:  # a backslash can fail, depending on the string it is matched with
+    kind = type(node)
+    if kind in _PATTERNS:  # a backslash can fail, depending on the string it is matched with
         pattern = node.pattern
-        return isinstance(pattern, ops.Literal) and "\\" not in str(pattern.value)
-    if type(node) is ops.Cast and not node.find(ops.Field):
-        return True  # a cast of a public constant, which succeeds or fails whatever the records are
-    if type(node) is ops.TryCast and engine == "pyspark":
-        return True
-    return type(node) in _TRIED and engine == "duckdb"
+        if not isinstance(pattern, ops.Literal) or "\\" in str(pattern.value):
+            raise UnlistedError(kind.__name__)
+    elif kind not in _TOTAL and kind not in FORMS and kind not in _ONE_KIND:
+        raise UnlistedError(kind.__name__)
+    for name, allowed in CONSTANT.get(kind, {}).items():
+        given = getattr(node, name)
+        if given is not None and not isinstance(given, ops.Literal):
+            raise UnlistedError(f"{kind.__name__} by a value that is no constant")
+        if given is not None and allowed is not None and given.value not in allowed:
+            raise UnlistedError(f"{kind.__name__} by {given.value}")
+    if kind in _COMPARISONS:
+        _check_kinds(_children(node))
+    elif kind in _ONE_KIND:
+        _check_kinds(_chosen(node))
+        if kind is ops.SimpleCase:
+            _check_kinds([node.base, *node.cases])
+    for child in _children(node):
+        _check(child, table)
 
 
-def _check_kinds(node: Any) -> None:
-    """Reject a comparison of two kinds of values, because an engine would convert one of them."""
-    values = [child for child in _children(node) if not isinstance(child.dtype, dt.Null)]
+def _check_kinds(given: list[Any]) -> None:
+    """Reject values of two kinds side by side, because an engine would convert one of them."""
+    values = [child for child in given if not isinstance(child.dtype, dt.Null)]
     # A constant date may be given as a string, and one beside times as a date: its conversion does
     # not depend on the records.
     moments = any(value.dtype.is_temporal() for value in values)

@@ -1,25 +1,25 @@
-"""Values and conditions written as text, in the syntax of SQL.
+r"""Values and conditions written as text, in the syntax of SQL: one grammar for all of them.
 
-A condition may also be a text, in the syntax of SQL's WHERE: "year = 2024 and city = 'Oslo'". It is
-parsed, never executed: what it holds becomes an ibis condition, operation by operation, and that is
-then checked like any other.
+A text is parsed once, into an `Expression` that carries its tree, and never executed: the tree is
+translated to an ibis expression, operation by operation, which is then checked like any other.
 
 | text | meaning |
 | --- | --- |
 | year, "departure delay", t.year | a column |
-| 2024, -0.5, 'Oslo', true, null | a number, a text, a truth value, no value |
+| 2024, -0.5, 'Oslo', true, null | a number, a text, a boolean, no value |
 | '2024-01-31', date '2024-01-31' | a date, beside a column of dates; always a date |
-| = == <> != < <= > >= | comparisons |
-| and, or, not, parentheses | |
+| = == <> != < <= > >= and or not | comparisons, conditions |
 | between … and …, in (…), is null, like, ilike | with `not` as well |
-| + - * / % | arithmetic, in DuckDB (files and frames) |
-| cast(x as double), x::date | conversion; a text that is not one is dropped; DuckDB and Spark |
-| lower(x), upper(x), length(x), abs(x), year(x), month(x), day(x) | |
+| + - * / // % | arithmetic, in doubles; d - e of dates: days |
+| abs, floor, ceil, round, ln, exp, sqrt, least, greatest, clip(x, low, high) | of numbers |
+| case when … then … else … end, if, coalesce, nullif | |
+| lower, upper, trim, ltrim, rtrim, length, substr, left, right, replace, \|\| | of texts |
+| year, quarter, month, day, dayofweek, hour, minute, extract(year from d), date_part | of dates |
+| date_trunc('month', d), date_diff('day', d, e) | the first day; the days from d to e |
+| cast(x as double), x::date, try_cast | conversion; what is none is NULL |
 
-A column of text that is compared with a number or a date is read as one: in a CSV file all columns
-are text.
-
-A value, such as "price * quantity" or "age >= 18", is written in the same way.
+What has no result for a row is NULL there, in every engine (see `functions`). A column of text that
+is used as a number or a date is read as one: in a CSV file all columns are text.
 """
 
 import datetime
@@ -53,8 +53,10 @@ _TYPES = {
     "TEXT": "string",
 }
 _LIST = (
-    "comparisons, and, or, not, between, in, is null, like, + - * / %, cast, lower, upper, length, "
-    "abs, year, month, day"
+    "comparisons, and, or, not, between, in, is null, like, + - * / // %, case, if, coalesce, "
+    "nullif, cast, abs, floor, ceil, round, ln, exp, sqrt, least, greatest, clip, lower, upper, "
+    "trim, length, substr, left, right, replace, ||, year, quarter, month, day, dayofweek, hour, "
+    "minute, extract, date_trunc, date_diff"
 )
 _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     sql.EQ: lambda a, b: a == b,
@@ -64,47 +66,132 @@ _COMPARED: dict[type, Callable[[Any, Any], Any]] = {
     sql.GT: lambda a, b: a > b,
     sql.GTE: lambda a, b: a >= b,
 }
-_JOINED: dict[type, Callable[[Any, Any], Any]] = {
-    sql.And: lambda a, b: a & b,
-    sql.Or: lambda a, b: a | b,
-}
 _COMPUTED: dict[type, Callable[[Any, Any], Any]] = {
     sql.Add: lambda a, b: a + b,
-    sql.Sub: lambda a, b: a - b,
+    sql.Sub: lambda a, b: _days_between(a, b) if a.type().is_temporal() else a - b,
     sql.Mul: lambda a, b: a * b,
     sql.Div: lambda a, b: a / b,
+    sql.IntDiv: lambda a, b: a // b,
     sql.Mod: lambda a, b: a % b,
 }
 _ALIKE = {**_COMPARED, **_COMPUTED}
-_CALLED: dict[type, Callable[[Any], Any]] = {
-    sql.Lower: lambda a: a.lower(),
-    sql.Upper: lambda a: a.upper(),
-    sql.Length: lambda a: a.length(),
-    sql.Abs: lambda a: a.abs(),
-    sql.Year: lambda a: a.year(),
-    sql.Month: lambda a: a.month(),
-    sql.Day: lambda a: a.day(),
+_PARTS: dict[str, Callable[[Any], Any]] = {
+    "year": lambda a: _moment(a).year(),
+    "quarter": lambda a: _moment(a).quarter(),
+    "month": lambda a: _moment(a).month(),
+    "day": lambda a: _moment(a).day(),
+    "dayofweek": lambda a: (ops.DayOfWeekIndex(_moment(a)).to_expr() + 1) % 7,  # 0 is Sunday
+    "hour": lambda a: _moment(a, "timestamp").hour(),
+    "minute": lambda a: _moment(a, "timestamp").minute(),
 }
+_PARTS["dow"] = _PARTS["dayofweek"]
+_UNITS = {"day": "D", "week": "W", "month": "M", "quarter": "Q", "year": "Y"}
+_WITHIN_DAYS = ("hour", "minute", "second")
+_CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
+    sql.And: (("this", "expression"), lambda a, b: a & b),
+    sql.Or: (("this", "expression"), lambda a, b: a | b),
+    sql.Not: (("this",), lambda a: ~a),
+    sql.Paren: (("this",), lambda a: a),
+    sql.Abs: (("this",), lambda a: _numeric(a).abs()),
+    sql.Ceil: (("this",), lambda a: _numeric(a).ceil()),
+    sql.Coalesce: (("this", "expressions"), lambda *some: ibis.coalesce(*some)),
+    sql.Day: (("this",), _PARTS["day"]),
+    sql.DayOfWeek: (("this",), _PARTS["dayofweek"]),
+    sql.DPipe: (("this", "expression", "safe"), lambda a, b: a + b),
+    sql.Exp: (("this",), lambda a: _numeric(a).exp()),
+    sql.Floor: (("this",), lambda a: _numeric(a).floor()),
+    sql.Greatest: (("this", "expressions", "ignore_nulls"), lambda *some: ibis.greatest(*some)),
+    sql.Hour: (("this",), _PARTS["hour"]),
+    sql.If: (("this", "true", "false"), lambda c, a, b=None: ibis.ifelse(c, a, b)),
+    sql.Least: (("this", "expressions", "ignore_nulls"), lambda *some: ibis.least(*some)),
+    sql.Left: (("this", "expression"), lambda a, n: a.substr(0, _constant(n))),
+    sql.Length: (("this",), lambda a: a.length()),
+    sql.Ln: (("this",), lambda a: _numeric(a).ln()),
+    sql.Lower: (("this",), lambda a: a.lower()),
+    sql.Minute: (("this",), _PARTS["minute"]),
+    sql.Month: (("this",), _PARTS["month"]),
+    sql.Nullif: (("this", "expression"), lambda a, b: a.nullif(b)),
+    sql.Quarter: (("this",), _PARTS["quarter"]),
+    sql.Replace: (("this", "expression", "replacement"), lambda a, b, c: a.replace(b, c)),
+    sql.Right: (("this", "expression"), lambda a, n: a.right(_constant(n))),
+    sql.Round: (("this", "decimals"), lambda a, n=0: _numeric(a).round(_constant(n))),
+    sql.Sqrt: (("this",), lambda a: _numeric(a).sqrt()),
+    sql.Substring: (
+        ("this", "start", "length"),
+        lambda a, start, n=2**31 - 1: a.substr(_constant(start) - 1, _constant(n)),
+    ),
+    sql.Upper: (("this",), lambda a: a.upper()),
+    sql.Year: (("this",), _PARTS["year"]),
+}
+"""Functions: their arguments, in order, and what they are of translated ones."""
+
 _MOMENTS = {
     "date": datetime.date.fromisoformat,
     "timestamp": datetime.datetime.fromisoformat,
 }
 _ARGUMENTS: dict[type, frozenset[str]] = {
-    **dict.fromkeys([*_ALIKE, *_JOINED, sql.Is], frozenset({"this", "expression"})),
-    **dict.fromkeys(
-        [*_CALLED, sql.Paren, sql.Neg, sql.Not, sql.Null, sql.Boolean], frozenset({"this"})
-    ),
+    **{kind: frozenset(names) for kind, (names, _) in _CALLED.items()},
+    **dict.fromkeys([*_ALIKE, sql.Is], frozenset({"this", "expression", "typed", "safe"})),
+    **dict.fromkeys([sql.Neg, sql.Null, sql.Boolean, sql.Var], frozenset({"this"})),
     **dict.fromkeys([sql.Like, sql.ILike], frozenset({"this", "expression", "negate"})),
     **dict.fromkeys([sql.Cast, sql.TryCast], frozenset({"this", "to", "safe", "requires_string"})),
+    sql.Anonymous: frozenset({"this", "expressions"}),
     sql.Between: frozenset({"this", "low", "high"}),
+    sql.Case: frozenset({"this", "ifs", "default"}),
     sql.Column: frozenset({"this", "table"}),
     sql.DataType: frozenset({"this", "expressions"}),
     sql.DataTypeParam: frozenset({"this"}),
+    sql.DateDiff: frozenset({"this", "expression", "unit", "date_part_boundary"}),
+    sql.Extract: frozenset({"this", "expression"}),
     sql.Identifier: frozenset({"this", "quoted"}),
     sql.In: frozenset({"this", "expressions"}),
     sql.Literal: frozenset({"this", "is_string"}),
+    sql.TimestampTrunc: frozenset({"this", "unit"}),
+    sql.DateTrunc: frozenset({"this", "unit"}),
+    sql.Trim: frozenset({"this", "position"}),
 }
 """The parts of a parsed text that are allowed, and what each may hold."""
+
+
+class Expression(str):
+    """The text of a value of one row, with the tree that it was parsed into."""
+
+    __slots__ = ("tree",)
+    tree: Any
+
+    def __new__(cls, tree: Any) -> "Expression":
+        """The expression of a tree; a column is called by its name alone."""
+        plain = isinstance(tree, sql.Column)
+        text = tree.name if plain else tree.sql(dialect="duckdb", normalize_functions="lower")
+        made = super().__new__(cls, text)
+        made.tree = tree
+        return made
+
+    @property
+    def period(self) -> "tuple[Expression, str] | None":
+        """The value and the unit of date_trunc('month', x); None if it is something else."""
+        if not isinstance(self.tree, sql.TimestampTrunc | sql.DateTrunc):
+            return None
+        return Expression(self.tree.this), self.tree.args["unit"].name.lower()
+
+
+def parsed(text: str, argument: str = "where") -> Expression:
+    """The expression that a text is.
+
+    Raises:
+        ArgumentError: if it cannot be parsed.
+    """
+    if isinstance(text, Expression):
+        return text
+    try:
+        return Expression(sqlglot.parse_one(text, dialect="duckdb"))
+    except Exception:  # also of the tokenizer
+        raise _unparsed(text, argument) from None
+
+
+def both(one: str, other: str) -> Expression:
+    """The condition that two texts hold."""
+    return Expression(sql.and_(parsed(one).tree, parsed(other).tree))
 
 
 def parse_condition(text: str) -> Predicate:
@@ -137,10 +224,7 @@ def parse_value(text: str, argument: str = "where") -> Callable[[ir.Table], Any]
     Raises:
         ArgumentError: see `parse_condition`.
     """
-    try:
-        tree = sqlglot.parse_one(text, dialect="duckdb")
-    except Exception:  # also of the tokenizer
-        raise _unparsed(text, argument) from None
+    tree = parsed(text, argument).tree
     for node in tree.walk():
         used = {name for name, value in node.args.items() if value}
         if type(node) not in _ARGUMENTS or used - _ARGUMENTS[type(node)]:
@@ -161,6 +245,8 @@ def parse_value(text: str, argument: str = "where") -> Callable[[ir.Table], Any]
 
 def is_name(text: str) -> bool:
     """Whether a text of words is the name of a column, and no condition such as x IS NULL."""
+    if isinstance(text, Expression):
+        return isinstance(text.tree, sql.Column)
     if not re.fullmatch(r"[\w ]+", text):
         return False
     try:
@@ -172,8 +258,8 @@ def is_name(text: str) -> bool:
 def names_in(text: str) -> list[str]:
     """The columns that a text may mean: those it names, and one that is called like all of it."""
     try:
-        tree = sqlglot.parse_one(text, dialect="duckdb")
-    except Exception:  # said where it is translated
+        tree = parsed(text).tree
+    except ArgumentError:  # said where it is translated
         return [text]
     named = [(f"{node.table}.{node.name}", node.name) for node in tree.find_all(sql.Column)]
     return [text, *itertools.chain(*named)]
@@ -192,14 +278,13 @@ class _Translation:
         kind = type(node)
         if kind in _ALIKE:
             return _ALIKE[kind](*_alike(self.of(node.this), self.of(node.expression)))
-        if kind in _JOINED:
-            return _JOINED[kind](self.of(node.this), self.of(node.expression))
         if kind in _CALLED:
-            return _CALLED[kind](self.of(node.this))
+            names, call = _CALLED[kind]
+            given = [each for name in names if (each := node.args.get(name)) not in (None, [])]
+            listed = [each if isinstance(each, list) else [each] for each in given]
+            plain = [each for some in listed for each in some if not isinstance(each, bool)]
+            return call(*map(self.of, plain))
         return getattr(self, f"_{node.key}")(node)
-
-    def _paren(self, node: Any) -> Any:
-        return self.of(node.this)
 
     def _column(self, node: Any) -> Any:
         for name in (f"{node.table}.{node.name}", node.name):  # the first is of a join
@@ -225,8 +310,52 @@ class _Translation:
             return _number(f"-{node.this.this}")
         return -self.of(node.this)
 
-    def _not(self, node: Any) -> Any:
-        return ~self.of(node.this)
+    def _anonymous(self, node: Any) -> Any:
+        name, given = node.name.lower(), [self.of(each) for each in node.expressions]
+        if name == "date_part" and len(given) == 2:
+            return self._called_part(str(_constant(given[0])), given[1])
+        if name in ("clip", "clamp") and len(given) == 3:
+            value, low, high = given
+            clipped = ibis.least(ibis.greatest(_numeric(value), low), high)
+            return ibis.ifelse(value.isnull(), ibis.null(), clipped)
+        raise _unparsed(self.text, self.argument, what=name)
+
+    def _extract(self, node: Any) -> Any:
+        return self._called_part(node.name, self.of(node.expression))
+
+    def _called_part(self, part: str, value: Any) -> Any:
+        if part.lower() not in _PARTS:
+            raise _unparsed(self.text, self.argument, what=f"the {part} of a date")
+        return _PARTS[part.lower()](value)
+
+    def _timestamptrunc(self, node: Any) -> Any:
+        unit = node.args["unit"].name.lower()
+        if unit not in _UNITS:
+            raise _unparsed(self.text, self.argument, what=f"date_trunc to a {unit}")
+        return _moment(self.of(node.this)).truncate(_UNITS[unit])
+
+    _datetrunc = _timestamptrunc
+
+    def _datediff(self, node: Any) -> Any:
+        last, first = self.of(node.this), self.of(node.expression)
+        return _days_between(last, first, node.args["unit"].name.lower())
+
+    def _case(self, node: Any) -> Any:
+        base = None if node.this is None else self.of(node.this)
+        branches = []
+        for each in node.args["ifs"]:
+            condition = self.of(each.this)
+            if base is not None:
+                one, other = _alike(base, condition)
+                condition = one == other
+            branches.append((condition, self.of(each.args["true"])))
+        default = node.args.get("default")
+        return ibis.cases(*branches, else_=None if default is None else self.of(default))
+
+    def _trim(self, node: Any) -> Any:
+        value = self.of(node.this)
+        sides = {"LEADING": value.lstrip, "TRAILING": value.rstrip}
+        return sides.get(node.args.get("position") or "", value.strip)()
 
     def _is(self, node: Any) -> Any:
         value = self.of(node.this)
@@ -273,6 +402,30 @@ class _Translation:
         return value.try_cast(target) if value.type().is_string() else value.cast(target)
 
     _trycast = _cast
+
+
+def _constant(value: Any) -> Any:
+    """The constant that an argument is; any other fails, and is said to be an operation lacking."""
+    return value if isinstance(value, int) else value.op().value
+
+
+def _numeric(value: ir.Value) -> ir.Value:
+    return _read_as(value, dt.float64)
+
+
+def _moment(value: ir.Value, kind: str = "date") -> ir.Value:
+    """A date or time; a text is read as one."""
+    return value.try_cast(kind) if value.type().is_string() else value
+
+
+def _days_between(last: ir.Value, first: ir.Value, unit: str = "day") -> ir.Value:
+    """The number of units that begin between two dates or times."""
+    if unit in _WITHIN_DAYS:
+        ends = [_moment(each, "timestamp").cast("timestamp") for each in (last, first)]
+        return ops.TimestampDelta(unit, *ends).to_expr()
+    ends = [_moment(each) for each in (last, first)]
+    ends = [each if each.type().is_date() else each.date() for each in ends]
+    return ops.DateDelta(unit, *ends).to_expr()
 
 
 def _number(text: str) -> ir.Value:

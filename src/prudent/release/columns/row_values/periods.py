@@ -1,6 +1,6 @@
 """Dates and times in periods: the day, week or month that each lies in, by its first moment.
 
-A period is named after a column, `joined:month`, or as in SQL, `date_trunc('month', joined)`. Every
+A period is named after a column, `joined:month`; SQL has date_trunc('month', joined) for it. Every
 engine computes it in the same way, from the number of days or microseconds since 1970, in doubles
 that are exact: engines differ in what they do with far dates, time zones and infinity, and some
 fail. Days begin at midnight, of UTC for times with a zone; weeks begin on Monday.
@@ -31,14 +31,11 @@ _BEFORE_1970 = 719468.0  # days from the first of March of year 0
 _MOST = 100_000  # periods of a range
 _UNIT = "|".join(UNITS)
 _SHORT = re.compile(rf"(?P<name>.+):(?P<unit>{_UNIT})", re.IGNORECASE)
-_CALL = re.compile(
-    rf"date_trunc\(\s*'(?P<unit>{_UNIT})'\s*,\s*\"?(?P<name>[^\"()]+?)\"?\s*\)", re.IGNORECASE
-)
 
 
 def split(text: str) -> tuple[str, str] | None:
     """The column and the period that a text names; None if it names none."""
-    found = _SHORT.fullmatch(text.strip()) or _CALL.fullmatch(text.strip())
+    found = _SHORT.fullmatch(text.strip())
     return None if found is None else (found["name"], found["unit"].lower())
 
 

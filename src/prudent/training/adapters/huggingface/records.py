@@ -60,8 +60,6 @@ class LogicalRecords(Dataset[Any]):
     | padding of the draw | the example, not valid |
     | record longer than the example on its second axis | cut |
     | record that cannot be read, collated or converted to the form | not valid, as if absent |
-    | fewer than three quarters of the first eight records have the form | an error at the start |
-    | none of eight or more drawn records has it | an error |
 
     Args:
         units: The records of a map-style data set of dictionaries, or their people.
@@ -101,13 +99,11 @@ class LogicalRecords(Dataset[Any]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitems__(self, draw: Draw) -> LogicalBatch | None:
+    def __getitems__(self, draw: Draw) -> LogicalBatch:
         """All parts of a draw; torch's loader calls this with what the batch sampler yields."""
         ids, valid = draw.ids, draw.valid
         rows: Any
         rows = self._reader.rows(ids.flatten().tolist(), valid.flatten().tolist(), draw.seeds)
-        if rows is None:
-            return None
         size = ids.shape[1]
         parts = [
             self._part(each, ids[place], int(valid[place].sum()))

@@ -22,7 +22,6 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile
 from prudent.records.containers import fingerprint as records_fingerprint
 from prudent.records.people import Unit, Units, without
-from prudent.records.reader import checked
 from prudent.training.adapters.huggingface import settings
 from prudent.training.adapters.huggingface.records import (
     Axes,
@@ -298,7 +297,7 @@ class PrivateTrainer(Uncopied, Trainer):
         self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
     ) -> tuple[list[LogicalBatch], None]:
         """The next logical batch; its tokens are not counted."""
-        return [checked(next(epoch_iterator))], None
+        return [next(epoch_iterator)], None
 
     def num_examples(self, dataloader: Any) -> int:
         """The number of records; for the training set, what the plan makes public of it."""

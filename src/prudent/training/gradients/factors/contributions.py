@@ -31,6 +31,7 @@ from torch import Tensor
 
 from prudent._torch_private import is_intercepted
 from prudent.training.gradients.factors import kernels
+from prudent.training.gradients.factors.experts import Routed
 from prudent.training.gradients.factors.kernels import fuses, weighted_rows
 from prudent.training.gradients.factors.operation import operation
 from prudent.training.gradients.factors.products import (
@@ -309,7 +310,7 @@ def sums_of_tables(tables: Sequence[TableRows], weights: Tensor) -> Sequence[Ten
     return total.view(len(tables), first.count, -1).unbind()
 
 
-Contribution = Dense | Outer | TableRows
+Contribution = Dense | Outer | TableRows | Routed
 Use = Callable[[Contribution], None]
 
 
@@ -354,6 +355,8 @@ def of_people(contribution: Contribution, slots: int) -> Contribution:
         return joined
 
     match contribution:
+        case Routed():
+            return contribution.of_people(slots)
         case Dense():
             return attrs.evolve(
                 contribution,

@@ -307,6 +307,40 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     return sums[0] if shares == 1 else sums.sum(0)
 
 
+_ROUTED = 64, 64, 32  # rows, columns and positions that the two kernels below work on at a time
+
+
+def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
+    """The squared norms of `experts.Routed`, in double precision."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    (records, positions, height), width, experts = rows.shape, columns.shape[2], ends.shape[1]
+    tiles = -(-height // _ROUTED[0]) * -(-width // _ROUTED[1])
+    squares = rows.new_empty(records, experts * tiles, dtype=torch.float64)
+    with _on(rows.device):
+        _launch(
+            triton.routed_squares, (records * experts, tiles),
+            rows, columns, ends, squares, positions, experts, height, width, *_ROUTED,
+        )  # fmt: skip
+    return squares.sum(1)
+
+
+def routed_sums(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum of `experts.Routed`, in double precision."""
+    from prudent.training.gradients.factors import triton_kernels as triton
+
+    (records, positions, height), width, experts = rows.shape, columns.shape[2], ends.shape[1]
+    tiles = -(-height // _ROUTED[0]) * -(-width // _ROUTED[1])
+    sums = weights.new_empty(experts, height, width)
+    with _on(rows.device):
+        _launch(
+            triton.routed_sums, (tiles, experts),
+            rows, columns, ends, weights, sums, records, positions, experts, height, width,
+            *_ROUTED,
+        )  # fmt: skip
+    return sums
+
+
 def _short_parts(factor: Tensor) -> Tensor:
     """The two bfloat16 parts of every record of a factor truncated to TF32, one after the other."""
     from prudent.training.gradients.factors import triton_kernels as triton

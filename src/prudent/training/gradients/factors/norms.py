@@ -17,6 +17,7 @@ from prudent.training.gradients.factors.contributions import (
     joined,
     taken,
 )
+from prudent.training.gradients.factors.experts import Routed
 from prudent.training.gradients.factors.kernels import (
     ADDED,
     fuses,
@@ -162,7 +163,7 @@ def _cancels(contribution: Contribution) -> bool:
             return contribution.rows.shape[2] > 1
         case TableRows():
             return contribution.indices.shape[1] > 1
-        case Dense():
+        case _:
             return False
 
 
@@ -182,6 +183,9 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
             reach = torch.where(same, each[:, :, None] * each[:, None, :], 0).sum((1, 2))
             terms = contribution.values.shape[-1]
             return inner(contribution, contribution), _doubt(reach, terms)
+        case Routed():
+            square = contribution.squared_norms()
+            return square, _doubt(square, 1)
         case _:
             square = inner(contribution, contribution)
             return square, _doubt(square, 1)

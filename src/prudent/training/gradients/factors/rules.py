@@ -25,6 +25,7 @@ from prudent._torch_private import (
 )
 from prudent.training.gradients.factors.contributions import Dense, Use, as_it_is
 from prudent.training.gradients.factors.convolution import Convolution, NativeConvolution
+from prudent.training.gradients.factors.experts import Experts
 from prudent.training.gradients.factors.kernels import Geometry
 from prudent.training.gradients.factors.layers import (
     Affine,
@@ -401,15 +402,59 @@ def _pooled(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda tensor, *args, **options: pool(tensor.contiguous(), *args, **options)
 
 
+def _grouped(
+    tape: Tape | None,
+    record: Tensor | None,
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Any:
+    """One matrix for each expert; see `experts`."""
+    shared = maybe_get_level(mat_b) < 0 and mat_b.ndim == 3
+    if not shared or offs is None or bias is not None or maybe_get_level(mat_a) < 0:
+        return NotImplemented
+    stored, transposed, use = mat_b, False, None
+    if tape is not None:
+        stored, transposed = tape.stored(mat_b)
+        use = tape.use(stored)
+    kind = autocast_type(mat_a)
+    matrices = stored.detach().to(kind)
+    matrices = matrices.mT if transposed else matrices
+
+    def multiply(records: int, values: Tensor, ends: Tensor) -> Tensor:
+        anchor = None if tape is None else tape.anchor
+        ends = ends.expand(records, -1)
+        return call(Experts, anchor, values.to(kind), matrices, ends, transposed, use)
+
+    return on_records(multiply, mat_a, offs).to(out_dtype or mat_a.dtype)
+
+
+def _grouped_alone(*args: Any, **options: Any) -> Tensor:
+    result = _grouped(None, None, *args, **options)
+    return functional.grouped_mm(*args, **options) if result is NotImplemented else result
+
+
+GROUPED = {
+    getattr(place, name)
+    for place, name in ((functional, "grouped_mm"), (torch, "_grouped_mm"))
+    if hasattr(place, name)
+}
+"""Products of several records' positions with matrices of experts."""
+
 RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.adaptive_avg_pool1d: _pooled(functional.adaptive_avg_pool1d),
     functional.adaptive_avg_pool2d: _pooled(functional.adaptive_avg_pool2d),
     functional.scaled_dot_product_attention: _attention,
+    **dict.fromkeys(GROUPED, _grouped_alone),
     Tensor.view: _view,
     Tensor.view_as: lambda tensor, other: _view(tensor, other.shape),
 }
 
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    **dict.fromkeys(GROUPED, _grouped),
     functional.linear: _linear,
     torch.matmul: _matmul,
     Tensor.matmul: _matmul,

@@ -23,16 +23,18 @@ from prudent.training.gradients.factors.layers import autocast_type
 from prudent.training.gradients.factors.norms import SquaredNorms, is_small
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
+def tensors(tree: Any) -> list[Tensor]:
     """The tensors in a tree of tuples, lists and dictionaries."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list, set, frozenset)):
-        for item in tree:
-            yield from tensors(item)
-    elif isinstance(tree, dict):
-        for item in tree.values():
-            yield from tensors(item)
+    found: list[Tensor] = []
+    waiting = [tree]
+    for each in waiting:  # which grows; a recursion would take as long as small operations
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (tuple, list, set, frozenset)):
+            waiting.extend(each)
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+    return found
 
 
 def leaves_behind(results: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -115,6 +117,20 @@ class Tape(ABC):
         if self._announces:
             self._announce(name)
         return self._of_people(lambda contribution: self._receive(name, contribution))
+
+    def stored(self, shared: Tensor) -> tuple[Tensor, bool]:
+        """The parameter of which a tensor is the transposed view, and True; or itself, and False.
+
+        A view of the whole parameter needs no gradient of its own.
+        """
+        node = shared.grad_fn
+        if type(node).__name__ == "TransposeBackward0" and node is not None:
+            parameter = getattr(node.next_functions[0][0], "variable", None)
+            if id(parameter) in self._names and parameter is not None:
+                view = parameter.mT
+                if (view.shape, view.stride()) == (shared.shape, shared.stride()):
+                    return parameter, True
+        return shared, False
 
     def _of_people(self, receive: Use) -> Use:
         if self.slots == 1:

@@ -234,6 +234,65 @@ def record_sums(
 
 
 @triton.jit
+def _routed_part(
+    rows, columns, ends, record, expert, experts, positions, row, column, height, width,
+    tall: tl.constexpr, wide: tl.constexpr, depth: tl.constexpr,
+):  # fmt: skip
+    """A block of the gradient of a record for an expert, added up over its positions."""
+    last = tl.load(ends + record * experts + expert).to(tl.int32)
+    first = tl.load(ends + record * experts + expert - 1, mask=expert > 0, other=0).to(tl.int32)
+    left, right = rows + record * positions * height, columns + record * positions * width
+    part = tl.zeros([tall, wide], tl.float32)
+    for start in range(first, last, depth):
+        step = start + tl.arange(0, depth)
+        one = _block(left, step, last, row, height)
+        two = _block(right, step, last, column, width)
+        part = tl.dot(tl.trans(one), two, part, input_precision="ieee")
+    return part
+
+
+@triton.jit
+def routed_squares(
+    rows, columns, ends, squares, positions, experts, height, width,
+    tall: tl.constexpr, wide: tl.constexpr, depth: tl.constexpr,
+):  # fmt: skip
+    """Program (r, b) adds up the squares of block b for the record and the expert of r."""
+    record = (tl.program_id(0) // experts).to(tl.int64)
+    expert = tl.program_id(0) % experts
+    across = tl.cdiv(width, wide)
+    row = tl.program_id(1) // across * tall + tl.arange(0, tall)
+    column = tl.program_id(1) % across * wide + tl.arange(0, wide)
+    part = _routed_part(
+        rows, columns, ends, record, expert, experts, positions, row, column, height, width,
+        tall, wide, depth,
+    ).to(tl.float64)  # fmt: skip
+    place = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+    tl.store(squares + place, tl.sum(tl.sum(part * part, 1), 0))
+
+
+@triton.jit
+def routed_sums(
+    rows, columns, ends, weights, sums, records, positions, experts, height, width,
+    tall: tl.constexpr, wide: tl.constexpr, depth: tl.constexpr,
+):  # fmt: skip
+    """Program (b, e) adds up block b of the matrices of expert e, record by record."""
+    expert = tl.program_id(1)
+    across = tl.cdiv(width, wide)
+    row = tl.program_id(0) // across * tall + tl.arange(0, tall)
+    column = tl.program_id(0) % across * wide + tl.arange(0, wide)
+    total = tl.zeros([tall, wide], tl.float64)
+    for number in range(records):
+        part = _routed_part(
+            rows, columns, ends, number.to(tl.int64), expert, experts, positions, row, column,
+            height, width, tall, wide, depth,
+        )  # fmt: skip
+        total += _weighted(part, tl.load(weights + number))
+    place = row.to(tl.int64)[:, None] * width + column[None, :]
+    inside = (row < height)[:, None] & (column < width)[None, :]
+    tl.store(sums + expert.to(tl.int64) * height * width + place, total, mask=inside)
+
+
+@triton.jit
 def short_parts(factor, parts, size):
     """Program (r, b) writes block b of record r: a TF32 number is the sum of two bfloat16 ones."""
     record = tl.program_id(0).to(tl.int64)

@@ -1,9 +1,10 @@
-"""`prudent certify run`: what bad records can leave of the accuracy of a training run."""
+"""`prudent certify DIR`: what bad records can leave of the accuracy of a training run."""
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import attrs
 import typer
 
 from prudent._rounding import rounded_up
@@ -39,64 +40,71 @@ def read_counts(text: str | list[int]) -> list[int]:
     return [options.read_whole_number(part.strip()) for part in text.split(",")]
 
 
-def run(
-    folders: list[Path] = typer.Argument(
-        metavar="DIR...",
-        help="Folder of a run (--out of prudent train, out= of fit). Several: independent runs "
-        "of one plan on the same data.",
-        show_default=False,
-    ),
-    records: Any = typer.Option(
-        "1,5,10,20", metavar="A,B,…", parser=read_counts, help="Certify each number of records."
-    ),
-    relation: options.RelationName | None = options.value(
-        "NAME",
-        "How a bad record may differ: add-remove, zero-out or replace-one. \\[that of the run]",
-        default=None,
-    ),
-    metric: str = options.value(
-        "NAME", "Which result of the evaluation, within 0 and 1.", default="accuracy"
-    ),
-    above: float | None = options.number(
-        "Also find the largest number of records that leaves more than this.", default=None
-    ),
-    confidence: float = options.number(
-        "Of the expected accuracy that several runs prove.", default=0.95
-    ),
-    as_json: options.Json = False,
-) -> None:
-    r"""Bound the expected accuracy of a training run from below, if some records are bad.
+_PANEL = "Training runs"
 
-    Privacy limits what k records can do to the expected accuracy, whatever
-    they are. The bound is exact for k records of DP-SGD, and by group
-    privacy for Propose-Test-Release. It reads metrics.jsonl and paid.json
-    of the run, no data, and costs no privacy. Both must agree with
-    checkpoint.pt or, where the secret checkpoint is kept elsewhere, with
-    each other.
 
-    [b]Examples[/b]
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """What is to be proved about training runs."""
 
-    $ prudent certify run runs/dpsgd --records 5,10,20
+    records: Annotated[
+        Any,
+        typer.Option(
+            metavar="A,B,…",
+            parser=read_counts,
+            help="Certify each number of records.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "1,5,10,20"
+    relation: Annotated[
+        options.RelationName | None,
+        typer.Option(
+            metavar="NAME",
+            help="How a bad record may differ: add-remove, zero-out or replace-one. "
+            "\\[that of the run]",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which result of the evaluation, within 0 and 1.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "accuracy"
+    above: Annotated[
+        float | None,
+        options.number(
+            "Also find the largest number of records that leaves more than this.", _PANEL
+        ),
+    ] = None
+    confidence: Annotated[
+        float, options.number("Of the expected accuracy that several runs prove.", _PANEL)
+    ] = 0.95
 
-    Ten runs, so that nothing about the expectation is assumed:
-    $ prudent certify run runs/dpsgd-* --records 5 --confidence 0.99 --json
-    """
+
+def certify_runs(folders: list[Path], wanted: RunOptions, *, as_json: bool) -> None:
+    """Bound the expected accuracy of training runs from below, if some records are bad."""
     from prudent.accounting import Certifier, Relation
 
     paid, entries = _one_plan(folders), _entries(folders)
     prices = {_price(*each) for each in zip(folders, paid, entries, strict=True)}
     event, ran_under = paid[0].event, paid[0].relation
-    results = [_result(*each, metric) for each in zip(entries, folders, strict=True)]
+    results = [_result(*each, wanted.metric) for each in zip(entries, folders, strict=True)]
     runs = len(results) if len(results) > 1 else None
     mean = sum(results) / len(results)
-    certifier = Certifier(event, ran_under if relation is None else Relation(relation))
+    relation = ran_under if wanted.relation is None else Relation(wanted.relation)
+    certifier = Certifier(event, relation)
     proved = [
-        certifier.certificate(accuracy=mean, records=count, runs=runs, confidence=confidence)
-        for count in records
+        certifier.certificate(accuracy=mean, records=count, runs=runs, confidence=wanted.confidence)
+        for count in read_counts(wanted.records)
     ]
     expected = proved[0].expected
+    above = wanted.above
     most = None if above is None else certifier.withstands(accuracy=expected, above=above)
-    found = _Found(proved, metric, len(results), max(prices, key=str), ran_under, above, most)
+    price = max(prices, key=str)
+    found = _Found(proved, wanted.metric, len(results), price, ran_under, above, most)
     if as_json:
         echo_json(_plain(found))
     else:

@@ -5,7 +5,6 @@ With one they are tested before they are trusted.
 """
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, ClassVar, TypeAlias
 
@@ -15,13 +14,10 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import exact, rounded_up
-from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_share
-from prudent.budget import LedgerLike
-from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
-from prudent.release.columns.column import Column, PerUnit
+from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
@@ -34,23 +30,16 @@ from prudent.release.exponential.quantile import (
     ExponentialRange,
     Selected,
 )
-from prudent.release.noise import Distribution, Noise
+from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Outcome, Released, ReleasedInterval, ScaledSpread
 from prudent.release.ptr import margins
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism as Mechanism
 from prudent.release.request import (
-    By,
-    Condition,
-    GroupNames,
     Priced,
     Request,
     Statistic,
-    answers,
     check_certifiable,
-    like,
-    release,
-    tested_answers,
 )
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
@@ -91,210 +80,6 @@ _TAIL = Fraction(1, 5)
 
 ManyQuantiles: TypeAlias = HalvedQuantiles | CountedQuantiles
 """How quantiles are found among the points of an interval."""
-
-
-@tested_answers
-def median(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    epsilon: float,
-    delta: float | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-    distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
-    certify: Any = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the lower median: the value of rank ceil(m/2) among m records.
-
-    Args:
-        data: An array, a series, a path, a frame, an ibis table, or a `Column`.
-        column: The name of the column, unless `data` is an array, a series or a `Column`.
-        epsilon: ε of this release, between 0.001 and 50.
-        delta: δ of this release. A mechanism that needs none ignores it.
-        propose: The proposal τ: how far one record may move the median, in the unit of the data. It
-            is tested, and `delta` pays for the test. None: the median is chosen by the exponential
-            mechanism, which needs no proposal, no bounds and no δ, and never refuses. With `by`, a
-            dictionary with a proposal for each group is accepted as well.
-        bounds: Public bounds (low, high) on the data, or None. Values outside are clipped to them.
-        fallback: Whether a failed test releases the statistic with noise calibrated to `bounds`
-            instead of refusing.
-        distribution: Distribution of the noise added to a number: Laplace, or Gaussian when very
-            many releases share a budget. Gaussian noise needs `delta`.
-        test: A discrete test of the margin; None selects the one with the smaller error.
-        failure: Largest probability with which a margin of 0 passes, in (0, delta]; None means
-            delta/2.
-        certify: A tolerance, in the unit of the data: a fifth of ε then buys a proof of how many
-            records must be added or removed before the statistic is further than that from the
-            released value; see `Released.withstands`.
-        confidence: Probability with which an interval or a certificate holds. 0: a quantile or
-            range is released without an interval, and the part of ε that it costs goes to it.
-        unit: The column that identifies the privacy unit of a row. All rows of a unit are then
-            protected together; without it, every row by itself.
-        per_unit: What a unit with several rows counts as: "mean" (the default), "median", "min",
-            "max", "sum", "count", or a number of rows to keep of each; see `Contribution`.
-        by: The column to group by. One value is released per group, at the price of one release.
-        groups: The public list of groups; required with `by`. Or "private": the groups are those
-            that a private choice finds to have enough records, which needs `delta`, and costs a
-            third of ε.
-        where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
-        read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
-            "decimal(2)", "date", "timestamp" or "duration".
-        connect: The address of a database, instead of `data`.
-        table: The name of the table in that database.
-        ledger: The ledger to charge before any data is read.
-        receipt: Where to write a receipt that `prudent verify` checks: a path, or a
-            `prudent.ReceiptFile` that is signed.
-        noise: Source of randomness; None uses the operating system's.
-        dry_run: Whether to return a `Preview` instead of releasing: nothing is charged, and no
-            record is read.
-
-    Returns:
-        `Released`, or `Refused` if a test failed; with `by`, `Groups`: a dictionary with one for
-        each group.
-    """
-    return release(Quantile(margins.HALF), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@tested_answers
-def quantile(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    p: Any,
-    epsilon: float,
-    delta: float | None = None,
-    propose: Any = None,
-    bounds: tuple[Any, Any] | None = None,
-    fallback: bool = False,
-    distribution: Distribution = Distribution.LAPLACE,
-    test: MarginTest | None = None,
-    failure: float | None = None,
-    certify: Any = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release the p-quantile: the value of rank ceil(p m) among m records.
-
-    Args:
-        p: The probability, in (0, 1]. It is taken as an exact fraction: 0.9 means 9/10. A
-            `Fraction` or a string such as "1/3" is accepted as well.
-
-    The other arguments are those of `median`.
-    """
-    return release(Quantile(margins.rational(p)), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@answers
-def quantiles(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    ps: Sequence[Any],
-    epsilon: float,
-    delta: float | None = None,
-    bounds: tuple[Any, Any] | None = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release several quantiles in one release, in ascending order.
-
-    Args:
-        ps: The probabilities; see `quantile`.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        `Released`, whose value is a tuple with one value for each of `ps`.
-    """
-    fractions = tuple(margins.rational(p, "ps") for p in _validate.values(ps=ps))
-    return release(Quantiles(fractions), Request.of(locals()))  # type: ignore[no-any-return]
-
-
-@like(median)
-def iqr(request: Request) -> Released:
-    """Release the interquartile range Q(3/4) - Q(1/4); see `median` for the arguments."""
-    return release(Range(), request)  # type: ignore[no-any-return]
-
-
-@answers
-def certify_quantile(
-    data: Any = None,
-    column: str | None = None,
-    *,
-    p: Any = 0.5,
-    low: Any = None,
-    high: Any = None,
-    epsilon: float,
-    delta: float | None = None,
-    confidence: float = 0.95,
-    unit: str | None = None,
-    per_unit: PerUnit | None = None,
-    by: By | None = None,
-    groups: GroupNames | None = None,
-    where: Condition | None = None,
-    read_as: str | None = None,
-    connect: str | None = None,
-    table: str | None = None,
-    ledger: LedgerLike | None = None,
-    receipt: ReceiptTarget | None = None,
-    noise: Noise | None = None,
-    dry_run: bool = False,
-) -> Released:
-    """Release how many records must be added or removed before a quantile leaves an interval.
-
-    Nothing else is released: not the quantile, and whether it is in the interval only as far as the
-    noisy count tells.
-
-    Args:
-        p: See `quantile`.
-        low: Lower end of the interval, a value of the column's type; None: no lower end.
-        high: Upper end; None: no upper end.
-
-    The other arguments are those of `median`.
-
-    Returns:
-        `Released`, whose value is the bound `needed` of its `certificate`.
-    """
-    return release(Withstanding(margins.rational(p), low, high), Request.of(locals()))  # type: ignore[no-any-return]
 
 
 @attrs.frozen

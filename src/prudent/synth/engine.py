@@ -1,0 +1,171 @@
+"""What a synthetic table asks of the records: counts with noise, private keys, exact choices.
+
+A privacy unit has at most r rows (r = 1 without `unit`), and each row is one record. Adding or
+removing a unit therefore changes
+
+* a **table of counts**, to which a record adds one in one cell, by at most r in length (L2): the
+  noise is a Gaussian of r times the multiplier, rounded to whole numbers;
+* the **counts of keys** likewise, where only keys with at least `least` records are looked at, and
+  those whose noisy count exceeds a threshold are named. Keys that reach `least` because of the
+  unit have at most least - 1 + r records, and there are at most r of them. Each is named with a
+  probability of at most η, so naming them is (0, rη)-DP, beside the Gaussian of all other keys;
+* a **score** by at most r times what a record changes it by. The scores of all candidates then
+  change within a range of r times `spread`, which is what an exact exponential choice costs;
+* a **quantile** as in `prudent.release.exponential.quantile`, with ε/r for each record.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from prudent.estimators.engine import SumEngine
+from prudent.estimators.rows import ArrayRows
+from prudent.estimators.shares import Prices
+from prudent.release.columns.column import ArrayColumn, Column
+from prudent.release.exponential.measure import CoarseMeasure, Decay, choose, rate
+from prudent.release.exponential.quantile import ExponentialQuantile
+from prudent.release.lattice import (
+    LAST_HALF,
+    FloatArray,
+    IntArray,
+    end_of_half_octave,
+    half_octaves,
+)
+from prudent.release.noise import Noise
+
+_FAR = 21.0  # loss of log weight from which on all candidates weigh the same: 1e-9
+_FULL = 4.2  # deviations of the noise that neighbouring half-octaves with numbers must exceed
+_WIDEST = 8  # so many of them together at most: tails are thin
+
+
+class TableEngine(SumEngine):
+    """Answers what a synthetic table asks of its records, within what was paid for.
+
+    Guarantee:
+        All answers together have the privacy of `prices.event`, for adding or removing one unit
+        of at most `records` rows; see the module, and `SumEngine`.
+    """
+
+    def __init__(self, prices: Prices, noise: Noise, records: int, key_failure: float) -> None:
+        """Answer at these prices.
+
+        Args:
+            prices: What was paid for.
+            noise: Source of randomness.
+            records: The largest number of rows of a privacy unit.
+            key_failure: η, the probability with which a key that is there because of one unit is
+                named at most.
+        """
+        super().__init__(ArrayRows((), lambda: np.empty((0, 0))), prices, noise)
+        self._records = records
+        self._key_failure = key_failure
+
+    @override
+    def _spend(self, name: str, *, choice: bool) -> float:
+        paid = super()._spend(name, choice=choice)
+        return paid / self._records if choice else paid * self._records
+
+    @override
+    def deviation(self, name: str) -> float:
+        return super().deviation(name) * self._records
+
+    def choice_epsilon(self, name: str) -> float:
+        """ε of one choice of a part, for each record."""
+        return self.prices.choice_epsilon(name) / self._records
+
+    def counts(self, name: str, counts: IntArray) -> IntArray:
+        """Release a table of counts, to which a record adds one in one cell."""
+        noisy = self._noisy(counts.ravel().tolist(), self._spend(name, choice=False), 1.0)
+        return np.asarray(noisy, np.int64).reshape(counts.shape)
+
+    def threshold(self, name: str) -> tuple[int, int]:
+        """The records that a key needs to be looked at, and the noisy count that it must exceed."""
+        from scipy.stats import norm
+
+        deviation = self.deviation(name)
+        least = 1 + math.ceil(deviation / 2)  # far below the threshold; spares draws of noise
+        beyond = float(norm.isf(self._key_failure)) * (1 + 1e-9)
+        return least, least - 1 + self._records + math.ceil(deviation * beyond)
+
+    def keys(self, name: str, keys: Sequence[Any], counts: IntArray) -> dict[Any, int]:
+        """Release which keys have many records, with their noisy counts, most frequent first."""
+        least, threshold = self.threshold(name)
+        places = np.flatnonzero(counts >= least).tolist()
+        noisy = self._noisy(counts[places].tolist(), self._spend(name, choice=False), 1.0).tolist()
+        named = [(-int(many), keys[at]) for many, at in zip(noisy, places, strict=True)]
+        return {key: -less for less, key in sorted(named) if -less > threshold}
+
+    def best(self, name: str, scores: Sequence[int], unit: int, spread: int) -> int:
+        """Choose the place of a large score by the exponential mechanism.
+
+        Args:
+            name: The part that pays.
+            scores: Whole numbers of 1/unit records.
+            unit: Their denominator.
+            spread: Between -a and b records lies what one record adds to any of them; a + b.
+
+        Distances from the largest score shift together when it changes, so their range is that of
+        the scores. The range contains zero, since the largest is one of them: so the cap of `Decay`
+        does not lengthen it.
+        """
+        speed = rate(self._spend(name, choice=True), Fraction(spread))
+        cap = math.ceil((math.log(len(scores)) + _FAR) / float(speed))
+        largest = max(scores)
+        weights = Decay(speed, cap, unit).weights([largest - each for each in scores])
+        return choose(weights, self._noise)
+
+    def edges(self, span: str, cuts: str, numbers: FloatArray, levels: int) -> FloatArray | None:
+        """Release where numbers lie, two ends near the outermost ones, and cuts between them.
+
+        A record is in one half-octave, so their counts are a table; those that hold more than
+        noise are the span. The ends are quantiles on the span, and each level of cuts halves all
+        parts of the one before: `levels` + 2 choices.
+
+        Returns:
+            2**levels + 1 ascending edges; None if no half-octave holds enough numbers.
+        """
+        counts = np.bincount(half_octaves(numbers) + LAST_HALF, minlength=2 * LAST_HALF + 1)
+        noisy = self.counts(span, counts)
+        least = _FULL * self.deviation(span)
+        full = np.flatnonzero(noisy > least)
+        if not len(full):
+            return None
+        last = int(full[-1]) + _tail(noisy[full[-1] + 1 :], least) - LAST_HALF
+        first = int(full[0]) - _tail(noisy[: full[0]][::-1], least) - LAST_HALF
+        low = end_of_half_octave(first if first <= 0 else first - 1) - (first == 0)
+        high = end_of_half_octave(last if last >= 0 else last + 1) + (last == 0)
+        for p in (Fraction(1, 1000), Fraction(999, 1000)):
+            epsilon = self._spend(cuts, choice=True)
+            chosen = ExponentialQuantile(p, epsilon, CoarseMeasure((low, high)), interval_share=0.0)
+            inside = ArrayColumn(np.clip(numbers, low, high))
+            value = min(max(chosen.release(inside, self._noise).value, low), high)
+            low, high = (value, high) if p < 1 / 2 else (low, value)
+            if not low < high:
+                return None
+        self.rows = _OneColumn(ArrayColumn(np.clip(numbers, low, high)))
+        found = self.cuts(cuts, 0, levels, (low, high)) if levels else np.empty(0)
+        return np.array([low, *found.tolist(), high])
+
+
+def _tail(noisy: IntArray, least: float) -> int:
+    """How many half-octaves the tail outside a full one has: steps whose sums exceed noise."""
+    found = 0
+    while True:
+        sums = np.cumsum(noisy[found : found + _WIDEST]) > least * np.sqrt(
+            np.arange(1, len(noisy[found : found + _WIDEST]) + 1)
+        )
+        if not sums.any():
+            return found
+        found += 1 + int(np.argmax(sums))
+
+
+class _OneColumn(ArrayRows):
+    """Rows of which only one column is asked for."""
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(("value",), lambda: np.empty((0, 1)))
+        self.column: Callable[[int], Column] = lambda place: column  # type: ignore[method-assign]

@@ -1,0 +1,275 @@
+"""`synthesize`: a synthetic table from one charge, made before anything is read.
+
+**Price.** A unit of at most r rows changes every count and score by at most r times what a record
+does (`prudent.synth.engine`). Parts get fixed fractions of μ², and one number, the total μ, is
+solved for with the event of all parts together, on the safe side (`prudent.estimators.shares`).
+How often each part is used follows from public facts alone: the columns and their declared types.
+"""
+
+import functools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from prudent import _extras, _files, _validate
+from prudent._rounding import nearest
+from prudent._validate import ArgumentError
+from prudent.accounting import ApproximateDpEvent
+from prudent.budget import LedgerLike
+from prudent.estimators.shares import BudgetPart, Prices, calibrate, choices, sums
+from prudent.receipts.making import ReceiptTarget
+from prudent.release.charging import Preview, charge
+from prudent.release.failures import withheld
+from prudent.release.noise import Noise, source_of
+from prudent.synth.domain import CHOICES, Domain, discover
+from prudent.synth.engine import TableEngine
+from prudent.synth.result import Synthetic, measured_of, written
+from prudent.synth.structure import PARENTS, Marginal, Structure, pairs_repaired, projected
+
+SHARES = {
+    "size": 0.01,
+    "forms": 0.02,
+    "keys": 0.10,
+    "spans": 0.04,
+    "cuts": 0.08,
+    "oneway": 0.15,
+    "select": 0.04,
+    "repair": 0.04,
+    "tables": 0.52,
+}
+"""Fractions of μ². They were chosen on two tables, and are frozen."""
+
+KEY_SHARE = 0.1
+"""The fraction of δ that naming keys may cost."""
+
+MOST_ROWS = 8
+"""Rows that are kept of a privacy unit by default."""
+
+_NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
+_ROOM = 3e-4  # of ε, for the bound that `prudent verify` proves, which is a little larger
+_NO_NULL = 2.5  # deviations of the noise
+_ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
+_LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in noise
+
+
+def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
+    """How often each part is used, by public facts of the columns."""
+    count, numeric = len(fields), sum(each.numeric for each in fields)
+    repaired = pairs_repaired(count) if count > 2 else 0
+    selected = 1 + PARENTS * (count - 2) if count > 1 else 0
+    times = {
+        "size": 1,
+        "forms": sum(each.form_is_private for each in fields),
+        "keys": sum(not each.boolean for each in fields),
+        "spans": numeric,
+        "cuts": CHOICES * numeric,
+        "oneway": count,
+        "select": selected,
+        "repair": repaired,
+        "tables": count - 1 + repaired,
+    }
+    made = {name: choices if name in ("cuts", "select", "repair") else sums for name in times}
+    return {name: made[name](SHARES[name], times[name]) for name in times}
+
+
+def synthesize(
+    source: Any = None,
+    *,
+    epsilon: float,
+    delta: float,
+    columns: Sequence[str] | Mapping[str, str | None] | None = None,
+    constraints: Sequence[str] = (),
+    rows: int | None = None,
+    unit: str | None = None,
+    most_rows: int = MOST_ROWS,
+    where: Any = None,
+    connect: str | None = None,
+    table: str | None = None,
+    ledger: LedgerLike | None = None,
+    receipt: ReceiptTarget | None = None,
+    out: str | os.PathLike[str] | None = None,
+    noise: Noise | None = None,
+) -> Synthetic:
+    """Make a synthetic table from one private release, without a domain or bounds.
+
+    Args:
+        source: A frame, an Arrow table, the path of a Parquet, CSV or DuckDB file, an ibis table
+            or a Spark data frame.
+        epsilon: ε of the whole table, from 0.01 to 50.
+        delta: δ of the whole table.
+        columns: The columns to make; None means all. A mapping also declares the types of columns
+            without one, as in a CSV file: {"age": "integer", "name": "text", "joined": None}.
+        constraints: Public conditions on a row, such as "start <= end": rows of the synthetic
+            table that violate one are replaced by others of it.
+        rows: About how many rows the table has, if that is public. Too few for the columns are
+            then refused before anything is charged.
+        unit: The column of privacy units. Without it every row is protected by itself.
+        most_rows: Of the rows of a unit at most so many are used, evenly spaced in their order;
+            noise grows in proportion to it.
+        where: Which rows to use, as in `prudent.median`.
+        connect: The address of a database, instead of a source.
+        table: The name of the table in that database.
+        ledger: Charged before any record is read.
+        receipt: Where to write the receipt.
+        out: Where to write the table, as Parquet or CSV; its digest is then in the receipt.
+        noise: Source of randomness; None uses the operating system's.
+
+    Returns:
+        The table, with a report of what was measured.
+
+    Guarantee:
+        The table and its report are (ε, δ)-DP for adding or removing one record, or with `unit` all
+        rows of one unit, whatever the data.
+
+    Raises:
+        ArgumentError: if an argument is not allowed; nothing has been charged then.
+        SourceError: if the records cannot be read; the message quotes none.
+    """
+    with _extras.needed("A synthetic table"):
+        from prudent.synth.reading import Source
+
+    per_unit = 1 if unit is None else _validate.count(1, 10**6, most_rows=most_rows)
+    opened = Source(source, columns, unit, per_unit, connect=connect, table=table, where=where)
+    names = [each.name for each in opened.fields]
+    rules = tuple(_validate.values(constraints=constraints)) if constraints else ()
+    for rule in rules:
+        opened.check(_validate.instance(str, "conditions such as 'age >= 0'", constraints=rule))
+    prices = _prices(opened.fields, epsilon, delta)
+    if rows is not None:
+        _check_enough(prices, len(names), _validate.count(1, rows=rows) / per_unit)
+    target = None if out is None else Path(out)
+    if target is not None:
+        _validate.one_of((".parquet", ".csv"), out=target.suffix)
+        _files.check_writable(target.parent)
+    engine = TableEngine(prices, source_of(noise), per_unit, _key_failure(opened, delta, per_unit))
+    preview = Preview(
+        statistic="synthetic table",
+        mechanism="noisy marginals",
+        epsilon=prices.epsilon,
+        delta=prices.delta,
+        event=prices.event,
+    )
+    asked = {"columns": names, "constraints": list(rules), "most_rows": per_unit}
+    given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
+    paid = charge(ledger, preview, table if connect else source, None, **given)
+    make = functools.partial(_made, opened, engine, rules, unit, per_unit)
+    made = withheld(make, prices=prices)
+    files = {} if target is None else written(made, target)
+    paid.note([made], made.plain(), files=files)
+    return made
+
+
+def _prices(fields: Sequence[Any], epsilon: float, delta: float) -> Prices:
+    named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
+    prices = calibrate(epsilon * (1 - _ROOM), delta, parts_of(fields), also=(named,))
+    return attrs.evolve(prices, epsilon=float(epsilon))
+
+
+def _key_failure(opened: Any, delta: float, per_unit: int) -> float:
+    """η of one key: at most `per_unit` keys of each column are there because of one unit."""
+    columns = sum(not each.boolean for each in opened.fields)
+    return KEY_SHARE * delta / (per_unit * max(columns, 1)) * (1 - 1e-9)
+
+
+def _needed(prices: Prices) -> float:
+    """The number of rows, over rows of a unit, below which noise would hide all there is."""
+    found = [0.0]
+    if "cuts" in prices.parts:
+        found.append(_ENOUGH / prices.choice_epsilon("cuts"))
+    if "tables" in prices.parts:
+        found.append(0.4 * _LEAST_CELLS * prices.multiplier("tables") / _MOST_NOISE)
+    return max(found)
+
+
+def _check_enough(prices: Prices, columns: int, rows: float) -> None:
+    """Refuse a table whose public number of rows is too small."""
+    needed = _needed(prices)
+    if rows >= needed:
+        return
+    fewer = math.floor(columns * (rows / needed) ** 2)
+    better = nearest(prices.epsilon * needed / rows, 2)
+    raise ArgumentError(
+        "rows",
+        f"at least about {math.ceil(needed):,} per row of a unit for {columns} columns at this "
+        "epsilon",
+        shown=f"{rows:,.0f}",
+        hint=f"About epsilon={better} would do"
+        + (f", or about {fewer} columns." if fewer else "; no number of columns does."),
+    )
+
+
+def _made(
+    opened: Any,
+    engine: TableEngine,
+    rules: Sequence[str],
+    unit: str | None,
+    per_unit: int,
+    *,
+    prices: Prices,
+) -> Synthetic:
+    """Read, measure and make the table; what it returns is released."""
+    import pyarrow
+
+    cells = opened.read()
+    first = cells[0].numbers if cells[0].codes is None else cells[0].codes
+    size = float(engine.counts("size", np.array([len(first)]))[0])
+    found = [discover(*each, size, engine) for each in zip(opened.fields, cells, strict=True)]
+    kept = [(domain, each) for domain, each in zip(found, cells, strict=True) if domain is not None]
+    domains = [domain for domain, _ in kept]
+    codes = [domain.encode(each) for domain, each in kept]
+    noisy = [_one_way(*each, engine) for each in zip(range(len(kept)), domains, codes, strict=True)]
+    weights = np.array([1 / domain.size for domain in domains])
+    totals = [each.counts.sum() for each in noisy]
+    count = max(1, round(float(weights @ totals / weights.sum()))) if domains else 0
+    made, tables = [], []
+    if domains:
+        one = [projected(_without_noise(each), float(count)) for each in noisy]
+        structure = Structure(domains, codes, engine, one)
+        made, tables = structure.fit(), structure.measured
+    arrays = {
+        domain.name: domain.decode(each, engine.generator())
+        for domain, each in zip(domains, made, strict=True)
+    }
+    notes = [
+        f"{name!r} is left out: it has a type without values to count." for name in opened.left_out
+    ]
+    notes += [
+        f"{field.name!r} is left out: hardly any of its texts is frequent enough to be named."
+        for field, domain in zip(opened.fields, found, strict=True)
+        if domain is None
+    ]
+    if count / per_unit < _needed(prices):
+        notes.append(
+            f"About {count:,} rows are too few for {len(opened.fields)} columns at this ε: noise "
+            "is as large as what was measured. Name fewer columns, or raise epsilon."
+        )
+    result = Synthetic(
+        data=pyarrow.table(arrays),
+        marginals=measured_of(domains, [*noisy, *tables], per_unit),
+        epsilon=prices.epsilon,
+        delta=prices.delta,
+        event=prices.event,
+        unit=unit,
+        rows_per_unit=per_unit,
+        notes=tuple(notes),
+        domains=tuple(domains),
+    )
+    return result.constrained(rules, engine.generator())
+
+
+def _without_noise(table: Marginal) -> Any:
+    """One-way counts in which no rows are NULL if that count is no more than noise."""
+    counts = table.counts.astype(float)
+    if counts[0] < _NO_NULL * table.deviation:
+        counts[0] = -math.inf if len(counts) > 1 else 1.0
+    return counts
+
+
+def _one_way(place: int, domain: Domain, codes: Any, engine: TableEngine) -> Marginal:
+    counts = engine.counts("oneway", np.bincount(codes, minlength=domain.size))
+    return Marginal((place,), (np.arange(domain.size),), counts, engine.deviation("oneway"))

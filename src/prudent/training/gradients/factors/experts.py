@@ -1,0 +1,211 @@
+"""Layers of experts: matrices of which each position of a record is multiplied by one.
+
+Positions are sorted by their expert, record by record, as `torch.nn.functional.grouped_mm` wants
+them: `ends` holds, for every record, the number of positions up to and including each expert. Those
+beyond the last are multiplied by no matrix, and their result is zero.
+
+The gradient of a record is, for every expert, the sum of the products of both factors over the
+positions of that expert. On a GPU a kernel forms it in pieces, once for the norm and once for the
+sum, in the same order: both see the same numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional
+
+from prudent.training.gradients.factors import kernels
+from prudent.training.gradients.factors.operation import operation
+from prudent.training.gradients.factors.products import (
+    ALIGNED,
+    at_least_single,
+    finite,
+    precise_product,
+    whole_products,
+)
+
+_PIECE = 1 << 26  # inner products that are held at a time
+
+
+def experts_at(ends: Tensor, positions: int) -> Tensor:
+    """The expert of every position, shape (..., positions); their number beyond the last end."""
+    places = torch.arange(positions, device=ends.device)
+    return (places[:, None] >= ends[..., None, :]).sum(-1)
+
+
+@attrs.frozen
+class Routed:
+    """Gradients of matrices: position t of a record adds rowsₜ ⊗ columnsₜ to that of its expert."""
+
+    rows: Tensor  # the factor along the first axis of each matrix, (records, positions, size)
+    columns: Tensor  # the same along its second axis
+    ends: Tensor  # where the positions of each expert end, (records, experts)
+
+    @property
+    def experts(self) -> Tensor:
+        """The expert of every position of every record."""
+        return experts_at(self.ends, self.rows.shape[1])
+
+    def per_example(self) -> Tensor:
+        """The gradients, one per record, of shape (records, experts, size, size)."""
+        count = self.ends.shape[1]
+        chosen = self.experts[..., None] == torch.arange(count, device=self.ends.device)
+        rows = at_least_single(self.rows)[:, :, None] * chosen[..., None]
+        return precise_product(rows.flatten(2).mT, at_least_single(self.columns)).unflatten(
+            1, (count, -1)
+        )
+
+    def of_people(self, slots: int) -> "Routed":
+        """The same for every `slots` consecutive records as one."""
+        experts = self.experts.view(-1, slots * self.rows.shape[1])
+        order = experts.argsort(dim=1, stable=True)[..., None]
+        rows, columns = (
+            factor.reshape(*experts.shape, -1).take_along_dim(order, 1)
+            for factor in (self.rows, self.columns)
+        )
+        return Routed(rows, columns, self.ends.view(len(rows), slots, -1).sum(1))
+
+    def squared_norms(self) -> Tensor:
+        """‖g‖² of each record; where it is the sum of inner products, with what may be rounded."""
+        return routed_squares(self.rows.contiguous(), self.columns.contiguous(), self.ends)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Σᵢ wᵢ gᵢ, added up in double precision."""
+        factors = self.rows.contiguous(), self.columns.contiguous()
+        return routed_sum(*factors, self.ends, weights.double())
+
+
+def _takes(rows: Tensor, columns: Tensor) -> bool:
+    same = rows.dtype == columns.dtype and rows.dtype in (torch.float32, torch.bfloat16)
+    return same and kernels.fuses(rows, columns, even_traced=True)
+
+
+@operation(
+    "prudent::routed_squares",
+    like=lambda rows, columns, ends: at_least_single(rows.new_empty(len(rows))),
+)
+def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
+    """The squared norm of each record of `Routed`."""
+    if _takes(rows, columns):
+        return kernels.routed_squares(rows, columns, ends.contiguous()).to(torch.float32)
+    experts, positions = experts_at(ends, rows.shape[1]), rows.shape[1]
+    squares = []
+    with whole_products():
+        for some in torch.arange(len(rows)).split(max(1, _PIECE // max(1, positions) ** 2)):
+            piece = slice(int(some[0]), int(some[-1]) + 1)
+            left, right = (precise_product(x[piece], x[piece].mT) for x in (rows, columns))
+            own = experts[piece]
+            same = (own[:, :, None] == own[:, None, :]) & (own < ends.shape[1])[:, None, :]
+            sides = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).sqrt()
+            reach = torch.where(same, sides[:, :, None] * sides[:, None, :], 0).sum((1, 2))
+            share = 8 * torch.finfo(left.dtype).eps * (rows.shape[2] + columns.shape[2]) ** 0.5
+            square = torch.where(same, left * right, 0).sum((1, 2)).clamp_min(0)
+            squares.append(square + share * reach)
+    return torch.cat(squares)
+
+
+@operation(
+    "prudent::routed_sum",
+    like=lambda rows, columns, ends, weights: weights.new_empty(
+        ends.shape[1], rows.shape[2], columns.shape[2]
+    ),
+)
+def routed_sum(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
+    """The weighted sum of `Routed`; what is not finite counts as zero."""
+    if _takes(rows, columns):
+        return kernels.routed_sums(rows, columns, ends.contiguous(), weights)
+    weighted = finite(rows.double() * weights[:, None, None]).flatten(0, 1)
+    columns = finite(columns.double()).flatten(0, 1)
+    order, sizes = _by_expert(ends, rows.shape[1])
+    parts = zip(*(x[order].split(sizes) for x in (weighted, columns)), strict=True)
+    return torch.stack([left.mT @ right for left, right in list(parts)[:-1]])
+
+
+def _by_expert(ends: Tensor, positions: int) -> tuple[Tensor, list[int]]:
+    """The positions of all records by expert, and the number of each; last those of none."""
+    experts = experts_at(ends, positions).flatten()
+    counted = torch.bincount(experts, minlength=ends.shape[1] + 1)
+    return experts.argsort(stable=True), counted.tolist()
+
+
+@operation(
+    "prudent::grouped_product",
+    like=lambda values, matrices, ends: values.new_empty(*values.shape[:2], matrices.shape[2]),
+)
+def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Each position of `values`, (records, positions, size), times the matrix of its expert."""
+    flat = values.reshape(-1, values.shape[2])
+    aligned = values.shape[2] % ALIGNED == matrices.shape[2] % ALIGNED == 0
+    short = values.is_cuda and values.dtype == torch.bfloat16 and aligned
+    if short and hasattr(functional, "grouped_mm"):
+        experts = experts_at(ends, values.shape[1]).flatten()
+        order = experts.argsort(stable=True)
+        grouped = functional.grouped_mm(flat[order], matrices, offs=ends.sum(0, dtype=torch.int32))
+        result = torch.empty_like(grouped).index_copy_(0, order, grouped)
+        result.masked_fill_((experts == ends.shape[1])[:, None], 0)
+    else:
+        order, sizes = _by_expert(ends, values.shape[1])
+        *own, beyond = flat[order].split(sizes)
+        products = [part @ matrix for part, matrix in zip(own, matrices, strict=True)]
+        products.append(values.new_zeros(len(beyond), matrices.shape[2]))
+        result = torch.empty_like(torch.cat(products)).index_copy_(0, order, torch.cat(products))
+    return result.view(*values.shape[:2], -1)
+
+
+class Experts(Function):
+    """`grouped_product` with the factors of its per-example gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor | None,
+        values: Tensor,
+        matrices: Tensor,
+        ends: Tensor,
+        transposed: bool,
+        use: Callable[[Routed], None] | None,
+    ) -> Tensor:
+        """Multiply; `transposed` means that the parameter is stored as transposed matrices."""
+        ctx.save_for_backward(values if use else None, matrices, ends)
+        ctx.transposed, ctx.use = transposed, use
+        return grouped_product(values, matrices, ends)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Pass the gradient to the input and both factors to the parameter."""
+        values, matrices, ends = ctx.saved_tensors
+        gradient = gradients[0].to(matrices.dtype)
+        if ctx.use:
+            pair = (gradient, values) if ctx.transposed else (values, gradient)
+            ctx.use(Routed(*pair, ends))
+        passed = grouped_product(gradient, matrices.mT, ends) if ctx.needs_input_grad[1] else None
+        return None, passed, *[None] * 4
+
+
+def one_by_one(mat_a: Tensor, mat_b: Tensor, *, offs: Tensor, **options: Any) -> Tensor:
+    """`grouped_mm` of a record by products with all matrices, for which vmap has a rule."""
+    experts = torch.arange(len(mat_b), device=mat_b.device)
+    chosen = experts_at(offs, len(mat_a))[:, None] == experts
+    return torch.einsum("te,ti,eio->to", chosen.to(mat_a.dtype), mat_a, mat_b)
+
+
+def histogram(
+    call: Callable[..., Any],
+    input: Tensor,
+    bins: int = 100,
+    min: float = 0,
+    max: float = 0,
+) -> Tensor:
+    """`torch.histc` between public bounds, for which vmap has no rule."""
+    if min == max:
+        counts: Tensor = call(torch.histc, input, bins, min, max)
+        return counts
+    place = ((input - min) * (bins / (max - min))).floor().clamp(0, bins - 1).long().flatten()
+    inside = ((input >= min) & (input <= max)).flatten()
+    return torch.zeros_like(input.flatten()[:1].expand(bins)).scatter_add(
+        0, place, inside.to(input.dtype)
+    )
