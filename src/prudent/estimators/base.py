@@ -374,7 +374,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     @override
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """As scikit-learn writes it, but always with ε."""
-        text = super().__repr__(N_CHAR_MAX)
+        text = str(super().__repr__(N_CHAR_MAX))
         if "(epsilon=" in text or " epsilon=" in text:
             return text
         comma = "" if text.endswith("()") else ", "

@@ -18,6 +18,7 @@ linear model stays linear whatever the tails of its features.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 import numpy as np
@@ -146,7 +147,9 @@ class Refined:
     """What the last steps found, in the standardised coefficients."""
 
     found: FloatArray  # the coefficients
-    clipped: Map  # whether the influence of each row was clipped
+    clipped: Callable[
+        [FloatArray], npt.NDArray[np.bool_]
+    ]  # whether the influence of each row was clipped
     whitening: Whitening  # what whitened the rows
     variance: FloatArray  # a matrix: of noise and sampling, in whitened coordinates
     bias: FloatArray  # what the steps have not reached, in each of them
@@ -220,13 +223,15 @@ def refine(
         whole = whitened * (weights * errors)[:, None]
         return whole, whitened * (errors * (1 / weights - weights))[:, None], lengths(whole)
 
+    def sums_of(found: FloatArray, rows: FloatArray) -> FloatArray:
+        return influences(rows, found)[0]
+
     base = limit / _BELOW * math.sqrt(width / max(count, 1.0))
     start = found
     tail = InfluenceTail.release(engine, lambda rows: influences(rows, start)[2], base)
     clip = tail.clip(engine.deviation("final") * math.sqrt(width))
     for _ in range(STEPS):
-        at = found
-        move = engine.total("final", lambda rows, at=at: influences(rows, at)[0], clip)
+        move = engine.total("final", partial(sums_of, found), clip)
         found = found + root @ (move - root.T @ (whitening.penalty * found))
     final = found
     index, error = tail.index(count)
@@ -255,7 +260,7 @@ def refine(
     size = float(np.linalg.norm(np.linalg.solve(root, found)))
     return Refined(
         found=found,
-        clipped=lambda rows: influences(rows, final)[2] > clip,
+        clipped=lambda rows: np.asarray(influences(rows, final)[2] > clip),
         whitening=whitening,
         variance=squares + np.diag(own),
         # Four steps in all. Where the noise of an eigenvalue happens to enlarge it, it is printed

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import attrs
 import numpy as np
@@ -30,7 +30,7 @@ from prudent._rounding import nearest, outward, rounded_up
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
-from prudent.estimators.engine import Map, SumEngine, along
+from prudent.estimators.engine import SumEngine, along
 from prudent.estimators.features import (
     CLIP,
     FARTHEST,
@@ -42,7 +42,7 @@ from prudent.estimators.features import (
     standardise,
     standardised,
 )
-from prudent.estimators.influence import HELD, PARTS, far_whitening, refine
+from prudent.estimators.influence import HELD, PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -99,27 +99,6 @@ class NewtonStep:
     kept: float  # the share of residuals that should be within it
 
 
-class Outcome(Protocol):
-    """What the rounds of a fit lead to."""
-
-    found: FloatArray  # the standardised coefficients
-    clipped: Map  # whether each row was clipped
-    missing: str  # why there are no intervals; empty if there are
-
-    @property
-    def root(self) -> FloatArray:
-        """What makes coefficients of whitened coordinates."""
-        ...
-
-    def ends(self, rows: FloatArray) -> FloatArray:
-        """Below and above each combination of whitened coordinates, an interval's distance."""
-        ...
-
-    def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
-        """Which combinations of whitened coordinates have no interval."""
-        ...
-
-
 @attrs.frozen(eq=False)
 class Rounds:
     """The outcome of rounds whose steps are not biased by clipping."""
@@ -128,17 +107,24 @@ class Rounds:
     root: FloatArray
     variance: FloatArray  # of noise and sampling, of each whitened coordinate
     bias: FloatArray  # what the rounds have not reached, in each of them
-    clipped: Map = lambda rows: np.zeros(len(rows), np.bool_)
     missing: str = ""
 
+    def clipped(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether each row was clipped: a pull is bounded by itself."""
+        return np.zeros(len(rows), np.bool_)
+
     def ends(self, rows: FloatArray) -> FloatArray:
-        """See `Outcome`."""
+        """See `Refined`."""
         half = _DEVIATIONS * np.sqrt(rows**2 @ self.variance) + np.sqrt(rows**2 @ self.bias**2)
         return np.stack([half, half], axis=1)
 
     def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
-        """See `Outcome`."""
+        """See `Refined`."""
         return np.zeros(len(rows), np.bool_)
+
+
+Outcome = Refined | Rounds
+"""What the rounds of a fit lead to."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -290,7 +276,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
         )
 
-    def _spread(self, fitting: Fitting, outcome: "Outcome", limit: float) -> None:
+    def _spread(self, fitting: Fitting, outcome: Outcome, limit: float) -> None:
         """Release the number of clipped records and, if it was asked for, R²."""
 
         def vectors(rows: FloatArray) -> FloatArray:
@@ -318,7 +304,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         """What whitens the features for the last steps."""
         return far_whitening(engine, whitening, count, penalty)
 
-    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> "Outcome":
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Outcome:
         """What the rounds lead to: here the last steps of least squares."""
         return refine(
             fitting.engine,
@@ -330,7 +316,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             noise=steps[-1].noise,
         )
 
-    def _set_intervals(self, fitting: Fitting, outcome: "Outcome") -> None:
+    def _set_intervals(self, fitting: Fitting, outcome: Outcome) -> None:
         """Intervals in the units of the columns; NaN where there is none, and why."""
         features = fitting.whitening.features
         slopes = outcome.root[1:] / features.scales[:, None]
