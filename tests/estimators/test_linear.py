@@ -42,7 +42,7 @@ def quiet(model: type[LinearModel] = LinearRegression, seed: int = 1, **given: A
 
 @pytest.mark.parametrize("model", [LinearRegression, Ridge, QuantileRegressor])
 def test_a_model_is_near_the_truth_and_says_how_near(model: type[LinearModel]) -> None:
-    features, targets = table(seed=1)
+    features, targets = table(seed=2)
     fitted = quiet(model).fit(features, targets)
     assert fitted.score(features, targets) > 0.82
     low, high = fitted.intervals_.T
