@@ -24,7 +24,7 @@ from benchmarks.models import tutorial_cnn
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, PoissonSampler, ProposeTestRelease, Step
 from prudent.training.aggregation import Decision
-from prudent.training.parallel.processes import Processes, Together
+from prudent.training.parallel.processes import DistributedGroup, Processes
 
 PAGE = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- processes: begin -->", "<!-- processes: end -->"
@@ -67,7 +67,7 @@ def timed(action: Callable[[], object], rounds: int) -> float:
     return statistics.median(taken[2:])
 
 
-def collectives(processes: Together, rounds: int) -> dict[str, float]:
+def collectives(processes: DistributedGroup, rounds: int) -> dict[str, float]:
     rows = math.ceil(BATCH / processes.count)
     ids = torch.arange(rows) * processes.count + processes.rank
     norms, valid = torch.rand(rows), torch.ones(rows, dtype=torch.bool)
@@ -120,8 +120,8 @@ def worker(rank: int, count: int, port: int, rounds: int, found: "multiprocessin
         world_size=count,
         timeout=timedelta(minutes=5),
     )
-    times = collectives(Together(), rounds)
-    times["step"] = step_seconds(Together(), rounds)
+    times = collectives(DistributedGroup(), rounds)
+    times["step"] = step_seconds(DistributedGroup(), rounds)
     if rank == 0:
         found.put(times)
     distributed.destroy_process_group()

@@ -38,7 +38,7 @@ from benchmarks.step_speed import opacus_ghost
 from prudent.accounting import GaussianTest
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
-from prudent.training.parallel.processes import Processes, Together, is_first, local_device
+from prudent.training.parallel.processes import DistributedGroup, Processes, is_first, local_device
 
 CLIP, RATE = 1.0, 0.01
 _SLOW = 300.0  # milliseconds from which a step is repeated less often
@@ -91,7 +91,7 @@ def joined() -> Processes:
         alone = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
         os.environ.update({name: os.environ.get(name, value) for name, value in alone.items()})
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return Together()
+    return DistributedGroup()
 
 
 def ours(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from benchmarks.image_networks import MobileNet, UNet
 from benchmarks.large_networks import Adapted, resnet18, resnet50
 from benchmarks.other_networks import AudioNetwork, ClickNetwork, GraphNetwork
-from prudent.training.checking.check import mend
+from prudent.training.checking.check import replace_unsupported_layers
 
 TOY_TOKENS, TOY_LENGTH, LENGTH = 97, 16, 256
 
@@ -112,7 +112,7 @@ def _shipped(
             getattr(transformers, f"{kind}Config")(**settings)
         )
         if mended:
-            mend(model)
+            replace_unsupported_layers(model)
         return model
 
     return make
@@ -137,7 +137,7 @@ class _Series(nn.Module):
         full = {"d_model": 128, "num_hidden_layers": 3, "num_attention_heads": 16, "ffn_dim": 512}
         settings = {"num_input_channels": 7, "context_length": 32 if tiny else 512}
         settings |= {"patch_length": 8 if tiny else 16, "patch_stride": 8, "num_targets": 10}
-        make = _shipped("PatchTSTForClassification", full | settings, sizes | {}, mended=True)
+        make = _shipped("PatchTSTForClassification", full | settings, sizes, mended=True)
         self.inner = make(tiny)
 
     def forward(self, past_values: Tensor) -> Tensor:

@@ -104,6 +104,7 @@ GRANTED: dict[str, Callable[[], dict[str, Any]]] = {
     "README.md": learning,
     "docs/index.md": lambda: learning() | salaries(),
     "docs/scaling.md": lambda: learning() | salaries(),
+    "docs/synth.md": modelling,
     "docs/tables-sql.md": salaries,
     "docs/tables.md": salaries,
     "docs/training-runs.md": learning,

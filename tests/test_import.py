@@ -55,7 +55,7 @@ def source(module: str) -> str:
     path = PACKAGE.parent.joinpath(*module.split("."))
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     stub = path.with_suffix(".pyi")  # lists the names that a package imports on first use
-    path = stub if stub.exists() else path
+    path = stub if stub.exists() and path.name == "__init__.py" else path
     return path.read_text(encoding="utf-8")
 
 

@@ -26,7 +26,7 @@ from prudent.training import (
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise, StepState
-from prudent.training.parallel.processes import Together
+from prudent.training.parallel.processes import DistributedGroup
 from prudent.training.run.training_run import TrainingRun
 from tests.servers import free_port
 from tests.training import worlds
@@ -608,7 +608,7 @@ def nccl(monkeypatch):
     for name, value in (("MASTER_ADDR", "localhost"), ("MASTER_PORT", str(free_port()))):
         monkeypatch.setenv(name, value)
     torch.distributed.init_process_group("nccl", rank=0, world_size=1)
-    yield Together()
+    yield DistributedGroup()
     torch.distributed.destroy_process_group()
 
 

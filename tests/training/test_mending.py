@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from prudent.training import Plan, Sum, make_private
-from prudent.training.checking.check import mend
+from prudent.training.checking.check import replace_unsupported_layers
 
 PLAN = Plan(sampling_rate=0.5, steps=4, aggregation=Sum(clip=1.0, noise_multiplier=1e-6))
 
@@ -52,7 +52,7 @@ def test_batch_normalisation_is_refused_at_once_and_mended(training, capsys):
 
 def test_what_takes_the_place_keeps_records_apart_and_something_of_each():
     model = mixed()
-    mend(model)
+    replace_unsupported_layers(model)
     inputs = torch.randn(4, 1, 6, 6)
     whole = model(inputs)
     assert torch.allclose(whole[:1], model(inputs[:1]), atol=1e-6)
@@ -61,24 +61,24 @@ def test_what_takes_the_place_keeps_records_apart_and_something_of_each():
 
 def test_other_mends():
     model = nn.Sequential(nn.Embedding(5, 4, max_norm=1.0, scale_grad_by_freq=True)).bfloat16()
-    assert len(mend(model)) == 2
+    assert len(replace_unsupported_layers(model)) == 2
     layer = model[0]
     assert (layer.max_norm, layer.scale_grad_by_freq) == (None, False)
     assert layer.weight.dtype == torch.float32
-    assert mend(model) == []
+    assert replace_unsupported_layers(model) == []
 
 
 def test_a_normalisation_that_is_meant_to_be_frozen_stays():
     model = mixed()
     model[1].eval(), model[6].eval()
     frozen = model[1]
-    mend(model)
+    replace_unsupported_layers(model)
     assert model[1] is frozen
-    assert mend(nn.Sequential(nn.BatchNorm1d(1))) == []
+    assert replace_unsupported_layers(nn.Sequential(nn.BatchNorm1d(1))) == []
 
 
 def test_one_layer_in_two_places_stays_one():
     shared = nn.BatchNorm2d(8)
     model = nn.ModuleDict({"one": nn.Sequential(shared), "two": nn.Sequential(shared)})
-    assert len(mend(model)) == 2
+    assert len(replace_unsupported_layers(model)) == 2
     assert model["one"][0] is model["two"][0]

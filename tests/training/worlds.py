@@ -44,7 +44,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.parallel.processes import Processes, Together, join
+from prudent.training.parallel.processes import DistributedGroup, Processes, join
 from prudent.training.parallel.sharding import whole
 from prudent.training.run import execution
 from tests.archives import save_easy_classes
@@ -495,14 +495,14 @@ def processes_that(kind):
     return change
 
 
-class Loners(Together):
+class Loners(DistributedGroup):
     """Weights and test from one's own norms."""
 
     def decide(self, norms, valid, ids, rows, decide):
         return Processes.decide(self, norms, valid, ids, rows, decide)
 
 
-class Queue(Together):
+class Queue(DistributedGroup):
     """Ties go to the records of the first process, whatever their ids."""
 
     def decide(self, norms, valid, ids, rows, decide):

@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
         return self.inputs() if callable(self.inputs) else (self.inputs, self.targets)
 
 
-class Doubt:
+class DeferredCheck:
     """A condition on a device that nothing waits for: its error is raised in the next step.
 
     Args:
@@ -73,9 +73,9 @@ class Doubt:
         self._copy = copy, event
 
 
-def repeated_ids() -> Doubt:
+def repeated_ids() -> DeferredCheck:
     """The doubt that a batch holds a record twice."""
-    return Doubt(
+    return DeferredCheck(
         lambda: _validate.ArgumentError(
             "ids",
             "all different over the chunks of a batch",
@@ -86,7 +86,7 @@ def repeated_ids() -> Doubt:
     )
 
 
-def check_chunks(chunks: Sequence[Chunk], doubt: Doubt) -> None:
+def check_chunks(chunks: Sequence[Chunk], doubt: DeferredCheck) -> None:
     """Raise an error unless these are the chunks of one batch.
 
     `doubt`, see `repeated_ids`, is about the values of ids, which `counted_once` masks.
@@ -109,7 +109,7 @@ def check_chunks(chunks: Sequence[Chunk], doubt: Doubt) -> None:
     _check_ids(chunks, doubt)
 
 
-def _check_ids(chunks: Sequence[Chunk], doubt: Doubt) -> None:
+def _check_ids(chunks: Sequence[Chunk], doubt: DeferredCheck) -> None:
     """Raise an error if a batch holds a record twice."""
     for chunk in chunks:
         ids, valid = chunk.ids, chunk.valid
@@ -169,7 +169,7 @@ Weigh = Callable[[list[Tensor], list[Tensor]], tuple[Sequence[Tensor], Any]]
 """Maps norms and losses of each chunk to the weights of each, and what else was decided."""
 
 
-class InTurn:
+class SequentialChunks:
     """Adds up the weighted gradients of chunks of different forms, such as texts of a few lengths.
 
     A batch has more or fewer chunks of each form, so a graph of a whole step would be one for every

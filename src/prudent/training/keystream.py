@@ -127,7 +127,7 @@ class Purpose(enum.Enum):
     """Seeds for data sets that draw random numbers."""
 
 
-class Uncopied:
+class NoCopyMixin:
     """Something that must not exist twice: a copy would draw the same noise again.
 
     Copying and pickling are refused, and with them copying and pickling whatever holds it. So is
@@ -154,7 +154,7 @@ def check_process(owner: int) -> None:
 
 
 @attrs.frozen
-class Key(Uncopied):
+class Key(NoCopyMixin):
     """The secret key of one run. It reveals all noise and which records were in each batch.
 
     Use a key for one run only. Two runs with the same key on different data release different sums
@@ -234,7 +234,7 @@ def given_or_random(key: Key | None) -> Key:
 
 
 @attrs.frozen
-class Stream(Uncopied):
+class Stream(NoCopyMixin):
     """The keystreams of one purpose."""
 
     secret: bytes = attrs.field(repr=False)

@@ -51,7 +51,7 @@ from prudent.accounting.events import (
     LaplaceTest,
     MarginTest,
 )
-from prudent.training.keystream import FINER_RANK, Key, Purpose, Uncopied, normals, uniforms
+from prudent.training.keystream import FINER_RANK, Key, NoCopyMixin, Purpose, normals, uniforms
 from prudent.training.rounding import rounded, spacing_of
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -292,7 +292,7 @@ class HostNoise:
         )
 
 
-class DeviceNoise(Uncopied):
+class DeviceNoise(NoCopyMixin):
     """Noise drawn by kernels on a CUDA device, at the step number counted on the device.
 
     A CUDA graph can draw it. Noise on sums is from the stream of a purpose.

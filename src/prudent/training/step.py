@@ -13,7 +13,7 @@ from prudent.training.chunk import (
     Chunk,
     Corrupt,
     Corruption,
-    InTurn,
+    SequentialChunks,
     check_chunks,
     counted_once,
     record_ids,
@@ -34,7 +34,7 @@ from prudent.training.parallel.sharding import (
     has_shards,
     is_sharded,
     own_shard,
-    rest,
+    reshard,
     whole,
     without_gathering,
 )
@@ -208,7 +208,7 @@ class Step:
         # differently.
         processes.check_same(plan=repr(plan), expected_batch=batch)
         model = unwrapped(model, processes)
-        rest(model)
+        reshard(model)
         check_mesh(model, processes.count)
         check_parameter_types(model)
         processes.align(model)
@@ -228,12 +228,12 @@ class Step:
         if compile:
             self._run = compiled = Compiled(self._release)
             self.programs.append(compiled)
-        self._in_turn: InTurn | None = None
+        self._in_turn: SequentialChunks | None = None
         # Steps with batches of the same shape must consist of the same operations.
         repeats = corrupt is None and not self.engine.recompute and not has_shards(model)
         if device.type == "cuda" and cuda_graph is not False and repeats:
             self._run = captured = Captured(self._run)
-            self._in_turn = InTurn(self._gradients)
+            self._in_turn = SequentialChunks(self._gradients)
             self.programs += [captured, self._in_turn.captured]
         self.state = StepState.start(plan.aggregation.trim.start(self.expected_batch), device)
 
@@ -265,7 +265,7 @@ class Step:
         self.state.begin()
         words = self.noise.test_words(self.state)
         self._drawn = self.randomness.at(self.taken)
-        rest(self.model)
+        reshard(self.model)
         parameters = dict(self.model.named_parameters())  # once: a walk takes as long as kernels
         for parameter in parameters.values():
             parameter.grad = None  # as large as the model, and not needed from now on
@@ -341,7 +341,7 @@ class Step:
 
     def _release_in_turn(
         self,
-        in_turn: InTurn,
+        in_turn: SequentialChunks,
         values: Values,
         trim: Tensor,
         chunks: tuple[Chunk, ...],

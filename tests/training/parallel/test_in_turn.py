@@ -8,7 +8,7 @@ from torch import nn
 
 from prudent.accounting import GaussianTest
 from prudent.training import Chunk, Key, Plan, ProposeTestRelease, Step
-from prudent.training.chunk import InTurn
+from prudent.training.chunk import SequentialChunks
 from tests.training.gradients.oracle import cross_entropy
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -46,7 +46,7 @@ def text(number, device):
 
 def uncaptured(step):
     """A step on chunks of different forms, without graphs."""
-    in_turn = InTurn(step._gradients)
+    in_turn = SequentialChunks(step._gradients)
     in_turn.captured = in_turn._halves
     return functools.partial(step._release_in_turn, in_turn)
 

@@ -16,9 +16,9 @@ from prudent.cli import main
 from prudent.training import Execution, Plan, PoissonSampler
 from prudent.training.keystream import Key
 from prudent.training.parallel.processes import (
+    DistributedGroup,
     Processes,
     ProcessLostError,
-    Together,
     _portable,
     local_device,
 )
@@ -178,7 +178,7 @@ def test_every_drawn_record_is_in_one_process(count, options):
 
 def test_several_processes_do_nothing_as_one_does():
     alone = {name for name in vars(Processes) if not name.startswith("__")} - {"rank", "count"}
-    missing = alone - vars(Together).keys()
+    missing = alone - vars(DistributedGroup).keys()
     assert not missing, "a group of several would silently do what one process does"
 
 
@@ -271,7 +271,7 @@ def test_an_error_that_cannot_be_sent_is_sent_as_text():
 
 
 def test_a_failed_allocation_is_no_lost_process():
-    together = Together.__new__(Together)
+    together = DistributedGroup.__new__(DistributedGroup)
     with pytest.raises(torch.OutOfMemoryError), together.watched():
         raise torch.OutOfMemoryError("tried to allocate")
     with pytest.raises(ProcessLostError), together.watched():

@@ -19,7 +19,7 @@ from prudent.budget.ledger import OverBudgetError
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.checkpoint import charged
-from prudent.training.run.opened_run import PassWatch
+from prudent.training.run.opened_run import PassRateMonitor
 from prudent_lab.corruption import Mimic
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
@@ -255,7 +255,7 @@ class TestTestsThatNeverPass:
         with pytest.warns(RuntimeWarning, match="whatever the data") as said:
             train(plan_of(rule(scale=4.0)), evaluate=evaluate, evaluate_every=60)
         assert sum("whatever the data" in str(each.message) for each in said) == 1
-        watch = PassWatch(plan_of(rule(scale=4.0)), 12)
+        watch = PassRateMonitor(plan_of(rule(scale=4.0)), 12)
         with pytest.warns(RuntimeWarning, match="exceed 22.4 records, and the margin is at most 6"):
             watch.before()
 
@@ -264,7 +264,7 @@ class TestTestsThatNeverPass:
         [(0, 30, False), (0, 31, True), (1, 31, False), (3, 70, True), (60, 1000, False)],
     )
     def test_chance_is_ruled_out(self, passes, steps, warns, recwarn):
-        PassWatch(plan_of(rule()), 12).after(steps, passes)
+        PassRateMonitor(plan_of(rule()), 12).after(steps, passes)
         assert len(recwarn) == warns
 
     @pytest.mark.thorough

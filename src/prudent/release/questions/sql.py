@@ -284,7 +284,8 @@ class _Query:
         Raises:
             ArgumentError: if it cannot, before anything is charged.
         """
-        given = {"connect": request.connect, "table": request.table, "unit": request.unit}
+        given: dict[str, Any] = {"connect": request.connect, "table": request.table}
+        given["unit"] = request.unit
         opened = open_source(request.data, **given)
         try:
             used = {name for item in self.computes for name in item.used}
@@ -322,7 +323,8 @@ class _Query:
         rows = rows[: self.limit]
         answers: dict[str, Any] = {}
         of_what: dict[str, tuple[str | None, str]] = {}
-        price = {"epsilon": table.epsilon, "delta": table.delta, "protected": table.protected}
+        price: dict[str, Any] = {"epsilon": table.epsilon, "delta": table.delta}
+        price["protected"] = table.protected
         for item in self.items:
             if item.plain is None:
                 ends = self._ends(item, [groups[row] for row in rows], table)

@@ -22,7 +22,7 @@ from prudent.training.adapters.private_optimizer import (
     check_capturable,
 )
 from prudent.training.aggregation import Aggregation, Sum
-from prudent.training.checking.check import mend, refuse_untrainable
+from prudent.training.checking.check import refuse_untrainable, replace_unsupported_layers
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
@@ -335,7 +335,7 @@ def prepare(
 ) -> Preparation:
     """Check the arguments of `make_private`, mend the model, find the noise, make the loader."""
     check_capturable(model)
-    for done in mend(model) if _validate.flag(fix=fix) else ():
+    for done in replace_unsupported_layers(model) if _validate.flag(fix=fix) else ():
         print(done, file=sys.stderr)
     refuse_untrainable(model)
     check_replaceable(loader)

@@ -19,7 +19,7 @@ from prudent.training.gradients.engine import Parameters, Read, by_person, count
 from prudent.training.gradients.output_guard import plain
 from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
-from prudent.training.keystream import Key, Uncopied
+from prudent.training.keystream import Key, NoCopyMixin
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import Drawn, PoissonLoader
@@ -46,7 +46,7 @@ class Preparation:
     held_out: HeldOutRecords | None  # if the plan releases something of them
 
 
-class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
+class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
     """The optimizer that `make_private` returns: each step releases a batch as a plan prescribes.
 
     It captures the model's forward passes in training mode; a step releases the gradients of the

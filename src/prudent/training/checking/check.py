@@ -180,7 +180,7 @@ def refuse_untrainable(model: nn.Module) -> None:
         refuse_unsupported(model)
 
 
-def mend(model: nn.Module) -> list[str]:
+def replace_unsupported_layers(model: nn.Module) -> list[str]:
     """Replace in place what can be replaced of layers that no engine accepts.
 
     Parameters stay the same objects under the same names, so an optimizer over them stays valid.

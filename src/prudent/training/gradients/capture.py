@@ -45,7 +45,7 @@ from prudent.training.gradients.factors.rules import (
 from prudent.training.gradients.factors.tape import Tape, tensors
 from prudent.training.gradients.kept_records import EscapedTensorGuard
 from prudent.training.gradients.record_streams import RANDOM, Draws, Replay
-from prudent.training.gradients.watching import OPENED, Watch
+from prudent.training.gradients.watching import OPENED, FunctionInterceptor
 
 Recapture = Callable[[Tensor, Draws, bool], AbstractContextManager[Any]]
 """Captures the operations on a record; the flag is True for the recomputation."""
@@ -217,15 +217,15 @@ def _arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name not in _SETTINGS}
 
 
-class Capture(Watch):
+class Capture(FunctionInterceptor):
     """Sends every use of a shared, trained tensor together with a record to a `Tape`.
 
     Args:
         tape: Receives the contributions.
         record: Any tensor that depends on the record.
         hold: Runs a function while the model uses the parameters of the tape.
-        guard: As for `Watch`.
-        draws: As for `Watch`.
+        guard: As for `FunctionInterceptor`.
+        draws: As for `FunctionInterceptor`.
         around: The enclosing capture, if this one captures a checkpointed part of the model.
     """
 

@@ -38,7 +38,7 @@ from prudent.training.gradients.results import (
     check_same,
 )
 from prudent.training.gradients.unsupported import (
-    Spared,
+    RejectedRecords,
     UnsupportedLayerError,
     attempt,
     made_up,
@@ -142,15 +142,15 @@ class Engine(ABC):
         with native_products(), self._precision(device):
             if replay is None:
                 return self._answered(lambda batch: self._run(trained, fixed, *batch), batch)
-            results, spared = (
+            results, rejected = (
                 attempt(lambda batch: self._norms(trained, fixed, *batch), batch),
                 None,
             )
             if results is None:
-                spared = self._spared(lambda batch: self._norms(trained, fixed, *batch), batch)
+                rejected = self._rejected(lambda batch: self._norms(trained, fixed, *batch), batch)
                 with replay.again():
-                    replaced = spared.replaced(_without_graph(read()))
-                    refused = self._refused(spared)
+                    replaced = rejected.replaced(_without_graph(read()))
+                    refused = self._refused(rejected)
                     results = (
                         result.masked_fill(refused, torch.nan)
                         for result in self._norms(trained, fixed, *replaced)
@@ -162,10 +162,10 @@ class Engine(ABC):
             with native_products(), replay.again(), again(streams):
                 batch = _without_graph(read())
                 check_same(sketch(batch), before, 1e-5)
-                inputs, targets = batch if spared is None else spared.replaced(batch)
+                inputs, targets = batch if rejected is None else rejected.replaced(batch)
                 losses, total = self._sum(trained, fixed, inputs, targets, weights)
-                if spared is not None:
-                    losses = losses.masked_fill(self._refused(spared), torch.nan)
+                if rejected is not None:
+                    losses = losses.masked_fill(self._refused(rejected), torch.nan)
                 return losses, total
 
         return Recomputed(run_again, norms, losses, replay.near)
@@ -254,17 +254,17 @@ class Engine(ABC):
         answer: _Answer | None = attempt(run, batch)
         if answer is not None:
             return answer
-        spared = self._spared(run, batch)
+        rejected = self._rejected(run, batch)
         restart()  # the second attempt draws what the first drew
-        return run(spared.replaced(batch)).without(self._refused(spared))
+        return run(rejected.replaced(batch)).without(self._refused(rejected))
 
-    def _spared(self, run: Callable[[Any], Any], batch: Any) -> Spared:
+    def _rejected(self, run: Callable[[Any], Any], batch: Any) -> RejectedRecords:
         """Find the rejected records; an error of the model itself is raised with its layer."""
-        return Spared(run, batch, lambda error: named(error, self.model))
+        return RejectedRecords(run, batch, lambda error: named(error, self.model))
 
-    def _refused(self, spared: Spared) -> Tensor:
+    def _refused(self, rejected: RejectedRecords) -> Tensor:
         """The records, or the people with a record, that the model or the loss rejects."""
-        return by_person(spared.refused, self.slots or 1).any(1)
+        return by_person(rejected.refused, self.slots or 1).any(1)
 
     def _count(self, inputs: Any, targets: Any) -> int:
         """The number of rows, which must be those of whole people."""

@@ -29,7 +29,7 @@ from prudent.training.gradients.kept_records import EscapedTensorGuard
 from prudent.training.gradients.record_streams import Draws, rows_of
 from prudent.training.gradients.results import Formed, Gradients, Values
 from prudent.training.gradients.unsupported import attempt, refuse_unsupported
-from prudent.training.gradients.watching import Watch
+from prudent.training.gradients.watching import FunctionInterceptor
 
 
 class BookKeeping(Engine):
@@ -104,8 +104,8 @@ class BookKeeping(Engine):
             found: Tensor | None = attempt(run, batch)
             if found is not None:
                 return found
-            spared = self._spared(run, batch)
-            return run(spared.replaced(batch)).masked_fill(spared.refused, torch.nan)
+            rejected = self._rejected(run, batch)
+            return run(rejected.replaced(batch)).masked_fill(rejected.refused, torch.nan)
 
     def _forward_backward(
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
@@ -164,7 +164,7 @@ class Materialised(Engine):
     ) -> Formed:
         def record_loss(values: Values, inputs: Any, targets: Any, row: Tensor) -> Tensor:
             guard.note((inputs, targets))
-            with Watch(guard, Draws(row)):
+            with FunctionInterceptor(guard, Draws(row)):
                 return self._record_loss(values | fixed, inputs, targets)
 
         gradient = grad_and_value(record_loss)

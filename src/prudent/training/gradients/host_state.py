@@ -61,6 +61,7 @@ class HostState:
 
     Attributes:
         version: Number of times that a change was found.
+        choices: What a model decided in this state by tensors that hold nothing of records.
         kept_all: Whether the last `kept` context found nothing changed.
     """
 
@@ -127,6 +128,7 @@ class HostState:
             self._advances = False
 
     def _read(self) -> None:
+        self.choices: dict[Any, Any] = {}
         self._parts: list[_Part] = []
         # Most containers, such as those of hooks, are empty; these are looked at all at once.
         self._empty: list[Any] = []

@@ -48,6 +48,7 @@ class EscapedTensorGuard:
     def __init__(self, model: nn.Module, host: HostState) -> None:
         self._model, self._host = model, host
         self._kept = host.kept()
+        self.choices = host.choices  # as they were before the pass: tracing changes the state
         self._noted: list[weakref.ref[Tensor]] = []
         self._versions = {
             name: (buffer, buffer._version)

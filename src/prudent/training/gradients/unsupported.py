@@ -250,7 +250,7 @@ def made_up(batch: Any, records: int, *, varied: bool) -> Any:
     return pytree.tree_map_only(Tensor, one, batch)
 
 
-class Spared:
+class RejectedRecords:
     """The records of a batch that fail, and a made-up record that replaces them.
 
     Args:

@@ -17,6 +17,7 @@
   otherwise a mask would be made where none is needed.
 """
 
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -285,6 +286,8 @@ def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def place(call: Callable[..., Any], value: Any, *args: Any, **options: Any) -> Any:
         given = (*args, *options.values())
+        if isinstance(value, Tensor) and is_record(value) and function is torch.tensor:
+            return value.clone().to(**options)
         wanted: Any = next((each for each in given if isinstance(each, torch.device | str)), None)
         if wanted is None and function is Tensor.cuda:
             wanted = "cuda"
@@ -300,8 +303,18 @@ def placed_number(function: Callable[..., Any]) -> Callable[..., Any]:
     return place
 
 
+def masked_put(call: Callable[..., Any], input: Tensor, index: Any, value: Any) -> None:
+    """`input[index] = value`; where a record's mask is the index, vmap does not know how many."""
+    if not (isinstance(index, Tensor) and index.dtype == torch.bool and is_record(index)):
+        call(Tensor.__setitem__, input, index, value)
+        return
+    mask = index.reshape(*index.shape, *[1] * (input.ndim - index.ndim))
+    input.copy_(call(torch.where, mask, value, input))
+
+
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
+    Tensor.__setitem__: masked_put,
     torch.histc: histogram,
     Tensor.histc: histogram,
     torch.rand: shared_choice,
@@ -310,20 +323,27 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
 """Maps a function to one that takes `call`, which calls other functions in its place."""
 
 
-_unpacked: set[torch.Size] = set()
-"""Shapes of shared positions that were one sequence each."""
-
-
 @contextmanager
-def records_are_traced() -> Iterator[None]:
-    """Let Hugging Face models treat the tensors of a record as tensors without values."""
+def records_are_traced(choices: dict[Any, Any], device: torch.device) -> Iterator[None]:
+    """Let Hugging Face models treat the tensors of a record as tensors without values.
+
+    Args:
+        choices: What was decided by other tensors, which a program repeats.
+        device: Where the records are.
+    """
+    decided = _decided_once(choices)
     with ExitStack() as stack:
         for module, name, changed in (
             ("transformers.utils.import_utils", "is_fake_tensor", _or_a_record),
             ("transformers.utils.import_utils", "is_cuda_stream_capturing", _never),
-            ("transformers.masking_utils", "find_packed_sequence_indices", _remembered),
+            ("transformers.masking_utils", "find_packed_sequence_indices", decided),
+            ("transformers.masking_utils", "_ignore_causal_mask_sdpa", decided),
+            ("transformers.masking_utils", "_ignore_bidirectional_mask_sdpa", decided),
         ):
             stack.enter_context(_patched(sys.modules.get(module), name, changed))
+        for place in _modules_with("_compute_mask_indices", len(sys.modules)):
+            masks = _patched(place, "_compute_mask_indices", _span_masks(device))
+            stack.enter_context(masks)
         moe = sys.modules.get("transformers.integrations.moe")
         chooser = getattr(moe, "ExpertsInterface", None)
         stack.enter_context(_patched(chooser, "get_interface", _grouped_experts))
@@ -356,20 +376,62 @@ def _never(is_captured: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: False
 
 
-def _remembered(find: Callable[[Tensor], Tensor | None]) -> Callable[[Tensor], Tensor | None]:
-    def packed(positions: Tensor) -> Tensor | None:
-        if is_record(positions):
-            return find(positions)
-        if (is_capturing() or is_traced()) and positions.shape in _unpacked:
-            return None
-        sequences = find(positions)
-        (_unpacked.add if sequences is None else _unpacked.discard)(positions.shape)
-        return sequences
+def _decided_once(choices: dict[Any, Any]) -> Callable[[Any], Any]:
+    """Lets a program repeat what was decided by values of a tensor that no record is in."""
 
-    return packed
+    def change(decide: Callable[..., Any]) -> Callable[..., Any]:
+        def choose(*args: Any, **options: Any) -> Any:
+            given = [*args, *options.values()]
+            values = [each for each in given if isinstance(each, Tensor)]
+            if not values or any(map(is_record, values)):
+                return decide(*args, **options)
+            shapes = (each.shape if isinstance(each, Tensor) else repr(each) for each in given)
+            key = decide.__name__, *shapes
+            if not (is_capturing() or is_traced()) or key not in choices:
+                choices[key] = decide(*args, **options)
+            return choices[key]
+
+        return choose
+
+    return change
 
 
-class Watch(TorchFunctionMode):
+@functools.cache
+def _modules_with(name: str, loaded: int) -> list[Any]:
+    """The modules of transformers' models that have a function, given how many are loaded."""
+    modules = [m for n, m in list(sys.modules.items()) if n.startswith("transformers.models.")]
+    return [module for module in modules if name in vars(module)]
+
+
+def _span_masks(device: torch.device) -> Callable[[Any], Any]:
+    """Draws masked spans of a record (SpecAugment) on its device, which models do with numpy."""
+
+    def spans(
+        shape: tuple[int, int],
+        mask_prob: float,
+        mask_length: int,
+        attention_mask: Tensor | None = None,
+        min_masks: int = 0,
+    ) -> Tensor:
+        rows, length = shape
+        starts = length - mask_length + 1
+        most = min(max(int(mask_prob * length / mask_length) + 1, min_masks), length // mask_length)
+        lengths = torch.full((rows, 1), length, device=device)
+        if attention_mask is not None:
+            lengths = attention_mask.sum(-1, keepdim=True)
+        count = mask_prob * lengths / mask_length + torch.rand(rows, 1, device=device)
+        count = count.floor().clamp(min_masks, most).minimum(lengths - mask_length + 1)
+        order = torch.rand(rows, starts, device=device)
+        allowed = torch.arange(starts, device=device) <= lengths - mask_length
+        chosen = torch.where(allowed, order, -1.0).topk(min(most, starts)).indices[..., None]
+        after = torch.arange(length, device=device) - chosen
+        used = torch.arange(chosen.shape[1], device=device)[:, None] < count[..., None]
+        return ((after >= 0) & (after < mask_length) & used).any(1)
+
+    return lambda _: spans
+
+
+class FunctionInterceptor(TorchFunctionMode):
     """Makes functions total and tracks every tensor that a model computes from a record.
 
     Args:
@@ -387,7 +449,8 @@ class Watch(TorchFunctionMode):
     def __enter__(self) -> Self:
         """Start watching."""
         super().__enter__()  # type: ignore[no-untyped-call]
-        self._contexts.enter_context(records_are_traced())
+        device = self._draws.row.device
+        self._contexts.enter_context(records_are_traced(self._guard.choices, device))
         if "torch._dynamo" in sys.modules:
             # Compiled parts of the model run as they are: their kernels know nothing of records.
             self._contexts.enter_context(torch.compiler.set_stance("force_eager"))

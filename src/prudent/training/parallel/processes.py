@@ -35,7 +35,7 @@ from typing_extensions import override
 
 from prudent._validate import ArgumentError
 from prudent.training.aggregation import Decision
-from prudent.training.chunk import Doubt, lacks_memory
+from prudent.training.chunk import DeferredCheck, lacks_memory
 from prudent.training.compiled import exchanged
 from prudent.training.parallel.sharding import is_sharded
 
@@ -120,7 +120,7 @@ class Processes:
         return nullcontext()
 
 
-class Together(Processes):
+class DistributedGroup(Processes):
     """The processes of torch's default process group."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Together(Processes):
         # What the hosts say to each other must not wait for their devices.
         on_device = distributed.get_backend() == "nccl"
         self._hosts = distributed.new_group(backend="gloo", timeout=PATIENCE) if on_device else None
-        self._shared = Doubt(_shared)
+        self._shared = DeferredCheck(_shared)
 
     @override
     def largest(self, ids: Tensor | None) -> int:
@@ -279,7 +279,7 @@ def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=timeout)
         atexit.register(_leave)
-    return Together() if distributed.get_world_size() > 1 else Processes()
+    return DistributedGroup() if distributed.get_world_size() > 1 else Processes()
 
 
 def local_device(device: torch.device | str) -> torch.device:

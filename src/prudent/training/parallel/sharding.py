@@ -45,7 +45,7 @@ def check_mesh(model: nn.Module, processes: int) -> None:
             )
 
 
-def rest(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Reshard the parameters, which an evaluation may have left gathered."""
     if "torch.distributed.fsdp" not in sys.modules:
         return

@@ -7,7 +7,7 @@ taken.
 
 A run that was killed has taken steps since its last checkpoint, and somebody may have seen their
 results. A resumed run may take these steps again with the same noise only if they are bit for bit
-the same releases, and no new ones. So every checkpoint holds the `Identity` of its run, and
+the same releases, and no new ones. So every checkpoint holds the `RunFingerprint` of its run, and
 
 * if the resumed run proves that it is the same in every part, it repeats the lost steps with the
   same key, and they cost nothing;
@@ -197,7 +197,7 @@ def _part(words: str) -> Any:
 
 
 @attrs.frozen(kw_only=True)
-class Identity:
+class RunFingerprint:
     """Fingerprints of everything that decides what a step releases, except key and checkpoint.
 
     An empty one is unknown: it proves nothing, not even compared with itself.
@@ -219,7 +219,7 @@ class Identity:
         parts = [] if same_key else ["the key, of which a later checkpoint has a new one"]
         return parts + [
             part.metadata["words"]
-            for part in attrs.fields(Identity)
+            for part in attrs.fields(RunFingerprint)
             if not getattr(self, part.name) or getattr(self, part.name) != saved.get(part.name)
         ]
 
@@ -249,7 +249,7 @@ def _processor() -> str:
 
 
 @attrs.define
-class Continuity:
+class ResumeState:
     """What a run hands on to the one that resumes it, besides its model. Secret."""
 
     key: Key  # the key of noise, tests and sampling

@@ -23,7 +23,7 @@ from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
-from prudent.training.parallel.sharding import has_shards, rest, without_gathering
+from prudent.training.parallel.sharding import has_shards, reshard, without_gathering
 from prudent.training.plan import HeldOut, HeldOutMetric, Plan
 from prudent.training.step import SUM_ROUNDING, Step
 
@@ -210,14 +210,14 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 def _in_evaluation(step: Step, run: Callable[[Values], Any]) -> Any:
     """What `run` returns for the values of the model, gathered, in evaluation mode."""
     model = step.model
-    rest(model)
+    reshard(model)
     gathered = without_gathering(model) if has_shards(model) else nullcontext()
     device = next(model.parameters()).device
     drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])  # training goes on
     with modes_kept(model), gathered, drawn, torch.no_grad():
         model.eval()
         found = run(step.values())
-    rest(model)
+    reshard(model)
     return found
 
 

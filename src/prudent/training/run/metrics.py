@@ -236,7 +236,7 @@ class BestModel:
             self.model = {name: v.detach().clone() for name, v in model.state_dict().items()}
 
     @torch.no_grad()
-    def leave(self, model: nn.Module) -> None:
+    def restore_best(self, model: nn.Module) -> None:
         """Copy the best model into the model, if there is one."""
         if self.keeps and self.model is not None:
             model.load_state_dict(self.model)

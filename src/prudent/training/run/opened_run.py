@@ -50,7 +50,7 @@ class OpenedRun:
     charge: RunCharge  # what is paid for it
     reporting: Reporting  # what it evaluates, shows and writes
     paid: PaidSteps  # the record of the steps that are paid for, in the folder
-    watch: "PassWatch"  # warns of a test that hardly ever passes, in the first process
+    watch: "PassRateMonitor"  # warns of a test that hardly ever passes, in the first process
     step: int = 0  # number of steps taken
     # Follows what decides when the run stops and which model it returns.
     best: BestModel | None = None
@@ -63,7 +63,7 @@ class OpenedRun:
         """Open a run, resume it if asked to, charge its ledger, and close it at the end."""
         first, folder = run.processes.first, reporting.out
         paid = PaidSteps(run.plan, run.processes)
-        watch = PassWatch(run.plan, run.step.expected_batch, said=run.processes.rank != 0)
+        watch = PassRateMonitor(run.plan, run.step.expected_batch, said=run.processes.rank != 0)
         given = reporting.monitor, reporting.patience
         best = BestModel.of(run.plan, run.model, *given, keeps=reporting.keep_best)
         opened = cls(run, charge, reporting, paid, watch, best=best)
@@ -94,9 +94,9 @@ class OpenedRun:
             if reporting.receipt_file is None:  # else with the digest of what the receipt holds
                 first(charge.note_release)
             if run.average is not None:
-                run.average.leave()
+                run.average.apply_average()
             if best is not None:
-                best.leave(run.model)
+                best.restore_best(run.model)
 
     @contextmanager
     def _interruptions(self) -> Iterator[None]:
@@ -262,7 +262,7 @@ def _between(start: int, end: int, every: int, marks: Collection[int] = ()) -> l
 
 
 @attrs.define
-class PassWatch:
+class PassRateMonitor:
     """Says once, early, that the test of a plan hardly ever passes, and what to change.
 
     A run whose test fails pays for the test and gets what DP-SGD gives for less. Branches are

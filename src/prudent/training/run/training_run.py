@@ -26,15 +26,15 @@ from prudent.training.parallel.sharding import (
     load_model,
     load_optimizer,
     local,
-    rest,
+    reshard,
     whole_state,
 )
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import (
-    Continuity,
-    Identity,
     Paid,
     ReleaseDigests,
+    ResumeState,
+    RunFingerprint,
     machine,
     shared_key,
 )
@@ -69,9 +69,9 @@ class TrainingRun:
     updates: Updates  # performs an update per batch; it holds the optimizer and the counters
     average: Average | None = None  # running average of the trained parameters, if requested
     last: StepOutcome | None = None  # the outcome of the last step
-    continuity: Continuity  # the key and the name of the run, and the steps that were lost
+    continuity: ResumeState  # the key and the name of the run, and the steps that were lost
     # returns what a resumed run must prove to be the same; computed once.
-    identity: Callable[[], Identity]
+    identity: Callable[[], RunFingerprint]
     # The held-out records, if the plan releases something of them.
     held_out: HeldOutRecords | None = None
     digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
@@ -158,9 +158,9 @@ class TrainingRun:
         )
 
         @functools.cache
-        def identity() -> Identity:
+        def identity() -> RunFingerprint:
             known = functools.partial(fingerprint, restored=model)
-            return Identity(
+            return RunFingerprint(
                 records=records.fingerprint() + (tested.data() if tested is not None else ""),
                 loss=known(loss, collate_fn, example, records.units.column, corrupt),
                 model=known(model),
@@ -178,7 +178,7 @@ class TrainingRun:
             sampler=sampler,
             updates=updates,
             average=None if average is None else Average(model, average),
-            continuity=Continuity(key),
+            continuity=ResumeState(key),
             identity=identity,
             held_out=tested,
         )
@@ -263,7 +263,7 @@ class TrainingRun:
         averaged = nullcontext() if self.average is None else self.average.shown()
         with averaged, modes_kept(self.model):
             yield self.model
-        rest(self.model)
+        reshard(self.model)
 
     def tested_on_held_out(self) -> dict[str, float]:
         """What the plan releases of the held-out records after the last step, with its noise."""
@@ -359,7 +359,7 @@ class TrainingRun:
         restore_schedule(self.updates.scheduler, state["schedule"])
         load_model(self.model, state["model"])
         load_optimizer(self.updates.optimizer, state["optimizer"])
-        self.continuity = Continuity.of(state)
+        self.continuity = ResumeState.of(state)
         self._use(self.continuity.key)
         self.step.state.load_state_dict(state["release"])
         device, host = self.execution.device, torch.device("cpu")

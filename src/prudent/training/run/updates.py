@@ -55,7 +55,7 @@ class Average:
         update = get_ema_multi_avg_fn(keep)  # type: ignore[no-untyped-call]
         update(self.values, self._trained, step)
 
-    def leave(self) -> None:
+    def apply_average(self) -> None:
         """Copy the averages into the model."""
         _put(self.values, self._trained)
 
@@ -67,7 +67,7 @@ class Average:
     def shown(self) -> Iterator[None]:
         """A context in which the model holds the averages."""
         own = _copies(self._trained)
-        self.leave()
+        self.apply_average()
         try:
             yield
         finally:

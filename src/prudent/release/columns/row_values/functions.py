@@ -111,7 +111,9 @@ def _of_number(apply: Callable[[ir.Value], ir.Value]) -> "Form":
 
 
 def _micros(value: ir.Value, engine: str) -> ir.Value:
-    return whole(number_of(value, scale_of(value.type(), engine, "a time")))
+    """Microseconds since 1970 of a time, in years 1 to 9999."""
+    number = number_of(value, scale_of(value.type(), engine, "a time"))
+    return within(number, _FIRST * _DAY, (_LAST + 1) * _DAY)
 
 
 def _days(value: ir.Value, engine: str) -> ir.Value:
@@ -128,12 +130,16 @@ def _days(value: ir.Value, engine: str) -> ir.Value:
 def _date(days: ir.Value, engine: str) -> ir.Value:
     """The date of so many days since 1970."""
     if engine == "duckdb":
-        moment = call("make_timestamp", (days * double(_DAY)).cast("int64"), returns=dt.timestamp)
-        return moment.cast("date")
+        return _midnight(days).cast("date")
     if engine == "postgres":
         return call("date_pli", ibis.literal("1970-01-01").cast("date"), days.cast("int32"),
                     returns=dt.date)  # fmt: skip
     return call("`date_from_unix_date`", days.cast("int32"), returns=dt.date)
+
+
+def _midnight(days: ir.Value) -> ir.Value:
+    """The time at which a day begins; DuckDB cannot compare a date that was cast with infinity."""
+    return call("make_timestamp", (days * double(_DAY)).cast("int64"), returns=dt.timestamp)
 
 
 def _calendar(value: Any, engine: str) -> ir.Value:
@@ -216,7 +222,12 @@ def _cast(node: Any, engine: str) -> ir.Value:
     if dtype.is_temporal() and target.is_date():
         return _calendar(node.arg, engine)
     if dtype.is_date() and target.is_timestamp():
-        return _calendar(node.arg, engine).cast(target)
+        duckdb = engine == "duckdb"
+        return (
+            _midnight(_days(value, engine)) if duckdb else _calendar(node.arg, engine).cast(target)
+        )
+    if dtype.is_timestamp() and target.is_timestamp() and dtype.timezone == target.timezone:
+        return value
     if dtype == target or engine == "duckdb":
         return node.to_expr()
     raise UnlistedError(f"a cast of {dtype} to {target}")

@@ -18,7 +18,7 @@ from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptFile, ReceiptTarget
 from prudent.records.form import Form, Leaf
 from prudent.training.adapters.federated.release import RoundRelease
-from prudent.training.keystream import Key, Purpose, Uncopied, uniforms
+from prudent.training.keystream import Key, NoCopyMixin, Purpose, uniforms
 from prudent.training.plan import Plan
 from prudent.training.run.charging import RunCharge
 
@@ -105,7 +105,7 @@ class Layout:
             return None
 
 
-class PrivateStrategy(Uncopied, Strategy):
+class PrivateStrategy(NoCopyMixin, Strategy):
     """Client-level private and, with `ProposeTestRelease`, robust federated learning in Flower.
 
     Replaces `FedAvg` in a server app; client apps need no changes. They receive the model under

@@ -46,14 +46,14 @@ from prudent.training.adapters.private import PrivacyTarget, opacus_migration_er
 from prudent.training.aggregation import Aggregation, ProposeTestRelease
 from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
-from prudent.training.keystream import Key, Uncopied, given_or_random
+from prudent.training.keystream import Key, NoCopyMixin, given_or_random
 from prudent.training.parallel.processes import Processes
 from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
-    Continuity,
-    Identity,
     PaidSteps,
+    ResumeState,
+    RunFingerprint,
     machine,
     save_checkpoint,
 )
@@ -72,7 +72,7 @@ _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
 
 
-class PrivateTrainer(Uncopied, Trainer):
+class PrivateTrainer(NoCopyMixin, Trainer):
     """A `Trainer` that trains as a plan prescribes; everything else stays as it is.
 
     Every update is a `prudent.Step` on a Poisson batch: per-record gradients of the model's own
@@ -207,10 +207,10 @@ class PrivateTrainer(Uncopied, Trainer):
             )
         protected = self._units.protected
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
-        self._continuity = Continuity(given_or_random(key), self._charge.name)
+        self._continuity = ResumeState(given_or_random(key), self._charge.name)
         self._begun = False
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
-        self._identity: Identity | None = None
+        self._identity: RunFingerprint | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
         self._positions: Positions | None = None
@@ -615,14 +615,14 @@ class PrivateTrainer(Uncopied, Trainer):
     def _records_fingerprint(self) -> str:
         return self._units.fingerprint(records_fingerprint(self.train_dataset))  # may read all
 
-    def _own_identity(self) -> Identity:
+    def _own_identity(self) -> RunFingerprint:
         """What a resumed run must prove to be the same."""
         args, held_out = self.args, "" if self._held_out is None else self._held_out.data()
         optimizer = None if self.optimizer is None else (type(self.optimizer), self.lr_scheduler)
         loss = self.compute_loss_func, self.label_smoother
         reading = self.data_collator, self._lengths, self._given_example
         execution = self._recompute, self._compile, self._accumulates
-        return Identity(
+        return RunFingerprint(
             records=self._records_fingerprint + held_out,
             loss=fingerprint(loss, reading, restored=self.model),
             model=fingerprint(self.model, restored=self.model),
@@ -638,7 +638,7 @@ class PrivateTrainer(Uncopied, Trainer):
         """Take up the run of a checkpoint, past the steps that must not be repeated."""
         identity = self._identity
         assert identity is not None
-        self._continuity, taken = Continuity.of(state), int(state["release"]["taken"])
+        self._continuity, taken = ResumeState.of(state), int(state["release"]["taken"])
         self._charge.resume(state["name"])
         self._paid.run = state["name"]
         paid = self._paid.resume(folder)

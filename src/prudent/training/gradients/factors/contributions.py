@@ -33,7 +33,6 @@ from prudent._torch_private import is_intercepted
 from prudent.training.gradients.factors import kernels
 from prudent.training.gradients.factors.experts import Routed
 from prudent.training.gradients.factors.kernels import fuses, weighted_rows
-from prudent.training.gradients.factors.operation import operation
 from prudent.training.gradients.factors.products import (
     Product,
     aligned,
@@ -41,6 +40,7 @@ from prudent.training.gradients.factors.products import (
     cut_product,
     finite,
     multiplies_short,
+    operation,
     precise_product,
     short_product,
     shortened,

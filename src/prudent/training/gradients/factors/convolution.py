@@ -37,12 +37,12 @@ from prudent.training.gradients.factors.kernels import (
     row_strips,
 )
 from prudent.training.gradients.factors.layers import autocasted, total
-from prudent.training.gradients.factors.operation import operation
 from prudent.training.gradients.factors.products import (
     ALIGNED,
     Product,
     at_least_single,
     multiplies_short,
+    operation,
     precise_product,
     short_product,
     short_products,

@@ -19,11 +19,11 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from prudent.training.gradients.factors import kernels
-from prudent.training.gradients.factors.operation import operation
 from prudent.training.gradients.factors.products import (
     ALIGNED,
     at_least_single,
     finite,
+    operation,
     precise_product,
     whole_products,
 )

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from prudent._torch_private import is_intercepted, is_traced
-from prudent.training.gradients.factors.operation import operation
+from prudent.training.gradients.factors.products import operation
 
 
 class Geometry:

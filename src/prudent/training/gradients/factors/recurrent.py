@@ -29,7 +29,7 @@ from prudent.training.gradients.factors.rules import on_records
 from prudent.training.gradients.factors.tape import Tape, tensors
 
 Call = Callable[..., Any]
-"""Calls a torch function on records, as `Watch` and `Capture` do."""
+"""Calls a torch function on records, as `FunctionInterceptor` and `Capture` do."""
 
 Scan = Callable[[Call, RecurrentCell, Tensor, Matrices, Sequence[Tensor]], tuple[Tensor, ...]]
 """Runs a recurrence on a record; returns the outputs, (batch, time, size), and the last states."""

@@ -282,8 +282,9 @@ def routed_sums(
     column = tl.program_id(0) % across * wide + tl.arange(0, wide)
     total = tl.zeros([tall, wide], tl.float64)
     for number in range(records):
+        record = number.to(tl.int64)  # type: ignore[attr-defined]
         part = _routed_part(
-            rows, columns, ends, number.to(tl.int64), expert, experts, positions, row, column,
+            rows, columns, ends, record, expert, experts, positions, row, column,
             height, width, tall, wide, depth,
         )  # fmt: skip
         total += _weighted(part, tl.load(weights + number))
