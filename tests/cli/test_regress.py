@@ -40,11 +40,12 @@ def test_a_model_is_printed_with_its_price(run: Callable[..., Any], file: str) -
     answer = run("regress", ASK[0], file, *ASK[1:], "--r2", "--certify", "0.3", "--model", "linear")
     assert answer.status == 0, answer
     lines = answer.out.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["(intercept)", "age", "region[south]"]
-    assert "95 %:" in lines[1]
-    assert "clipped" in lines[3]
-    assert lines[4].startswith(("R² about 0.9", "R² about 1"))
-    assert "may be bad" in lines[5]
+    assert lines[0].split() == ["coefficient", "95", "%", "interval"]
+    assert [line.split()[0] for line in lines[1:4]] == ["(intercept)", "age", "region[south]"]
+    assert " to " in lines[2]
+    assert "clipped" in lines[4]
+    assert lines[5].startswith(("R² about 0.9", "R² about 1"))
+    assert "may be bad" in lines[6]
     assert lines[-1] == "(20, 1e-06)-DP for adding or removing one record"
     assert "--ledger" in answer.err
 

@@ -115,7 +115,8 @@ def test_rounding_hides_no_more_than_is_allowed_for() -> None:
     values, vectors = np.linalg.eigh(exact.T @ exact)
     root, reach = vectors / np.sqrt(values + 0.5), 1.5 * np.sqrt(3 / 20_000)
     none = np.zeros(3)
-    whitening = Whitening(features, np.sqrt(3), values, 0.5, 0.0, none, root, reach)
+    moment = exact.T @ exact
+    whitening = Whitening(features, np.sqrt(3), moment, values, 0.5, 0.0, none, root, reach)
     weights = whitening.weights(steps)[:, None]
     true = exact * weights @ root
     released = on_grid(whitening.rows(steps), reach) * (reach / LONGEST)

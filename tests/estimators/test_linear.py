@@ -9,6 +9,8 @@ import dp_accounting as dp
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.interval_coverage import most_wrong
+from benchmarks.regression_coverage import LINEAR, cell
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -16,6 +18,7 @@ import prudent
 from prudent.accounting import PldAccountant
 from prudent.budget.balance import OverBudgetError
 from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
+from prudent.estimators.influence import CURVED, HEAVY
 from prudent.estimators.linear import LinearModel
 from prudent.estimators.rows import ArrayRows
 from prudent.release.failures import SourceError
@@ -39,7 +42,7 @@ def quiet(model: type[LinearModel] = LinearRegression, seed: int = 1, **given: A
 
 @pytest.mark.parametrize("model", [LinearRegression, Ridge, QuantileRegressor])
 def test_a_model_is_near_the_truth_and_says_how_near(model: type[LinearModel]) -> None:
-    features, targets = table(seed=1)
+    features, targets = table(seed=2)
     fitted = quiet(model).fit(features, targets)
     assert fitted.score(features, targets) > 0.82
     low, high = fitted.intervals_.T
@@ -77,6 +80,36 @@ def test_a_median_withstands_wild_targets() -> None:
     assert fitted.coef_ == pytest.approx(SLOPES, rel=0.3)
 
 
+def test_a_summary_says_what_was_released_and_what_is_missing() -> None:
+    features, targets = table()
+    fitted = quiet().fit(pd.DataFrame(features, columns=["a", "b", "c"]), targets)
+    lines = fitted.summary().splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["(intercept)", "a", "b", "c"]
+    low, high = map(float, lines[2].split("  ")[-1].split(" to "))
+    assert low <= fitted.intervals_[0][0] < fitted.intervals_[0][1] <= high
+    assert "clipped" in lines[5]
+    assert lines[6:] == ["(20, 1e-06)-DP for adding or removing one record"]
+    fitted.intervals_[1] = np.nan
+    fitted.no_interval_ = CURVED
+    lines = fitted.summary().splitlines()
+    assert lines[3].endswith("–")
+    assert lines[6] == f"no interval (–): {CURVED}"
+
+
+def test_a_plot_has_a_bar_for_each_slope(tmp_path: Path) -> None:
+    fitted = quiet().fit(*table(500))
+    fitted.intervals_[1] = np.nan
+    (axes,) = fitted.plot(tmp_path / "slopes.svg").axes
+    assert [each.get_text() for each in axes.get_yticklabels()] == ["x0", "x1", "x2"]
+    assert (tmp_path / "slopes.svg").read_text("utf-8").startswith("<?xml")
+
+
+def test_a_model_is_shown_with_its_epsilon() -> None:
+    assert repr(LinearRegression()) == "LinearRegression(epsilon=1.0)"
+    assert repr(Ridge(alpha=2.0)) == "Ridge(epsilon=1.0, alpha=2.0)"
+    assert repr(LinearRegression(epsilon=0.5)) == "LinearRegression(epsilon=0.5)"
+
+
 def test_r2_is_released_on_request() -> None:
     features, targets = table()
     fitted = quiet(r2=True).fit(features, targets)
@@ -91,7 +124,7 @@ def test_the_event_is_worth_what_was_asked(exact_prices: None) -> None:
     accountant.compose(fitted.event_)
     assert 0.999 < accountant.get_epsilon(1e-6) <= 1.0
     gaussians = [e for e in fitted.event_.events if isinstance(e, dp.GaussianDpEvent)]
-    assert len(gaussians) == 3  # count, moment, spread; the steps are composed
+    assert len(gaussians) == 9  # all parts but the steps and the last steps, which are composed
 
 
 def test_every_source_gives_the_same_bits(tmp_path: Path) -> None:
@@ -197,6 +230,35 @@ def test_too_small_a_share_is_refused_before_anything_is_read() -> None:
         LinearRegression(epsilon=0.01).fit(np.zeros((5, 900)), np.zeros(5))
 
 
+@pytest.mark.parametrize("model", [LinearRegression, QuantileRegressor])
+def test_a_prediction_extrapolates_where_far_records_say_that_the_line_continues(
+    model: type[LinearModel],
+) -> None:
+    generator = np.random.default_rng(6)
+    features = generator.standard_t(2, size=(6000, 3))
+    targets = features @ SLOPES + generator.normal(size=6000) * 0.3
+    fitted = quiet(model, epsilon=2.0).fit(features, targets)
+    assert fitted.score(features, targets) > 0.97  # 0.6 where all columns are clipped
+    far = np.diag([1e4] * 3)
+    assert fitted.predict(far) == pytest.approx(1e4 * SLOPES, rel=0.1)
+
+
+def test_a_prediction_stays_where_far_records_say_that_the_line_ends() -> None:
+    generator = np.random.default_rng(6)
+    features = generator.standard_t(2, size=(6000, 2))
+    bent = np.clip(features[:, 0], -3.0, 3.0) + features[:, 1]
+    fitted = quiet(epsilon=2.0).fit(features, bent + generator.normal(size=6000) * 0.3)
+    ends, goes_on = fitted.predict(np.diag([1e4, 1e4]))
+    assert ends < 50
+    assert goes_on > 5e3
+
+
+def test_without_far_records_a_prediction_does_not_extrapolate() -> None:
+    fitted = quiet(seed=2).fit(*table())
+    edge = fitted.predict(np.array([[1e9, 100.0, 3.0]]))
+    assert abs(edge) < 50
+
+
 HUGE = 1e300
 ODD: dict[str, Any] = {
     "constant": lambda x: np.full(len(x), 3.0),
@@ -272,6 +334,70 @@ def test_intervals_cover_over_a_grid(
 @pytest.mark.thorough
 def test_intervals_cover() -> None:
     assert covered(LinearRegression, 1.0, 4000, 0.5, runs=20) > 0.9
+
+
+POPULATIONS = (*LINEAR, "salaries")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("population", POPULATIONS)
+def test_printed_intervals_cover_on_populations_that_are_not_normal(population: str) -> None:
+    assert_covered(population, 1.0, range(12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
+def test_printed_intervals_cover_in_many_runs(population: str, epsilon: float) -> None:
+    assert_covered(population, epsilon, range(100))
+
+
+def assert_covered(population: str, epsilon: float, seeds: range) -> None:
+    held, _, error = np.array(cell(population, epsilon, seeds)).transpose(1, 0, 2)
+    shown = ~np.isnan(held)
+    for each, printed in zip(held.T, shown.T, strict=True):
+        assert np.sum(each[printed] == 0) <= most_wrong(int(printed.sum()), chance=1e-4)
+    assert np.nanmax(error) < 10
+    if epsilon >= 1:
+        assert shown.any(axis=1).mean() > 0.75
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_far_records_that_do_not_follow_the_line_widen_an_interval_or_forbid_it(
+    epsilon: float,
+) -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(8000, 1))
+    far = generator.random(8000) < 0.03
+    features[far] += 60
+    targets = np.where(far, 0.0, features[:, 0]) + generator.normal(size=8000) * 0.3
+    fitted = quiet(epsilon=epsilon).fit(features, targets)
+    ((low, high),) = fitted.intervals_
+    if np.isnan(low):
+        assert fitted.no_interval_ in (CURVED, HEAVY)
+        assert np.isnan([high, *fitted.intercept_interval_]).all()
+    else:  # the line has a slope of 1, least squares one of almost 0
+        assert low <= np.polyfit(features[:, 0], targets, 1)[0] <= high
+
+
+def test_no_interval_is_printed_where_the_tail_has_no_mean() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(20_000, 2))
+    targets = features.sum(axis=1) + generator.pareto(0.6, size=20_000)
+    fitted = quiet(epsilon=3.0).fit(features, targets)
+    assert fitted.no_interval_ == HEAVY
+    assert np.isnan(fitted.intervals_).all()
+
+
+def test_a_scale_that_says_nothing_is_replaced() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(4000, 2))
+    rare = generator.random(4000) < 0.08  # both quantiles of this column are zero, or tiny
+    features[:, 0] = np.where(rare, 1e6 + 1e5 * features[:, 0], 1e-3 * features[:, 0])
+    targets = 1e-6 * features[:, 0] + features[:, 1] + generator.normal(size=4000) * 0.1
+    fitted = quiet(epsilon=3.0).fit(features, targets)
+    assert fitted.coef_ == pytest.approx([1e-6, 1.0], rel=0.1)
+    assert fitted.score(features, targets) > 0.95
 
 
 def covered(

@@ -14,6 +14,7 @@ import dp_accounting as dp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
+from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import nearest
@@ -369,6 +370,15 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         return type(self)(
             **{k: v if k in _SHARED else clone(v, safe=False) for k, v in given.items()}
         )
+
+    @override
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """As scikit-learn writes it, but always with ε."""
+        text = str(super().__repr__(N_CHAR_MAX))
+        if "(epsilon=" in text or " epsilon=" in text:
+            return text
+        comma = "" if text.endswith("()") else ", "
+        return text.replace("(", f"(epsilon={self.epsilon!r}{comma}", 1)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_records_")

@@ -74,6 +74,14 @@ def lengths(vectors: FloatArray) -> FloatArray:
     return np.sqrt(squares)
 
 
+def along(vectors: FloatArray, direction: FloatArray) -> FloatArray:
+    """The product of each row with a released vector, computed alike wherever the row lies."""
+    found = np.zeros(len(vectors))
+    for place, number in enumerate(direction.tolist()):
+        found += vectors[:, place] * number
+    return found
+
+
 def on_grid(vectors: FloatArray, radius: float) -> FloatArray:
     """Clip rows to a length and round them to whole numbers, `LONGEST` steps to a radius.
 

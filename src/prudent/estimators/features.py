@@ -25,12 +25,19 @@ from prudent.estimators.engine import LONGEST, Map, SumEngine, lengths, on_grid,
 from prudent.release.lattice import FloatArray
 
 CLIP = 8.0
-"""Standardised features are clipped here."""
+"""Standardised features are clipped here, unless their records say that a line goes on."""
+
+FARTHEST = 2.0**27
+"""No standardised number is farther from zero; for arithmetic only."""
+
+STEP = 2.0**-13
+"""The step of the grid of standardised features."""
 
 LEAST_REACH, MOST_REACH = 1.0, 1.5
 """The longest whitened row, in root mean squares: with few records and with many."""
 
-_STEP = 2.0**-13  # of the grid of standardised features
+_OCTAVES = 24  # beyond `CLIP`, of the histogram that finds scales that say nothing
+_CLEAR = 4.0  # deviations of noise from which on an octave holds records
 _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
@@ -80,32 +87,58 @@ class StandardFeatures:
 
     locations: FloatArray  # the released location of each column
     scales: FloatArray  # the released scale of each column, positive
+    limits: FloatArray = attrs.field()  # where each standardised column is clipped
+
+    @limits.default
+    def _usual(self) -> FloatArray:
+        return np.full(len(self.scales), CLIP)
 
     @property
     def width(self) -> int:
         """The number of features, with the constant."""
         return len(self.locations) + 1
 
+    def rescaled(self, engine: SumEngine, part: str, count: float) -> "StandardFeatures":
+        """Enlarge scales that say nothing, at the price of `part`; columns are then not clipped.
+
+        Two quantiles of a column that is mostly zero say little about the rest of it. A noisy
+        histogram of each column, in octaves beyond `CLIP` scales, tells its root mean square as far
+        as octaves clearly hold records. One record adds one to each column: √d in length.
+        """
+        columns, edges = self.width - 1, CLIP * 2.0 ** np.arange(_OCTAVES)
+        free = attrs.evolve(self, limits=np.full(columns, FARTHEST))
+        if not columns:
+            return free
+
+        def vectors(rows: FloatArray) -> FloatArray:
+            places = np.searchsorted(edges, np.abs(free.vectors(rows)[:, 1:]), side="right") - 1
+            return one_hot(places.reshape(-1), _OCTAVES).reshape(len(rows), columns * _OCTAVES)
+
+        found = engine.total(part, vectors, math.sqrt(columns)).reshape(columns, _OCTAVES)
+        found[found < _CLEAR * engine.deviation(part) * math.sqrt(columns)] = 0.0
+        squares = found @ (2 * edges**2) / max(count, _LEAST_COUNT)
+        return attrs.evolve(free, scales=self.scales * np.sqrt(1.0 + squares))
+
     def steps(self, rows: FloatArray) -> FloatArray:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""
         numbers = (rows[:, : self.width - 1] - self.locations) / self.scales
-        clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -CLIP, CLIP)
-        found = np.full((len(rows), self.width), 1 / _STEP)
-        found[:, 1:] = np.rint(clipped / _STEP)
+        clipped = np.clip(np.where(np.isnan(numbers), 0.0, numbers), -self.limits, self.limits)
+        found = np.full((len(rows), self.width), 1 / STEP)
+        found[:, 1:] = np.rint(clipped / STEP)
         return found
 
     def vectors(self, rows: FloatArray) -> FloatArray:
         """The features of rows as doubles: the constant 1, and the standardised columns."""
-        return self.steps(rows) * _STEP
+        return self.steps(rows) * STEP
 
     @staticmethod
     def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether a feature of a row is clipped."""
-        return np.asarray((np.abs(steps) >= CLIP / _STEP).any(axis=1))
+        return np.asarray((np.abs(steps) >= CLIP / STEP).any(axis=1))
 
     def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
         """Features times a released matrix or vector, exactly alike for equal rows."""
-        return product(steps, matrix * _STEP, math.sqrt(self.width) * CLIP / _STEP)
+        return product(steps, matrix * STEP, math.sqrt(self.width) * CLIP / STEP)
 
     def unscaled(self, coefficients: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Slopes and intercept in the units of the columns, for one or several outputs."""
@@ -119,6 +152,7 @@ class Whitening:
 
     features: StandardFeatures  # what standardises the columns
     radius: float  # rows of features are clipped to this length
+    moment: FloatArray  # the released second moment
     eigenvalues: FloatArray  # those of the released second moment, at least 0, without the ridge
     ridge: float  # what was added to them
     noise: float  # standard deviation of the noise of an entry off the diagonal
@@ -136,6 +170,8 @@ class Whitening:
         features: StandardFeatures,
         count: float,
         penalty: float | FloatArray = 0.0,
+        radius: float | None = None,
+        before: "Whitening | None" = None,
     ) -> "Whitening":
         """Release the second moment of the features, at the price of `part`.
 
@@ -145,11 +181,17 @@ class Whitening:
             features: What standardises the columns.
             count: The noisy number of records.
             penalty: What a penalised model adds to the diagonal of the second moment.
+            radius: The length to which rows are clipped; None: the root of the number of features.
+            before: A second moment that was released before; at the same radius both are one.
         """
         width = features.width
-        radius = math.sqrt(width)
-        moment = engine.second_moment(part, lambda rows: features.steps(rows) * _STEP, radius)
+        radius = math.sqrt(width) if radius is None else radius
+        moment = engine.second_moment(part, lambda rows: features.steps(rows) * STEP, radius)
         noise = engine.deviation(part) * radius**2 / math.sqrt(2)
+        if before is not None and before.radius == radius:
+            share = before.noise**2 / (before.noise**2 + noise**2)
+            moment = share * moment + (1 - share) * before.moment
+            noise *= math.sqrt(share)
         ridge = _RIDGE * noise * math.sqrt(width)
         weight = min(max(float(moment[0, 0]) / max(count, _LEAST_COUNT), _LEAST_WEIGHT), 1.0)
         penalty = np.zeros(width) + penalty * weight
@@ -162,7 +204,7 @@ class Whitening:
         clear = count / (_RECORDS_PER_NOISE * engine.deviation(part) * width)
         factor = min(max(LEAST_REACH, math.sqrt(max(clear, 0.0))), MOST_REACH)
         reach = factor * math.sqrt(effective / max(count, _LEAST_COUNT))
-        return cls(features, radius, values, ridge, noise, penalty, root, reach)
+        return cls(features, radius, moment, values, ridge, noise, penalty, root, reach)
 
     @property
     def contraction(self) -> FloatArray:
@@ -177,11 +219,11 @@ class Whitening:
 
     def weights(self, steps: FloatArray) -> FloatArray:
         """The factor by which the row of each record is shortened to the radius."""
-        return np.asarray(np.minimum(1.0, self.radius / (lengths(steps) * _STEP)))
+        return np.asarray(np.minimum(1.0, self.radius / (lengths(steps) * STEP)))
 
     def rows(self, steps: FloatArray) -> FloatArray:
         """The whitened rows of features, shortened to the radius and before the reach."""
-        whole = on_grid(steps * _STEP, self.radius)
+        whole = on_grid(steps * STEP, self.radius)
         return product(whole, self.root * (self.radius / LONGEST), LONGEST)
 
 

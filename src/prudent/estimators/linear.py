@@ -5,32 +5,44 @@
    released, and whitens them (`features`).
 3. Each round clips the residuals at a private quantile and takes one noisy Newton step.
 4. One more sum: the squared residuals, and how many records were clipped.
+5. Records beyond four scales vote, column by column, whether the line continues there.
 
-Predictions are made on clipped features, too: there a model is never far from what it has seen.
+Predictions are made on clipped features, too, except in columns where the votes are clear: there a
+line that was fitted to the middle is known to hold for the tails.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any, ClassVar
 
 import attrs
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest, rounded_up
+from prudent._rounding import nearest, outward, rounded_up
+from prudent.accounting.relations import ADD_REMOVE
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
-from prudent.estimators.engine import SumEngine
+from prudent.estimators.engine import SumEngine, along
 from prudent.estimators.features import (
+    CLIP,
+    FARTHEST,
     MOST_REACH,
+    STEP,
     StandardFeatures,
     Whitening,
+    one_hot,
     standardise,
     standardised,
 )
+from prudent.estimators.influence import HELD, PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
@@ -43,6 +55,9 @@ _DEVIATIONS = 2.2  # of an interval of 95 %: 1.96, and more for what clipping co
 _USUAL_RESIDUAL = 0.7  # deviation of residuals, in that of the target: for a forecast
 _CLIPPED_NOISE = 4.0  # so many deviations of the noise of a step, in records, may be clipped
 _CLIPPED_CHOICE = 24.0  # at least so many records, times ε of the choice, are clipped
+_NEAR = 4.0  # scales, beyond which a record votes whether the line goes on
+_CLEAR_VOTE = 2.0  # deviations of noise from which on the votes of a column are clear
+_CLEAR_SUM = 1.5  # the same for all columns together
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
 
 
@@ -53,15 +68,25 @@ class Fitting:
     engine: SumEngine  # answers for the rows
     count: float  # the noisy number of records
     whitening: Whitening  # whitens the features
+    far: Whitening  # whitens them for the last steps
     centre: float  # the location of the target
     scale: float  # the scale of the target
 
-    def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def targets(self, rows: FloatArray) -> FloatArray:
+        """Standardised targets."""
+        return np.clip((rows[:, -1] - self.centre) / self.scale, -FARTHEST, FARTHEST)
+
+    def weighted(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Features in steps, and standardised residuals that are weighted as their rows are."""
+        steps, errors = self.residuals(rows, found)
+        return steps, errors * self.whitening.weights(steps)
+
+    def residuals(self, rows: FloatArray, found: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Features in steps, and standardised residuals."""
         features = self.whitening.features
         steps = features.steps(rows)
-        errors = (rows[:, -1] - self.centre) / self.scale - features.times(steps, found)
-        return steps, errors * self.whitening.weights(steps)
+        errors = self.targets(rows) - along(steps, found * STEP)
+        return steps, errors
 
 
 @attrs.frozen(eq=False)
@@ -74,6 +99,34 @@ class NewtonStep:
     kept: float  # the share of residuals that should be within it
 
 
+@attrs.frozen(eq=False)
+class Rounds:
+    """The outcome of rounds whose steps are not biased by clipping."""
+
+    found: FloatArray
+    root: FloatArray
+    variance: FloatArray  # of noise and sampling, of each whitened coordinate
+    bias: FloatArray  # what the rounds have not reached, in each of them
+    missing: str = ""
+
+    def clipped(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether each row was clipped: a pull is bounded by itself."""
+        return np.zeros(len(rows), np.bool_)
+
+    def ends(self, rows: FloatArray) -> FloatArray:
+        """See `Refined`."""
+        half = _DEVIATIONS * np.sqrt(rows**2 @ self.variance) + np.sqrt(rows**2 @ self.bias**2)
+        return np.stack([half, half], axis=1)
+
+    def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
+        """See `Refined`."""
+        return np.zeros(len(rows), np.bool_)
+
+
+Outcome = Refined | Rounds
+"""What the rounds of a fit lead to."""
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearModel(RegressorMixin, BoundedEstimator):
     """A linear model by rounds of noisy Newton steps: least squares, unless a subclass says more.
@@ -82,16 +135,17 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         coef_: The slopes, in units of the target per unit of a column.
         intercept_: The prediction where all columns are 0.
         intervals_: An interval for each slope, one row each, that holds it with a probability of
-            about 95 %, over the noise and over the sampling of records from a linear model whose
-            residuals have a variance that does not depend on the features.
+            at least about 95 %, over the noise and over the sampling of records; NaN if there is
+            none. See `prudent.estimators.influence` for what it rests on.
         intercept_interval_: The same for the intercept.
-        n_clipped_: The noisy number of records of which the row or the residual was clipped.
+        no_interval_: Why some interval is missing; empty if none is.
+        n_clipped_: The noisy number of records that are beyond eight scales in some column, or
+            whose influence was clipped.
         r2_: A noisy R² on the records of the fit, if `r2` asks for it.
         certificate_: How many records the slopes withstand, if `certify` asks for it.
     """
 
-    _clips: ClassVar[bool] = True  # whether residuals beyond the limit count as clipped
-    _rounds: ClassVar[int] = 3  # of Newton steps, each of which clips the residuals anew
+    _rounds: ClassVar[int] = 2  # of Newton steps, each of which clips the residuals anew
     r2 = False  # an argument of those that can release it
 
     certify: float | None = None
@@ -108,10 +162,6 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         """The location of the target from which the rounds start."""
         return centre
-
-    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
-        """The sampling variance of a whitened coordinate, from that of standardised residuals."""
-        return variance
 
     def _usual(self) -> tuple[float, float]:
         """How far a record may pull, and the deviation of its pull, for normal residuals.
@@ -135,14 +185,16 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.certify is not None:
             _validate.positive(certify=self.certify)
-        return {
+        return PARTS | {
             "columns": choices(0.3, 2 * features),
             "target": choices(0.12, 2),
-            "residuals": choices(0.18, self._rounds),
+            "residuals": choices(0.12, self._rounds),
+            "edges": sums(0.03),
             "count": sums(0.005),
-            "moment": sums(0.1875),
-            "steps": sums(0.1875, self._rounds),
-            "spread": sums(0.08 if self.r2 else 0.02),
+            "moment": sums(0.17),
+            "steps": sums(0.11, self._rounds),
+            "spread": sums(0.08 if self.r2 else 0.01),
+            "votes": sums(0.02),
             "gradient": sums(0.1, int(self.certify is not None)),
             "curvature": sums(0.15, int(self.certify is not None)),
         }
@@ -156,11 +208,15 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     @override
     def _learn(self, engine: SumEngine) -> None:
         count, width = self.n_records_, len(engine.rows.names) - 1
-        features = standardised(engine, width, count)
+        # Rows are shortened as a whole and not clipped column by column: a line stays a line.
+        features = standardised(engine, width, count).rescaled(engine, "edges", count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
-        whitening = Whitening.release(engine, "moment", features, count, self._penalty(features))
-        fitting = Fitting(engine, count, whitening, centre, scale)
+        penalty = self._penalty(features)
+        whitening = Whitening.release(engine, "moment", features, count, penalty)
+        far = self._far(engine, whitening, count, penalty)
+        whitening = far if far.radius == whitening.radius else whitening
+        fitting = Fitting(engine, count, whitening, far, centre, scale)
         found = np.zeros(width + 1)
         steps = []
         for number in range(self._rounds):
@@ -168,11 +224,15 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             pull = whitening.root.T @ (whitening.penalty * found)
             found = found + whitening.root @ (step.move - pull)
             steps.append(step)
-        variance = self._spread(fitting, found, steps[-1].limit)
-        self._features, self._found = features, found * scale
+        outcome = self._finish(fitting, found, steps)
+        found = outcome.found
+        self._spread(fitting, outcome, steps[-1].limit)
+        limits = self._limits(fitting, found, steps[-1].limit)
+        self._features = attrs.evolve(features, limits=limits)
+        self._found = found * scale
         self._found[0] += centre
         self.coef_, self.intercept_ = features.unscaled(self._found)
-        self._set_intervals(fitting, found, steps, variance)
+        self._set_intervals(fitting, outcome)
         if self.certify is not None:
             self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
 
@@ -180,12 +240,12 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         """Release the limit and the step of a round."""
         engine, whitening, kept = fitting.engine, fitting.whitening, self._kept(fitting, number)
         limit = engine.length(
-            "residuals", lambda rows: np.abs(fitting.residuals(rows, found)[1]), kept
+            "residuals", lambda rows: np.abs(fitting.weighted(rows, found)[1]), kept
         )
         pull, factor = self._pull(limit), self._factor(limit, kept)
 
         def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-            steps, errors = fitting.residuals(rows, found)
+            steps, errors = fitting.weighted(rows, found)
             return whitening.rows(steps), pull.of(errors)[:, None]
 
         move = engine.cross("steps", pairs, (whitening.reach, pull.bound))[:, 0] * factor
@@ -200,7 +260,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         return certify(
             fitting.engine,
             whitening,
-            lambda rows: fitting.residuals(rows, found),
+            lambda rows: fitting.weighted(rows, found),
             self._pull(limit + room),
             tolerance=tolerance,
             penalty=whitening.root.T @ (whitening.penalty * found),
@@ -216,56 +276,139 @@ class LinearModel(RegressorMixin, BoundedEstimator):
             _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
         )
 
-    def _spread(self, fitting: Fitting, found: FloatArray, limit: float) -> float:
-        """Release the clipped residuals' variance, the number of clipped records and R²."""
+    def _spread(self, fitting: Fitting, outcome: Outcome, limit: float) -> None:
+        """Release the number of clipped records and, if it was asked for, R²."""
 
         def vectors(rows: FloatArray) -> FloatArray:
-            steps, errors = fitting.residuals(rows, found)
-            clipped = features.at_edge(steps) | (self._clips & (np.abs(errors) > limit))
-            small = np.clip(errors / limit, -1.0, 1.0)
-            parts = [small * small, clipped * 0.3]
+            steps, errors = fitting.weighted(rows, outcome.found)
+            parts = [(features.at_edge(steps) | outcome.clipped(rows)) * 0.3]
             if self.r2:
-                targets = (rows[:, -1] - fitting.centre) / (fitting.scale * _TARGET_CLIP)
-                targets = np.clip(targets, -1.0, 1.0)
-                parts += [targets * targets, targets * 0.5]
+                small = np.clip(errors / limit, -1.0, 1.0)
+                targets = np.clip(fitting.targets(rows) / _TARGET_CLIP, -1.0, 1.0)
+                parts += [small * small, targets * targets, targets * 0.5]
             return np.stack(parts, axis=1)
 
         engine, count, features = fitting.engine, fitting.count, fitting.whitening.features
-        radius = math.sqrt(1.0 + 0.3**2 + (1.0 + 0.5**2 if self.r2 else 0.0))
-        squares, clipped, *target = engine.total("spread", vectors, radius).tolist()
-        noise = radius * engine.deviation("spread")
+        radius = math.sqrt(0.3**2 + (2.0 + 0.5**2 if self.r2 else 0.0))
+        clipped, *sums_of = engine.total("spread", vectors, radius).tolist()
         self.n_clipped_ = min(max(0.0, clipped / 0.3), count)
-        variance = limit**2 * max(squares, noise) / count
         if self.r2:
-            total = _TARGET_CLIP**2 * (target[0] / count - (target[1] / 0.5 / count) ** 2)
+            squares, target, centred = sums_of
+            variance = limit**2 * max(squares, radius * engine.deviation("spread")) / count
+            total = _TARGET_CLIP**2 * (target / count - (centred / 0.5 / count) ** 2)
             self.r2_ = 1 - variance / total if total > variance else 0.0
-        # On the safe side of the noise: too small a variance would make intervals too short.
-        return float(variance + 2 * limit**2 * noise / count)
 
-    def _set_intervals(
-        self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep], variance: float
-    ) -> None:
-        """Intervals from the noise of all rounds, sampling, and what the rounds have not reached.
+    def _far(
+        self, engine: SumEngine, whitening: Whitening, count: float, penalty: FloatArray
+    ) -> Whitening:
+        """What whitens the features for the last steps."""
+        return far_whitening(engine, whitening, count, penalty)
 
-        The error after a round is the contraction of that before, plus its noise. So the noise of
-        round k of K remains with a factor contraction^(K-k), and the start with contraction^K.
-        """
-        whitening, width = fitting.whitening, len(found)
-        left = whitening.contraction
-        sampling = self._sampling(steps, variance)
-        noise = np.zeros(width)
-        for step in steps:
-            noise = left**2 * noise + step.noise**2
-        size = float(np.linalg.norm(np.linalg.solve(whitening.root, found)))
-        bias = left ** len(steps) * (size + np.sqrt(noise.sum()))
-        features = whitening.features
-        slopes = whitening.root[1:] / features.scales[:, None]
-        rows = np.vstack([whitening.root[0] - features.locations @ slopes, slopes])
-        rows = rows * fitting.scale
-        half = _DEVIATIONS * np.sqrt(rows**2 @ (noise + sampling)) + np.sqrt(rows**2 @ bias**2)
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Outcome:
+        """What the rounds lead to: here the last steps of least squares."""
+        return refine(
+            fitting.engine,
+            fitting.far,
+            fitting.residuals,
+            found,
+            count=fitting.count,
+            limit=steps[-1].limit,
+            noise=steps[-1].noise,
+        )
+
+    def _set_intervals(self, fitting: Fitting, outcome: Outcome) -> None:
+        """Intervals in the units of the columns; NaN where there is none, and why."""
+        features = fitting.whitening.features
+        slopes = outcome.root[1:] / features.scales[:, None]
+        rows = np.vstack([outcome.root[0] - features.locations @ slopes, slopes]) * fitting.scale
         centres = np.array([self.intercept_, *self.coef_])
-        ends = np.stack([centres - half, centres + half], axis=1)
+        ends = centres[:, None] + outcome.ends(rows) * [-1.0, 1.0]
+        held = outcome.held(rows) | (outcome.missing != "")
+        ends[held] = np.nan
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
+        self.no_interval_ = outcome.missing or (HELD if held.any() else "")
+
+    def _limits(self, fitting: Fitting, found: FloatArray, limit: float) -> FloatArray:
+        """Release where predictions clip each column: far away if the line continues there.
+
+        A record beyond `_NEAR` scales votes, with at most one vote, for its farthest column: by how
+        much the line is nearer to its target than the value of the line at `_NEAR` scales is.
+        """
+        engine, features, columns = fitting.engine, fitting.whitening.features, len(found) - 1
+        if not columns:  # no level of any category was found
+            return features.limits
+        near = attrs.evolve(features, limits=np.full(columns, _NEAR))
+        far = attrs.evolve(features, limits=np.full(columns, FARTHEST))
+
+        def vectors(rows: FloatArray) -> FloatArray:
+            numbers = far.vectors(rows)
+            targets = fitting.targets(rows)
+            flat = self._loss((targets - along(near.vectors(rows), found)) / (2 * limit))
+            line = self._loss((targets - along(numbers, found)) / (2 * limit))
+            sizes = np.abs(numbers[:, 1:])
+            votes = np.where(sizes.max(axis=1) > _NEAR, np.clip(flat - line, -1.0, 1.0), 0.0)
+            return one_hot(sizes.argmax(axis=1), columns) * votes[:, None]
+
+        votes = engine.total("votes", vectors, 1.0) / engine.deviation("votes")
+        together = votes.sum() > _CLEAR_SUM * math.sqrt(columns)
+        return np.where((votes > _CLEAR_VOTE) | (together & (votes > -1.0)), FARTHEST, CLIP)
+
+    def _loss(self, errors: FloatArray) -> FloatArray:
+        """What a fit makes small, for residuals in any unit: their squares."""
+        return errors * errors
+
+    def summary(self) -> str:
+        """The model as text: coefficients with intervals, what was clipped, and the price."""
+        check_is_fitted(self)
+        rows = [("", "coefficient", "95 % interval")]
+        for term, value, (low, high) in self._coefficients():
+            ends = "–" if math.isnan(low) else " to ".join(outward(low, high))
+            rows.append((term, nearest(value), ends))
+        first, second = (max(len(row[place]) for row in rows) for place in (0, 1))
+        lines = [f"{a:<{first}}  {b:>{second}}  {c}".rstrip() for a, b, c in rows]
+        lines.append(
+            f"about {max(0, round(self.n_records_)):,} records, of which about "
+            f"{round(self.n_clipped_):,} were clipped"
+        )
+        if self.no_interval_:
+            lines.append(f"no interval (–): {self.no_interval_}")
+        if self.r2:
+            lines.append(f"R² about {nearest(self.r2_, 2)}")
+        if self.certify is not None:
+            lines.append(str(self.certificate_))
+        price = f"({rounded_up(self.epsilon_, 6)}, {rounded_up(self.delta_, 6)})-DP"
+        return "\n".join([*lines, f"{price} for {ADD_REMOVE.sentence('record')}"])
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw the slopes with their intervals; one that has none is drawn without.
+
+        Args:
+            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
+                notebook shows.
+        """
+        from matplotlib.figure import Figure  # a heavy import, for pictures only
+
+        check_is_fitted(self)
+        terms, values, ends = zip(*list(self._coefficients())[1:], strict=True)
+        errors = np.abs(np.nan_to_num(np.array(ends).T - values))
+        figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
+        axes = figure.add_subplot()
+        axes.axvline(0.0, color="#b0b0b0", linewidth=1)
+        axes.errorbar(
+            values, range(len(terms)), xerr=errors, fmt="o", color="#1f6f8b", ecolor="#b0b0b0"
+        )
+        axes.set_yticks(range(len(terms)), terms)
+        axes.invert_yaxis()
+        axes.set(xlabel=f"slope (bars: 95 % intervals), ε = {rounded_up(self.epsilon_, 6)}")
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
+    def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+        """The name, the value and the ends of the interval of each, the intercept first."""
+        yield "(intercept)", float(self.intercept_), self.intercept_interval_
+        for term, value, ends in zip(self.terms_, self.coef_, self.intervals_, strict=True):
+            yield str(term), float(value), tuple(ends.tolist())
 
     def dry_run(self, records: int, features: int) -> Preview:
         """What a fit would cost, and about how good it would be; reads and charges nothing.
@@ -297,9 +440,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         return attrs.evolve(self._preview(prices), notes=tuple(notes))
 
     def predict(self, X: Any) -> FloatArray:
-        """Predict targets; features beyond where the model was fitted are moved to its edge."""
+        """Predict targets.
+
+        Features beyond eight scales are moved there, but for columns in which the records far away
+        showed that the line continues.
+        """
         rows = self._queries(X)
-        return self._features.times(self._features.steps(rows), self._found)
+        return along(self._features.vectors(rows), self._found)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -370,7 +517,6 @@ class QuantileRegressor(LinearModel):
     """
 
     _title: ClassVar[str] = "quantile regression"
-    _clips: ClassVar[bool] = False
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
     _rounds: ClassVar[int] = len(_smoothed)
 
@@ -379,11 +525,22 @@ class QuantileRegressor(LinearModel):
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         _validate.between(0, 1, ends="()", quantile=self.quantile)
-        return super()._parts(features) | {"target": choices(0.12, 3)}
+        parts = super()._parts(features)
+        return {name: part for name, part in parts.items() if name not in PARTS} | {
+            "columns": choices(0.3, 2 * features),
+            "target": choices(0.12, 3),
+            "residuals": choices(0.18, self._rounds),
+            "moment": sums(0.1875),
+            "steps": sums(0.1875, self._rounds),
+        }
 
     @override
     def _start(self, engine: SumEngine, place: int, centre: float) -> float:
         return engine.quantile("target", place, self.quantile)
+
+    @override
+    def _far(self, engine: SumEngine, whitening: Whitening, *given: Any) -> Whitening:
+        return whitening
 
     @override
     def _kept(self, fitting: Fitting, number: int) -> float:
@@ -396,9 +553,25 @@ class QuantileRegressor(LinearModel):
         return 2 * limit / kept
 
     @override
-    def _sampling(self, steps: list[NewtonStep], variance: float) -> float:
+    def _loss(self, errors: FloatArray) -> FloatArray:
+        return np.abs(errors) / 2 + (self.quantile - 0.5) * errors
+
+    @override
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Outcome:
+        """The error after a round is the contraction of that before, plus its noise.
+
+        So the noise of round k of K remains with a factor contraction^(K-k), and the start with
+        contraction^K.
+        """
+        whitening = fitting.whitening
+        noise, left = np.zeros(len(found)), whitening.contraction
+        for step in steps:
+            noise = left**2 * noise + step.noise**2
+        size = float(np.linalg.norm(np.linalg.solve(whitening.root, found)))
         density = steps[-1].kept / (2 * steps[-1].limit)
-        return self.quantile * (1 - self.quantile) / density**2
+        sampling = self.quantile * (1 - self.quantile) / density**2
+        bias = left ** len(steps) * (size + np.sqrt(noise.sum()))
+        return Rounds(found, whitening.root, noise + sampling, bias)
 
     @override
     def _usual(self) -> tuple[float, float]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import typer
 
-from prudent._rounding import nearest, outward, rounded_up
 from prudent._validate import Choice
 from prudent.cli import options
 from prudent.cli.answering import (
@@ -181,7 +180,8 @@ def regress(
     elif as_json:
         print_json({"status": "released", "model": model.value, **_plain(fitted), **price})
     else:
-        _print(fitted)
+        for line in fitted.summary().split("\n"):
+            echo(neutral(line))
     if ledger is None:
         note("No --ledger: not charged to any budget.")
     if refused is not None:
@@ -223,15 +223,16 @@ def _plain(fitted: "LinearModel") -> dict[str, Any]:
     """The model as JSON holds it."""
     whole: dict[str, Any] = {
         "intercept": fitted.intercept_,
-        "intercept_interval": list(fitted.intercept_interval_),
+        "intercept_interval": _ends(fitted.intercept_interval_),
         "coefficients": [
-            {"term": str(term), "value": float(value), "interval": ends.tolist()}
+            {"term": str(term), "value": float(value), "interval": _ends(ends)}
             for term, value, ends in zip(
                 fitted.terms_, fitted.coef_, fitted.intervals_, strict=True
             )
         ],
         "records": fitted.n_records_,
         "clipped": fitted.n_clipped_,
+        "no_interval": fitted.no_interval_,
     }
     if fitted.r2:
         whole["r2"] = fitted.r2_
@@ -242,24 +243,7 @@ def _plain(fitted: "LinearModel") -> dict[str, Any]:
     return whole
 
 
-def _print(fitted: "LinearModel") -> None:
-    from prudent.accounting import ADD_REMOVE
-
-    rows: list[tuple[Any, Any, Any]] = [
-        ("(intercept)", fitted.intercept_, fitted.intercept_interval_),
-        *zip(fitted.terms_, fitted.coef_, fitted.intervals_, strict=True),
-    ]
-    wide = max(len(str(term)) for term, _, _ in rows)
-    for term, value, ends in rows:
-        low, high = outward(*ends)
-        echo(neutral(f"{term!s:<{wide}}  {nearest(value)}  (95 %: {low} to {high})"))
-    echo(
-        f"about {max(0, round(fitted.n_records_)):,} records, of which about "
-        f"{round(fitted.n_clipped_):,} were clipped"
-    )
-    if fitted.r2:
-        echo(f"R² about {nearest(fitted.r2_, 2)}")
-    if fitted.certify is not None:
-        echo(str(fitted.certificate_))
-    price = f"({rounded_up(fitted.epsilon_, 6)}, {rounded_up(fitted.delta_, 6)})-DP"
-    echo(f"{price} for {ADD_REMOVE.sentence('record')}")
+def _ends(interval: Any) -> list[float] | None:
+    """The ends of an interval; None if there is none."""
+    low, high = map(float, interval)
+    return None if low != low else [low, high]
