@@ -57,7 +57,7 @@ def test_a_row_outside_a_table_is_seen(text: str, broken: int) -> None:
 
 @pytest.mark.unhurried
 def test_every_row_of_a_table_is_in_the_table() -> None:
-    assert len(PAGES) > 40
+    assert len(PAGES) > 30
     found = {
         path.relative_to(ROOT).as_posix(): broken_tables(path.read_text(encoding="utf-8"))
         for path in PAGES

@@ -5,6 +5,7 @@ so that a check reads like the sentence it prints: `Expected sampling_rate in [0
 The error carries its parts, so that a caller never has to read the text.
 """
 
+import difflib
 import enum
 import math
 import numbers
@@ -213,7 +214,10 @@ def one_of(choices: Collection[Any], **argument: Any) -> Any:
     except Exception:  # whatever an object raises that cannot be compared
         found = False
     if not found:
-        _fail(name, "one of " + ", ".join(sorted(map(str, choices))), value)
+        named = sorted(map(str, choices))
+        near = difflib.get_close_matches(value, named, 1) if isinstance(value, str) else []
+        hint = f"Did you mean {near[0]!r}?" if near else ""
+        raise ArgumentError(name, "one of " + ", ".join(named), got=value, hint=hint)
     return value
 
 

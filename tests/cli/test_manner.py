@@ -89,6 +89,7 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
         ],
         "demo": ["--steps=2", f"--out={folder}/demo"],
         "sample": ["salaries", f"--out={folder}/s.parquet", "--force"],
+        "synth": [table, "--epsilon=20", "--delta=1e-6", f"--out={folder / 'made.csv'}"],
         "regress": ["y ~ x", table, "--epsilon=20"],
         "explore": [f"--export={folder}/page.html"],
         "sql": [f"SELECT COUNT(*), SUM(x) FROM '{table}'", "--epsilon=1"],

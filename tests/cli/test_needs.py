@@ -23,6 +23,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "doctor": ("--json",),
     "sample": ("salaries",),
     **{f"release {name}": ASK for name in ("median", "iqr", "count", "sum", "mean", "variance")},
+    "synth": ("values.csv", "--epsilon", "1", "--delta", "1e-6", "--out", "made.csv"),
     "regress": ("value ~ value2", "values.csv", "--epsilon", "1"),
     "release describe": ASK,
     **{f"release {name}": ASK for name in ("deviation", "minimum", "maximum", "count-distinct")},

@@ -250,6 +250,15 @@ COMMANDS: tuple[Command, ...] = (
         ],
     ),
     Command(
+        ("synth",),
+        lambda: [
+            *(_large_table(), "--epsilon=5", "--delta=1e-6", "--columns=x,city", "--rows=9000"),
+            *("--unit=who", "--most-rows=2", "--constraint=x > 1", "--out=made.parquet"),
+            *(f"--ledger={_ledger()}", "--dataset=default", "--json"),
+        ],
+        0.05,
+    ),
+    Command(
         ("regress",),
         lambda: [
             *("x ~ who + C(city)", _large_table(), "--epsilon=5", "--delta=1e-6", "--model=ridge"),

@@ -28,9 +28,11 @@ EPSILON, DELTA = 1.0, 1e-6
 RECORDS = ("data", "vectors", "X", "y")
 """Parameters that take records."""
 
-RESULTS = ("Released", "Refused", "Groups", "Table", "Description", "Histogram", "Preview", "Join")
+RESULTS = ("Released", "Refused", "Groups", "ReleasedTable", "Description")
+RESULTS += ("Histogram", "Preview", "Join", "Table", "GroupedTable")
 RESULTS += ("Certificate", "Question", "RobustValue", "Suggestion", "AccuracyCertificate")
 RESULTS += ("InfiniteEpsilon", "PartPrice", "TestChoice", "CheckReport", "Fitted", "Metrics")
+RESULTS += ("Synthetic", "MeasuredMarginal")
 RESULTS += ("StepOutcome", "RoundOutcome", "AuditResult", "Tuned", "Scored", "Counts", "Landmarks")
 """Values that prudent makes, to be read: the callables that return them are the entries."""
 
@@ -350,7 +352,7 @@ ALWAYS = ("data", "epsilon", "delta", "noise", "ledger", "X", "y", "other", "wei
 
 BY_NAME: dict[str, Any] = {
     "query": "SELECT city, MEDIAN(x), AVG(CLIP(x, 0, 9)), COUNT(*) FROM data GROUP BY city",
-    **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio")},
+    **{f"{name}.data": _table for name in ("sql", "table", "top_k", "ratio", "synthesize")},
     **{f"{name}.data": _table for name in ("covariance", "correlation", "weighted_mean")},
     **{f"{name}.column": "x" for name in ("ratio", "covariance", "correlation")},
     **{f"{name}.bounds": (0.0, 100.0) for name in ("sum", "mean", "variance", "deviation")},

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -79,6 +80,7 @@ class TestOrder:
             {"constraints": ["height > 0"]},
             {"rows": 100},
             {"unit": "nobody"},
+            {"unit": "age", "most_rows": 10_000},
             {"out": "table.xlsx"},
             {"epsilon": 0.0},
             {"delta": 0.0},
@@ -237,12 +239,26 @@ class TestTables:
 
 
 @pytest.mark.usefixtures("quick_prices")
+@pytest.mark.usefixtures("quick_prices")
+def test_a_table_is_another_way_in() -> None:
+    keeper, table = Keeper(), prudent.Table(SALARIES, noise=ReproducibleNoise(3))
+    chosen: dict[str, Any] = {"columns": ["age", "married"], **PRICE}
+    one = attrs.evolve(table, ledger=keeper).where("age > 30").synthesize(**chosen)
+    other = prudent.synthesize(SALARIES, where="age > 30", noise=ReproducibleNoise(3), **chosen)
+    assert one.to_arrow().equals(other.to_arrow())
+    assert len(keeper.charged) == 1
+    for unfit in (attrs.evolve(table, read_as="integer"), table.by("married")):
+        with pytest.raises(ArgumentError):
+            unfit.synthesize(**PRICE)
+
+
 def test_too_few_rows_are_refused_with_what_would_do() -> None:
     columns = {f"c{place}": [0.5] for place in range(31)}
     with pytest.raises(ArgumentError, match=r"epsilon=.* would do"):
         prudent.synthesize(pa.table(columns), rows=569, epsilon=1.0, delta=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("quick_prices")
 def test_the_command_writes_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

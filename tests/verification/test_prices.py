@@ -110,7 +110,8 @@ def test_prices_are_proved_and_lower_ones_are_not(event, delta, relation, reques
     if request.node.callspec.id in BRACKETED:
         assert found.epsilon <= epsilon * 1.001
     else:
-        assert found.epsilon <= epsilon * (1 + ROUNDING)
+        assert found.epsilon <= epsilon * (1 + max(found.rounding, ROUNDING))
+        assert found.rounding <= 1e-5
     false = shown(event, relation, 0.98 * epsilon, delta)
     assert false.epsilon > 0.98 * epsilon * (1 + ROUNDING)
     assert false.least > 0.98 * epsilon or request.node.callspec.id in COARSE

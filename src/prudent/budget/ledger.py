@@ -279,6 +279,11 @@ class Ledger:
         return max(0.0, self._budget.epsilon - self.spent)
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """ε and δ of the budget, for neighbours of `relation`."""
+        return self._budget.epsilon, self._budget.delta
+
+    @property
     def relation(self) -> Relation:
         """Which data sets are neighbours."""
         return self._budget.relation

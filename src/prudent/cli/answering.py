@@ -4,6 +4,8 @@ import contextlib
 import datetime
 import functools
 import inspect
+import io
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,7 +99,8 @@ class Request:
         options.value(
             "TYPE",
             "The type of a column of text, as in a CSV file: number, integer, decimal(2), "
-            "boolean, date, timestamp or duration. \\[number]",
+            "boolean, date, timestamp or duration; or an example of 1234.56 or 2024-12-31 as the "
+            "file writes it: 'number($1,234.56)', 'date(31.12.2024)'. \\[number]",
             completion.TYPES,
         ),
     ] = None
@@ -117,6 +120,12 @@ class Request:
             "columns as 'a,b;c,d'; or 'private': those with enough records, found privately (needs "
             "--delta).",
         ),
+    ] = None
+    delimiter: Annotated[
+        str | None, options.value("CHARACTER", "Of a text file: what is between two fields.")
+    ] = None
+    encoding: Annotated[
+        str | None, options.value("NAME", "Of a text file: utf-8, latin-1 or utf-16. \\[utf-8]")
     ] = None
     connect: options.Connect = None
     table: options.Table = None
@@ -151,6 +160,8 @@ class Request:
         typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
     ] = False
     as_json: options.Json = False
+    as_csv: options.Csv = False
+    parquet: options.Parquet = None
 
     def options(self) -> dict[str, Any]:
         """The options of the library's functions, without those that were not given."""
@@ -165,18 +176,23 @@ class Request:
 
     def source_options(self) -> dict[str, Any]:
         """The table, or the join of two, as the library's functions take it."""
+        source: Any = self.source
+        if source is not None and (self.delimiter is not None or self.encoding is not None):
+            from prudent.release.columns.sources import TextFile
+
+            source = TextFile(source, self.delimiter, self.encoding or "utf-8")
         if self.join is None:
             for name in ("on", "public"):
                 if getattr(self, name):
                     raise ArgumentError(name, "only with --join", got=getattr(self, name))
-            return {"data": self.source, "connect": self.connect, "table": self.table}
+            return {"data": source, "connect": self.connect, "table": self.table}
         from prudent.release.joins import join
 
         pairs = [each.partition("=") for each in listed(self.on) or []]
         if len({one for one, _, _ in pairs}) < len(pairs):  # one of the equalities would be lost
             raise ArgumentError("on", "different columns of the first table", got=self.on)
         joined = join(
-            self.source if self.connect is None else self.table,
+            source if self.connect is None else self.table,
             self.join,
             on={one: other or one for one, _, other in pairs},
             unit=self.unit,
@@ -237,12 +253,20 @@ def ask_and_print(
     request: Request, ask: Callable[..., Any], draw: Callable[[Any], None] | None = None
 ) -> None:
     """Ask, print what came of it, and end with the exit status that says so."""
+    if request.as_json and request.as_csv:
+        raise ArgumentError("csv", "without --json", shown="both")
+    if request.parquet is not None:
+        from prudent._files import check_writable
+
+        check_writable(request.parquet.parent)  # before anything is paid for
     if request.dry_run:
         _print_preview(request, ask(dry_run=True))
         return
     with budget(request) as ledger, only_elapsed():
         outcome = ask(ledger=ledger)
     _print(request, outcome)
+    if request.parquet is not None:
+        _write_parquet(request.parquet, outcome)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
@@ -336,6 +360,14 @@ def _print(request: Request, outcome: Any) -> None:
         return
     from prudent.release.outcome import NO_GROUPS, TOO_FEW, group_title, price_lines
 
+    if request.as_csv:
+        _print_csv(outcome)
+        return
+    if hasattr(outcome, "table") and sys.stdout.isatty():
+        for line in outcome.table():
+            echo(neutral(line))
+        echo(*price_lines(outcome))
+        return
     outcomes: Mapping[Any, Any] = outcome if isinstance(outcome, dict) else {None: outcome}
     if not outcomes:
         echo(NO_GROUPS, err=True)
@@ -348,6 +380,34 @@ def _print(request: Request, outcome: Any) -> None:
             if TOO_FEW in line and untyped:
                 note("Non-numeric text is treated as NULL: --read-as names another type.")
     echo(*price_lines(outcome))
+
+
+def _print_csv(outcome: Any) -> None:
+    """Print one row for each number; a value with a line end in it stays in its line."""
+    import csv
+
+    from prudent.release.outcome import records_of
+
+    rows = [
+        {name: "" if each is None else neutral(_plain_value(each)) for name, each in row.items()}
+        for row in records_of(outcome)
+    ]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    echo(text.getvalue().rstrip("\n"))
+
+
+def _write_parquet(path: Path, outcome: Any) -> None:
+    """Write one row for each number."""
+    import pyarrow
+    import pyarrow.parquet
+
+    from prudent.release.outcome import records_of
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records_of(outcome)), path)
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:

@@ -172,6 +172,11 @@ AccountantOption = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
 
+Csv = Annotated[
+    bool, typer.Option("--csv", help="Print CSV: a row for each number, with value, low and high.")
+]
+Parquet = Annotated[Path | None, value("FILE", "Also write these rows to a Parquet file.")]
+
 
 def quiet() -> Any:
     """The switch `--quiet`, which the command line adds to every command and acts on itself."""

@@ -1,7 +1,9 @@
 """The one door through which receipts are made: by releases, models, training runs and searches."""
 
 import datetime
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import warnings
@@ -18,6 +20,8 @@ from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.receipts import keys
 from prudent.receipts.receipt import Receipt, digest_of, theorems_of
 
+DECLARED = frozenset({"schema", "snapshot", "digest"})
+_LONGEST = 10_000  # characters of what is declared
 _PROGRAMS = ("dp-accounting", "numpy", "opendp", "torch")
 
 
@@ -32,10 +36,25 @@ class ReceiptFile:
     Attributes:
         path: The file.
         sign: The name or the file of a key of `prudent keys`; None: it is not signed.
+        declared: What the owner of the data says about them, for auditors: any of `schema`,
+            `snapshot` (a date) and `digest` (of `receipts.keys.data_digest`, whose key keeps others
+            from guessing the data). It goes into the receipt as it is.
     """
 
     path: Path = attrs.field(converter=_path)
     sign: str | os.PathLike[str] | None = None
+    declared: Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
+
+    @declared.validator
+    def _check_declared(self, _: Any, value: Any) -> None:
+        if value is not None and not (
+            isinstance(value, Mapping)
+            and set(value) <= DECLARED
+            and all(isinstance(each, str) and len(each) <= _LONGEST for each in value.values())
+        ):
+            raise _validate.ArgumentError(
+                "declared", f"texts by the names {', '.join(sorted(DECLARED))}", got=value
+            )
 
     @classmethod
     def at(cls, target: "ReceiptTarget | None") -> Self | None:
@@ -58,6 +77,8 @@ class ReceiptFile:
         """
         try:
             receipt = make()
+            if self.declared:
+                receipt = attrs.evolve(receipt, context={**receipt.context, "data": self.declared})
             (receipt if self.sign is None else keys.signed(receipt, self.sign)).write(self.path)
         except Exception as error:
             reason = (isinstance(error, OSError) and error.strerror) or "an error of the program"
@@ -134,10 +155,30 @@ def receipt_of(
         ledger=noted,
         versions=versions,
         predictable=predictable,
+        context=_context(ledger if noted else None, predictable=predictable),
     )
     digests = receipt.expected_digests() | ({} if features is None else {"features": features})
     theorems = theorems_of(plain, receipt)
     return attrs.evolve(receipt, digests=digests, theorems=theorems)
+
+
+def _context(ledger: Any, *, predictable: bool) -> dict[str, Any]:
+    """The program, its randomness and the limits of the ledger; none of it depends on records."""
+    found: dict[str, Any] = {"randomness": "a seed" if predictable else "the operating system"}
+    try:
+        files = importlib.metadata.distribution("prudent")
+        origin = json.loads(files.read_text("direct_url.json") or "{}")
+        record = (files.read_text("RECORD") or "").encode()
+        commit = origin.get("vcs_info", {}).get("commit_id")
+        program = {"record": hashlib.sha256(record).hexdigest(), "commit": commit}
+        found["program"] = {name: each for name, each in program.items() if each}
+    except importlib.metadata.PackageNotFoundError:  # run from a folder
+        pass
+    if ledger is not None:
+        epsilon, delta = ledger.limits
+        relation = serialisation.to_plain(ledger.relation)
+        found["budget"] = {"epsilon": epsilon, "delta": delta, "relation": relation}
+    return found
 
 
 def request_digest(

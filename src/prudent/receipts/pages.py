@@ -1,6 +1,7 @@
 """Pages for people: a checklist, one for whoever answers for the data, and the card of a model."""
 
 import html
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -51,15 +52,8 @@ def asked(receipt: Receipt) -> str:
     return " of ".join(str(each) for each in named if each) or receipt.kind
 
 
-def checklist(receipt: Receipt, verdict: str) -> str:
-    """A checklist after NIST SP 800-226 and the registry of deployments, as Markdown.
-
-    Each question is answered from the receipt, or left open and marked.
-
-    Args:
-        receipt: What answers.
-        verdict: What checking it found, in one sentence.
-    """
+def _questions(receipt: Receipt, verdict: str) -> dict[str, list[tuple[str, str | None]]]:
+    """What auditors and registries ask, answered from a receipt; None is left open."""
     mechanisms = ", ".join(dict.fromkeys(each["claim"] for each in receipt.theorems))
     proofs = "; ".join(f"{each['claim']}: {each['theorem']}" for each in receipt.theorems)
     composition = "This receipt is of one answer; no ledger counts others from the same data."
@@ -70,13 +64,22 @@ def checklist(receipt: Receipt, verdict: str) -> str:
         f"at least {each['needed']} records" if "needed" in each else f"over {each.get('records')}"
         for each in receipt.certificates()
     ]
-    sections: dict[str, list[tuple[str, str | None]]] = {
+    context = receipt.context
+    declared, limits = context.get("data", {}), context.get("budget")
+    program = "; ".join(f"{name} {each}" for name, each in context.get("program", {}).items())
+    budget = None
+    if limits is not None:
+        spent = json.loads(receipt.ledger["rows"][0]["record"])["spent"] if receipt.ledger else "?"
+        budget = f"ε = {exact(limits['epsilon'])}, δ = {exact(limits['delta'])}, for "
+        budget += f"{limits['relation']['adjacency']}; ε = {spent} was spent with this charge"
+    return {
         "The guarantee (after NIST SP 800-226)": [
             ("Privacy parameters", claim(receipt)),
             ("Unit of privacy", f"one {receipt.unit}"),
             ("Neighbouring relation", relation_sentence(receipt)),
             ("Flavour", "pure ε-DP" if receipt.delta == 0 else "(ε, δ)-DP"),
             ("Composition over all releases from these data", composition),
+            ("Limit of the budget, and what was spent", budget),
             ("Is ε small enough for what the data could do to a person?", None),
             ("Can a person have several units?", None),
         ],
@@ -94,11 +97,14 @@ def checklist(receipt: Receipt, verdict: str) -> str:
             ("Trust model", _TRUST.get(receipt.kind, _CENTRAL)),
             (
                 "Hazard: predictable noise",
-                "seeded" if receipt.predictable else "drawn by the system",
+                f"noise from {context.get('randomness', 'a source that is not named')}",
             ),
             ("Hazard: floating point", "noise is drawn on a lattice of whole numbers, or rounded"),
             ("Hazard: time and other side channels", None),
             ("Hazard: results published besides this one", None),
+            ("Data: schema (declared)", declared.get("schema")),
+            ("Data: date of the snapshot (declared)", declared.get("snapshot")),
+            ("Data: keyed digest (declared)", declared.get("digest")),
             ("Who may read the records, and how access is logged", None),
             ("Consent and data minimisation", None),
         ],
@@ -106,14 +112,57 @@ def checklist(receipt: Receipt, verdict: str) -> str:
             ("Kind of data product", receipt.kind),
             ("What was asked", asked(receipt)),
             ("Software", ", ".join(f"{name} {each}" for name, each in receipt.versions.items())),
+            ("Build of the program", program or None),
             ("Digest of the receipt", receipt.digest),
+            ("Digest of what was released", receipt.digests.get("released")),
             ("Signed by", None if receipt.signature is None else str(receipt.signature["key"])),
             ("Data curator, intended use, region, date of publication", None),
             ("Why these parameters were chosen", None),
         ],
     }
+
+
+def registry(receipt: Receipt, verdict: str) -> str:
+    """The fields of public registries of deployments as JSON; what a receipt cannot say is null."""
+    finite = not math.isinf(receipt.epsilon)
+    parameters = {"epsilon": receipt.epsilon if finite else None, "delta": receipt.delta}
+    fields = {
+        "deployment_name": None,
+        "data_curator": None,
+        "intended_use": None,
+        "data_product_type": receipt.kind,
+        "data_product_region": None,
+        "publication_date": None,
+        "dp_flavor": "pure DP" if receipt.delta == 0 else "approximate DP",
+        "privacy_loss": {
+            "parameters": parameters,
+            "privacy_unit": receipt.unit,
+            "neighboring_relation": receipt.relation,
+            "relation_in_words": relation_sentence(receipt),
+        },
+        "model": _TRUST.get(receipt.kind, _CENTRAL),
+        "accounting": {"budget": receipt.context.get("budget"), "ledger": receipt.ledger},
+        "mechanisms": [dict(each) for each in receipt.theorems],
+        "implementation": {"versions": receipt.versions, **receipt.context},
+        "released": receipt.released,
+        "justification": None,
+        "evidence": {"receipt": receipt.digest, "signature": receipt.signature, "check": verdict},
+        "checklist": {part: dict(rows) for part, rows in _questions(receipt, verdict).items()},
+    }
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
+def checklist(receipt: Receipt, verdict: str) -> str:
+    """A checklist after NIST SP 800-226 and the registry of deployments, as Markdown.
+
+    Each question is answered from the receipt, or left open and marked.
+
+    Args:
+        receipt: What answers.
+        verdict: What checking it found, in one sentence.
+    """
     lines = ["# Differential privacy checklist", ""]
-    for title, rows in sections.items():
+    for title, rows in _questions(receipt, verdict).items():
         lines += [f"## {title}", ""]
         cells = [(question, YOURS if each is None else cell(each)) for question, each in rows]
         lines += [*table(("Question", "Answer"), cells), ""]

@@ -77,6 +77,9 @@ class Receipt:
         versions: Of the programs.
         predictable: Whether the noise was seeded, which voids the guarantee against whoever knows
             the seed.
+        context: What an auditor asks for besides: the program (`program`), the source of randomness
+            (`randomness`), the limits of the ledger (`budget`), and what the owner of the data
+            declares about them (`data`), which nothing here can check.
         signature: The public key and the signature of the digest; None if it is not signed.
     """
 
@@ -98,6 +101,7 @@ class Receipt:
     theorems: Sequence[Mapping[str, str]] = attrs.field(default=(), validator=_are_theorems)
     versions: Mapping[str, str] = attrs.field(factory=dict, validator=_of(Mapping))
     predictable: bool = attrs.field(default=False, validator=_of(bool))
+    context: Mapping[str, Any] = attrs.field(factory=dict, validator=_of(Mapping))
     signature: Mapping[str, str] | None = attrs.field(default=None, validator=_is_signature)
 
     def plain(self) -> dict[str, Any]:
@@ -114,6 +118,8 @@ class Receipt:
     def _fields(self) -> dict[str, Any]:
         epsilon = str(self.epsilon) if math.isinf(self.epsilon) else self.epsilon
         fields = attrs.asdict(self, recurse=False)
+        if not self.context:  # as in receipts from before there was one
+            del fields["context"]
         return {"format": FORMAT, **fields, "epsilon": epsilon, "theorems": list(self.theorems)}
 
     def expected_digests(self) -> dict[str, str]:
@@ -217,6 +223,7 @@ _EVENTS = {
     "DiscreteLaplaceDpEvent": ("discrete Laplace noise", "Ghosh et al. 2009", _PAPER),
     "ExponentialMechanismDpEvent": _CHOICE,
     "ApproximateDpEvent": ("any (ε, δ)-DP mechanism", "Kairouz, Oh and Viswanath 2015", _PAPER),
+    "ZCDpEvent": ("zero-concentrated DP", "Canonne, Kamath and Steinke 2020", _PAPER),
     "PoissonSampledDpEvent": ("Poisson sampling", "Errata 2.1, Subsampling", _PAPER),
     "ComposedDpEvent": _COMPOSED,
     "SelfComposedDpEvent": _COMPOSED,

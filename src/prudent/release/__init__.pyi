@@ -8,6 +8,7 @@ from prudent.release.columns.column import ArrayColumn as ArrayColumn
 from prudent.release.columns.column import Column as Column
 from prudent.release.columns.opening import open_column as open_column
 from prudent.release.columns.opening import open_groups as open_groups
+from prudent.release.columns.sources import TextFile as TextFile
 from prudent.release.data_table import GroupedTable as GroupedTable
 from prudent.release.data_table import Table as Table
 from prudent.release.functions import search_quantile as search_quantile

@@ -52,6 +52,7 @@ from prudent.release.statistics.tested import SearchedQuantile
 
 if TYPE_CHECKING:
     from prudent.release.questions.text import Node
+    from prudent.synth import Synthetic
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -146,7 +147,7 @@ def _same_signature(model: Model) -> Callable[[Callable[["Table"], Statistic]], 
 class Table:
     """A table with what is protected in it, which budget pays, and which rows are asked.
 
-    Args:
+    Attributes:
         source: An array, a series, a path, a frame, an ibis table, a `join`, or a `Column`.
         unit: The column that identifies the privacy unit of a row. All rows of a unit are then
             protected together; without it, every row by itself.
@@ -157,7 +158,9 @@ class Table:
             that holds most of its rows.
         where: Which rows to keep: a function of one row, or a condition such as "year = 2024".
         read_as: The type of a column of text, as in a CSV file: "number" (the default), "integer",
-            "decimal(2)", "date", "timestamp" or "duration".
+            "decimal(2)", "date", "timestamp" or "duration"; or an example that shows how the
+            file writes 1234.56 or the date 2024-12-31: "number($1,234.56)", "date(31.12.2024)".
+            Also a dictionary, with the type of each of several columns.
         connect: The address of a database, instead of `source`.
         table: The name of the table in that database.
         ledger: The ledger to charge before any data is read; or its location.
@@ -169,7 +172,7 @@ class Table:
     per_unit: PerUnit | None = attrs.field(default=None, kw_only=True)
     groups_per_unit: int | None = attrs.field(default=None, kw_only=True)
     _where: Condition | None = attrs.field(default=None, kw_only=True)
-    read_as: str | None = attrs.field(default=None, kw_only=True)
+    read_as: str | Mapping[str, str] | None = attrs.field(default=None, kw_only=True)
     connect: str | None = attrs.field(default=None, kw_only=True)
     table: str | None = attrs.field(default=None, kw_only=True)
     ledger: LedgerLike | str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
@@ -863,6 +866,37 @@ class Table:
                 receipt=receipt,
                 noise=self.noise,
                 dry_run=dry_run,
+            )
+
+    def synthesize(self, *, epsilon: float, delta: float, **own: Any) -> "Synthetic":
+        """Make a synthetic table from one private release; see `prudent.synthesize`.
+
+        Args:
+            epsilon: ε of the whole table.
+            delta: δ of the whole table.
+            **own: `columns`, `constraints`, `rows`, `most_rows`, `receipt` and `out`, as there.
+        """
+        for name in ("per_unit", "groups_per_unit", "read_as"):
+            if getattr(self, name) is not None:
+                hint = "Declare types by columns, and rows of a unit by most_rows."
+                raise _validate.ArgumentError(
+                    name, "left out for a synthetic table", got=getattr(self, name), hint=hint
+                )
+        if isinstance(self, GroupedTable):
+            raise _validate.ArgumentError("by", "no groups for a synthetic table", got=self._by)
+        from prudent.synth import synthesize  # a room above, for which this is another way in
+
+        place = {"unit": self.unit, "where": self._where}
+        place |= {"connect": self.connect, "table": self.table}
+        with _opened(self.ledger, dry_run=False) as ledger:
+            return synthesize(
+                self.source,
+                epsilon=epsilon,
+                delta=delta,
+                ledger=ledger,
+                noise=self.noise,
+                **place,
+                **own,
             )
 
 

@@ -37,7 +37,7 @@ def _function(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         facts = {each: given.pop(each) for each in of_table & given.keys()}
         grouped = facts.get("by") is not None or facts.get("groups") is not None
         if not grouped:
-            facts.pop("by", None), facts.pop("groups", None)
+            facts = {each: fact for each, fact in facts.items() if each not in ("by", "groups")}
         return method((GroupedTable if grouped else Table)(source, **facts), **given)
 
     ask.__name__ = ask.__qualname__ = name

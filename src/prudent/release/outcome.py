@@ -21,6 +21,7 @@ from prudent.release.noise import Distribution
 TOO_FEW = "too few records for this ε"
 """Why a number has no interval, or is not shown at all."""
 
+_NO_INTERVAL = "no interval"  # of a number that too few records are behind
 _MANY_LABELS = 6  # of a picture: so many are written without turning them
 
 
@@ -464,13 +465,41 @@ class Groups(dict[Hashable, T]):
     def to_frame(self) -> Any:
         """Return a pandas frame with one row per group: value, low, high, status.
 
+        The status is "released", "no interval" or "too few records" where there were too few
+        records for one or for a value, or "refused".
         Of these, one that a group's column has the name of gets an underscore: `value_`.
         """
         import pandas as pd
 
+        return pd.DataFrame(self.records(), columns=None if self else self._columns)
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow table with the rows of `to_frame`."""
+        import pyarrow
+
+        if not self:
+            return pyarrow.table({name: pyarrow.nulls(0) for name in self._columns})
+        return pyarrow.Table.from_pylist(self.records())
+
+    @property
+    def _columns(self) -> list[str]:
         none = dict.fromkeys(("value", "low", "high", "status"))
-        columns = list(beside(dict.fromkeys(self.names, None), none))
-        return pd.DataFrame([beside(*row) for row in self._rows()], columns=columns)
+        return list(beside(dict.fromkeys(self.names, None), none))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of a frame: the names of a group, and what was released of it."""
+        return [
+            beside(self.labels(group), row)
+            for group, outcome in self.items()
+            for row in records_of(outcome)
+        ]
+
+    def table(self) -> list[str]:
+        """The outcomes as aligned columns, one line for each number; then what is to be known."""
+        outcomes: Mapping[Hashable, Any] = self
+        if any(hasattr(each, "records") for each in outcomes.values()):  # of bins
+            return self.lines()
+        return [*aligned(self._labelled(), self._confidence), *notes_of(outcomes)] or [NO_GROUPS]
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the values with their intervals, one for each group; dates along a line.
@@ -507,12 +536,15 @@ class Groups(dict[Hashable, T]):
 
     def _repr_html_(self) -> str:
         """The outcomes for a notebook."""
-        rows = [
+        table = html_table(self._labelled(), self._confidence)
+        return f"{table}<small>{' '.join(price_lines(self))}</small>"
+
+    def _labelled(self) -> list["LabelledRow"]:
+        return [
             (self.labels(group), ({} if part is None else {"statistic": part}) | row)
             for group, outcome in self.items()
             for part, row in rows_of(outcome)
         ]
-        return f"{html_table(rows, self._confidence)}<small>{' '.join(price_lines(self))}</small>"
 
 
 def _drawn(rows: Sequence["LabelledRow"], names: Sequence[str], confidence: float) -> Any:
@@ -559,7 +591,10 @@ def _row(outcome: Any) -> dict[str, Any]:
     plain = outcome.plain()
     low, high = plain.get("interval") or (None, None)
     value = plain.get("value", plain.get("values"))
-    return {"value": value, "low": low, "high": high, "status": plain["status"]}
+    status = plain["status"]
+    if low is None and value is not None and getattr(outcome, "spread", None) is not None:
+        status = _NO_INTERVAL
+    return {"value": value, "low": low, "high": high, "status": status}
 
 
 LabelledRow: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -578,29 +613,96 @@ def beside(labels: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any
 
 def rows_of(outcome: Any) -> list[tuple[str | None, dict[str, Any]]]:
     """The numbers of an outcome, each with its name if there are several."""
-    parts = getattr(outcome, "parts", None)
-    if parts is None:
+    if (parts := getattr(outcome, "parts", None)) is not None:
+        return [(name, _row(each)) for name, each in parts().items()]
+    if getattr(outcome, "titles", None) is None:
         return [(None, _row(outcome))]
-    return [(name, _row(each)) for name, each in parts().items()]
+    ends = [each or (None, None) for each in outcome.intervals]
+    statuses = [_NO_INTERVAL if each is None else "released" for each in outcome.intervals]
+    known = zip(outcome.titles, outcome.value, ends, statuses, strict=True)
+    return [
+        (title, {"value": value, "low": low, "high": high, "status": status})
+        for title, value, (low, high), status in known
+    ]
+
+
+def records_of(answer: Any) -> list[dict[str, Any]]:
+    """An answer as rows of a frame: value, low, high and status, each number with its name."""
+    if hasattr(answer, "records"):
+        return answer.records()  # type: ignore[no-any-return]
+    return [({} if part is None else {"statistic": part}) | row for part, row in rows_of(answer)]
+
+
+def notes_of(outcomes: Mapping[Hashable, Any]) -> list[str]:
+    """What is to be known of outcomes: that of all of them once, that of one with its group."""
+    own = {
+        group: [
+            *(
+                []
+                if getattr(each, "about", None) is None
+                else [f"The interval is for {each.about}."]
+            ),
+            *([] if getattr(each, "certificate", None) is None else [str(each.certificate)]),
+            *(getattr(each, "notes", None) or each.plain()["notes"]),
+        ]
+        for group, each in outcomes.items()
+    }
+    lists = list(own.values())
+    shared = [
+        note
+        for note in dict.fromkeys(lists[0] if lists else [])
+        if all(note in each for each in lists)
+    ]
+    found = [*shared]
+    for group, notes in own.items():
+        found += [f"{group_title(group)}: {note}" for note in notes if note not in shared]
+    return found
+
+
+def aligned(rows: Sequence[LabelledRow], confidence: float = 0.95) -> list[str]:
+    """Rows as aligned columns of text; nothing for no rows."""
+    if not rows:
+        return []
+    head, cells = _cells(rows, confidence)
+    safe = [
+        [each if each.isprintable() else ascii(each)[1:-1] for each in row]
+        for row in [head, *cells]
+    ]
+    widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
+    numbers = len(head) - 2
+    return [
+        "  ".join(
+            f"{each:>{width}}" if place == numbers else f"{each:<{width}}"
+            for place, (each, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in safe
+    ]
+
+
+def _cells(rows: Sequence[LabelledRow], confidence: float) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of a table: values to the digits that their intervals support."""
+    names: list[str] = []
+    cells = []
+    for labels, facts in rows:
+        own = {name: facts[name] for name in ("column", "statistic") if name in facts}
+        named = [*labels.items(), *own.items()]
+        names = [str(name) for name, _ in named]
+        interval = None if facts["low"] is None else (facts["low"], facts["high"])
+        shown = facts["status"] if facts["value"] is None else digits(facts["value"], interval)
+        between = f"({TOO_FEW})" if facts["status"] == _NO_INTERVAL else ""
+        between = between if interval is None else " to ".join(outward(*interval))
+        cells.append([*("" if each is None else exact(each) for _, each in named), shown, between])
+    return [*names, "value", f"{percent(confidence)} interval"], cells
 
 
 def html_table(rows: Sequence[LabelledRow], confidence: float = 0.95) -> str:
     """Rows as a small table: values to the digits that their intervals support."""
     if not rows:
         return "<table></table>"
-    lines, names = [], [""]
-    for labels, facts in rows:
-        own = {name: facts[name] for name in ("column", "statistic") if name in facts}
-        named = [*labels.items(), *own.items()]
-        names = [html.escape(str(name)) for name, _ in named]
-        cells = [html.escape("" if each is None else str(each)) for _, each in named]
-        interval = None if facts["low"] is None else (facts["low"], facts["high"])
-        shown = facts["status"] if facts["value"] is None else digits(facts["value"], interval)
-        between = "" if interval is None else " to ".join(outward(*interval))
-        numbers = [
-            f"<td style='text-align:right'>{html.escape(each)}</td>" for each in (shown, between)
-        ]
-        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}{''.join(numbers)}</tr>")
-    head = "".join(f"<th>{name}</th>" for name in names)
-    head += f"<th>value</th><th>{percent(confidence)} interval</th>"
-    return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+    head, cells = _cells(rows, confidence)
+    lines = [f"<tr>{''.join(f'<th>{html.escape(name)}</th>' for name in head)}</tr>"]
+    for row in cells:
+        *named, shown, between = map(html.escape, row)
+        numbers = (f"<td style='text-align:right'>{each}</td>" for each in (shown, between))
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in named)}{''.join(numbers)}</tr>")
+    return f"<table>{''.join(lines)}</table>"

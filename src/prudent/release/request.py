@@ -82,7 +82,7 @@ class Request:
     by: By | None = None
     groups: GroupNames | None = None
     where: Condition | None = None
-    read_as: str | None = None
+    read_as: str | Mapping[str, str] | None = None
     connect: str | None = None
     table: str | None = None
     ledger: LedgerLike | None = None
@@ -267,7 +267,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     if len(parts) > 1:
         parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
-    share = {"epsilon": request.epsilon, "delta": request.delta}
+    share: dict[str, Any] = {"epsilon": request.epsilon, "delta": request.delta}
     if request.fold > 1:
         _validate.positive(epsilon=request.epsilon)
         share = {

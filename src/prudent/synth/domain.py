@@ -200,10 +200,9 @@ def discover(field: Field, cells: Cells, size: float, engine: TableEngine) -> Do
     if field.scale is None:
         assert cells.codes is not None
         found = np.bincount(cells.codes + 1, minlength=len(cells.texts) + 1)[1:]
-        named = engine.keys("keys", cells.texts, found)
-        return (
-            None if sum(named.values()) < _NAMED * size else Domain(field, (*named,)[:_MOST_TEXTS])
-        )
+        texts = engine.keys("keys", cells.texts, found)
+        unnamed = sum(texts.values()) < _NAMED * size
+        return None if unnamed else Domain(field, (*texts,)[:_MOST_TEXTS])
     numbers = numbers_of(field, cells)
     values, found = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
     named = list(engine.keys("keys", values.tolist(), found).items())[:_MOST_KEYS]

@@ -15,7 +15,7 @@ removing a unit therefore changes
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -168,4 +168,8 @@ class _OneColumn(ArrayRows):
 
     def __init__(self, column: Column) -> None:
         super().__init__(("value",), lambda: np.empty((0, 1)))
-        self.column: Callable[[int], Column] = lambda place: column  # type: ignore[method-assign]
+        self._column = column
+
+    @override
+    def column(self, place: int) -> Column:
+        return self._column

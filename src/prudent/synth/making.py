@@ -21,14 +21,21 @@ from prudent._rounding import nearest
 from prudent._validate import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.budget import LedgerLike
-from prudent.estimators.shares import BudgetPart, Prices, calibrate, choices, sums
+from prudent.estimators.shares import (
+    LARGEST_MULTIPLIER,
+    BudgetPart,
+    Prices,
+    calibrate,
+    choices,
+    sums,
+)
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import withheld
 from prudent.release.noise import Noise, source_of
 from prudent.synth.domain import CHOICES, Domain, discover
 from prudent.synth.engine import TableEngine
-from prudent.synth.result import Synthetic, measured_of, written
+from prudent.synth.result import MeasuredMarginal, Synthetic, written
 from prudent.synth.structure import PARENTS, Marginal, Structure, pairs_repaired, projected
 
 SHARES = {
@@ -52,6 +59,7 @@ MOST_ROWS = 8
 
 _NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
 _ROOM = 3e-4  # of ε, for the bound that `prudent verify` proves, which is a little larger
+_LEAST_CHOICE = 2e-4  # ε of a choice for each record, below which a quantile would refuse
 _NO_NULL = 2.5  # deviations of the noise
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in noise
@@ -78,7 +86,7 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
 
 
 def synthesize(
-    source: Any = None,
+    data: Any = None,
     *,
     epsilon: float,
     delta: float,
@@ -98,7 +106,7 @@ def synthesize(
     """Make a synthetic table from one private release, without a domain or bounds.
 
     Args:
-        source: A frame, an Arrow table, the path of a Parquet, CSV or DuckDB file, an ibis table
+        data: A frame, an Arrow table, the path of a Parquet, CSV or DuckDB file, an ibis table
             or a Spark data frame.
         epsilon: ε of the whole table, from 0.01 to 50.
         delta: δ of the whole table.
@@ -112,7 +120,7 @@ def synthesize(
         most_rows: Of the rows of a unit at most so many are used, evenly spaced in their order;
             noise grows in proportion to it.
         where: Which rows to use, as in `prudent.median`.
-        connect: The address of a database, instead of a source.
+        connect: The address of a database, instead of data.
         table: The name of the table in that database.
         ledger: Charged before any record is read.
         receipt: Where to write the receipt.
@@ -134,7 +142,7 @@ def synthesize(
         from prudent.synth.reading import Source
 
     per_unit = 1 if unit is None else _validate.count(1, 10**6, most_rows=most_rows)
-    opened = Source(source, columns, unit, per_unit, connect=connect, table=table, where=where)
+    opened = Source(data, columns, unit, per_unit, connect=connect, table=table, where=where)
     names = [each.name for each in opened.fields]
     rules = tuple(_validate.values(constraints=constraints)) if constraints else ()
     for rule in rules:
@@ -147,6 +155,11 @@ def synthesize(
         _validate.one_of((".parquet", ".csv"), out=target.suffix)
         _files.check_writable(target.parent)
     engine = TableEngine(prices, source_of(noise), per_unit, _key_failure(opened, delta, per_unit))
+    chosen = {name for name, part in prices.parts.items() if part.choice}
+    if any(engine.choice_epsilon(name) < _LEAST_CHOICE for name in chosen) or any(
+        engine.deviation(name) > LARGEST_MULTIPLIER for name in {*prices.parts} - chosen
+    ):
+        raise ArgumentError("most_rows", "fewer at this epsilon", got=per_unit)
     preview = Preview(
         statistic="synthetic table",
         mechanism="noisy marginals",
@@ -156,7 +169,7 @@ def synthesize(
     )
     asked = {"columns": names, "constraints": list(rules), "most_rows": per_unit}
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
-    paid = charge(ledger, preview, table if connect else source, None, **given)
+    paid = charge(ledger, preview, table if connect else data, None, **given)
     make = functools.partial(_made, opened, engine, rules, unit, per_unit)
     made = withheld(make, prices=prices)
     files = {} if target is None else written(made, target)
@@ -250,12 +263,19 @@ def _made(
         )
     result = Synthetic(
         data=pyarrow.table(arrays),
-        marginals=measured_of(domains, [*noisy, *tables], per_unit),
+        marginals=tuple(
+            MeasuredMarginal(
+                tuple(domains[at].name for at in each.columns),
+                each.counts,
+                each.deviation,
+                per_unit,
+            )
+            for each in (*noisy, *tables)
+        ),
         epsilon=prices.epsilon,
         delta=prices.delta,
         event=prices.event,
         unit=unit,
-        rows_per_unit=per_unit,
         notes=tuple(notes),
         domains=tuple(domains),
     )

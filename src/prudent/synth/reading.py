@@ -104,15 +104,16 @@ class Source:
         if len(set(wanted)) < len(wanted):
             raise ArgumentError("columns", "each named once", shown="one of them twice")
         declared = columns if isinstance(columns, Mapping) else {}
-        found = [(name, self._field(name, declared.get(name))) for name in wanted]
-        self.fields = [each for _, each in found if each is not None]
-        self.left_out = [name for name, each in found if each is None]
-        if not self.fields:
-            raise ArgumentError("columns", "of text, numbers, dates or booleans", shown="none")
+        found = [self._field(name, declared.get(name)) for name in wanted]
+        self.fields = [each for each in found if each is not None]
         if unit is not None:
             kept = table.select(unit, *(each.name for each in self.fields))
-            table = rows_per_unit(kept, unit, most_rows)
+            table = rows_per_unit(kept, unit, most_rows)  # without types that have no order
+            self.fields = [each for each in self.fields if each.name in table.columns]
+        if not self.fields:
+            raise ArgumentError("columns", "of text, numbers, dates or booleans", shown="none")
         self._table = table
+        self.left_out = [name for name in wanted if name not in {each.name for each in self.fields}]
 
     def _field(self, name: str, declared: str | None) -> Field | None:
         """What is public of a column; None if its type has no values to count."""
@@ -198,4 +199,5 @@ def _codes(column: Any, known: dict[str, int], codec: str) -> IntArray:
     coded = column.dictionary_encode()
     texts = [text_of(each, codec) for each in coded.dictionary.to_pylist()]
     places = np.array([known.setdefault(each, len(known)) for each in texts] + [-1], np.int64)
-    return places[coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)]
+    at = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+    return np.asarray(places[at], np.int64)

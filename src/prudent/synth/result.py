@@ -14,9 +14,7 @@ from prudent._rounding import rounded_up
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.release.lattice import IntArray
 from prudent.synth.domain import OTHER, Domain
-from prudent.synth.structure import Marginal
 
-_DEVIATIONS = 1.96  # of 95 % of the noise
 _ROW = "prudent row"  # a column that tells rows apart while constraints are checked
 
 
@@ -28,23 +26,24 @@ class MeasuredMarginal:
         columns: The columns that were counted together.
         counts: The counts with their noise, one axis for each column.
         noise_scale: The standard deviation of the noise of each count.
-        half_width: Each count of the records, in these cells, is within this of the noisy one with
-            probability 95 %.
         rows_per_unit: The largest number of rows of a privacy unit.
     """
 
     columns: tuple[str, ...]
     counts: IntArray = attrs.field(repr=False)
     noise_scale: float
-    half_width: float
     rows_per_unit: int = 1
+
+    @property
+    def half_width(self) -> float:
+        """Each count of the records, in these cells, is within this of the noisy one with 95 %."""
+        return 1.96 * self.noise_scale + 0.5  # the noise is rounded to whole numbers
 
     def moved_by(self, records: int) -> int:
         """By how much so many bad records, or units, can change the counts, all changes added up.
 
         A record is in one cell, so k records that are added or removed change the counts by k in
-        total at most, for the cells that were released; the noise does not depend on them. With
-        privacy units, each has up to `rows_per_unit` rows.
+        total at most, given the cells that were released; the noise does not depend on them.
         """
         return _validate.count(0, records=records) * self.rows_per_unit
 
@@ -68,8 +67,8 @@ class Synthetic:
         delta: δ beside it.
         event: The privacy event, for any accountant.
         unit: The column of privacy units; None if rows are protected by themselves.
-        rows_per_unit: The largest number of rows that was used of a unit.
         notes: What to know about it, one sentence each.
+        domains: The cells of each column.
     """
 
     data: Any = attrs.field(repr=False)
@@ -78,7 +77,6 @@ class Synthetic:
     delta: float
     event: Any = attrs.field(repr=False)
     unit: str | None = None
-    rows_per_unit: int = 1
     notes: tuple[str, ...] = ()
     domains: tuple[Domain, ...] = attrs.field(repr=False, default=())
 
@@ -103,45 +101,34 @@ class Synthetic:
     @property
     def report(self) -> str:
         """What was measured, how exact it is, and what it costs; released numbers only."""
-        of = "record" if self.unit is None else self.unit
         price = f"({rounded_up(self.epsilon, 6)}, {rounded_up(self.delta, 6)})-DP"
         lines = [
             f"{self.data.num_rows:,} synthetic rows of {self.data.num_columns} columns: {price} "
-            f"for {ADD_REMOVE.sentence(of)}",
+            f"for {ADD_REMOVE.sentence(self.unit or 'record')}",
             *self.notes,
             "Measured, with noise:",
             *(f"  {each}" for each in self.marginals),
             "Other tables follow from these by the model; their errors are not bounded.",
         ]
-        if self.unit is not None:
-            lines.append(f"Rows of the same {self.unit} are not linked to each other.")
-        return "\n".join(lines)
+        linked = f"Rows of the same {self.unit} are not linked to each other."
+        return "\n".join(lines if self.unit is None else [*lines, linked])
 
     def __str__(self) -> str:
         return self.report
 
     def plain(self) -> dict[str, Any]:
         """The public facts as JSON holds them, without the rows."""
-        return {
-            "rows": self.data.num_rows,
-            "columns": {name: str(kind) for name, kind in self._types()},
-            "marginals": [
-                {
-                    "columns": list(each.columns),
-                    "cells": list(each.counts.shape),
-                    "noise_scale": each.noise_scale,
-                    "half_width": each.half_width,
-                }
-                for each in self.marginals
-            ],
-            "notes": list(self.notes),
-        }
-
-    def _types(self) -> list[tuple[str, Any]]:
-        return [(field.name, field.type) for field in self.data.schema]
+        marginals = [
+            {"columns": list(each.columns), "cells": list(each.counts.shape)}
+            | {"noise_scale": each.noise_scale, "half_width": each.half_width}
+            for each in self.marginals
+        ]
+        types = {field.name: str(field.type) for field in self.data.schema}
+        facts = {"rows": self.data.num_rows, "columns": types, "marginals": marginals}
+        return facts | {"notes": list(self.notes)}
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the one-way counts of each column with their noise, beside the synthetic rows.
+        """Draw the one-way counts of each column, with their noise.
 
         Args:
             path: A file to write, SVG or PNG by its name; None writes none.
@@ -154,13 +141,11 @@ class Synthetic:
         across = min(3, max(1, len(self.domains)))
         down = max(1, math.ceil(len(self.domains) / across))
         figure = Figure(figsize=(5 * across, 3 * down), layout="constrained")
-        one = self.marginals[: len(self.domains)]
-        for place, (domain, counted) in enumerate(zip(self.domains, one, strict=True)):
+        for place, (domain, one) in enumerate(zip(self.domains, self.marginals, strict=False)):
             axes = figure.add_subplot(down, across, place + 1)
             order = np.argsort(domain.places) if domain.number else np.arange(domain.size)
-            at = np.arange(domain.size)
-            axes.errorbar(at, counted.counts[order], counted.half_width, fmt=".", color="#1f6f8b")
-            names = _labels(domain)
+            at, names = np.arange(domain.size), _labels(domain)
+            axes.errorbar(at, one.counts[order], one.half_width, fmt=".", color="#1f6f8b")
             ticks = np.unique(np.linspace(0, domain.size - 1, 6).round().astype(int))
             axes.set_xticks(ticks, [names[order[each]][:12] for each in ticks], rotation=30)
             axes.set(title=domain.name, ylabel="rows (bars: 95 % of the noise)")
@@ -171,53 +156,35 @@ class Synthetic:
 
     def constrained(self, rules: Sequence[str], generator: np.random.Generator) -> "Synthetic":
         """The same with rows that violate a public condition replaced by others of it."""
-        if not rules or not self.data.num_rows:
-            return self
-        from prudent.release.columns.dialects import handed_over
-        from prudent.release.columns.number_rows import NumberTable
-
-        data, notes = self.data, list(self.notes)
+        made = self
         for rule in rules:
+            data, rows = made.data, made.data.num_rows
             try:
-                numbered = data.append_column(_ROW, [np.arange(data.num_rows)])
-                opened = NumberTable(numbered, where=rule)
-                found = [batch.column(0).to_numpy() for batch in handed_over(opened.table[[_ROW]])]
-                kept = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
-            except Exception:  # paid for: it cannot be refused any more
-                notes.append(f"{rule!r} cannot be checked for the types that were found.")
-                continue
-            if not len(kept):
-                notes.append(f"No synthetic row has {rule!r}, so none was replaced.")
-                continue
-            gone = data.num_rows - len(kept)
-            chosen = np.concatenate([kept, generator.choice(kept, gone)])
-            data = data.take(generator.permutation(chosen))
-            notes.append(f"{gone:,} synthetic rows without {rule!r} were replaced.")
-        return attrs.evolve(self, data=data, notes=tuple(notes))
+                kept = _rows_with(rule, data)
+                chosen = np.concatenate([kept, generator.choice(kept, rows - len(kept))])
+                data = data.take(generator.permutation(chosen))
+                note = f"{rows - len(kept):,} synthetic rows without {rule!r} were replaced."
+            except Exception:  # it is paid for, and cannot be refused any more
+                note = f"No synthetic row is known to have {rule!r}, so none was replaced."
+            made = attrs.evolve(made, data=data, notes=(*made.notes, note))
+        return made
+
+
+def _rows_with(rule: str, data: Any) -> IntArray:
+    """The places of the rows that meet a condition."""
+    from prudent.release.columns.dialects import handed_over
+    from prudent.release.columns.number_rows import NumberTable
+
+    opened = NumberTable(data.append_column(_ROW, [np.arange(data.num_rows)]), where=rule)
+    found = [batch.column(0).to_numpy() for batch in handed_over(opened.table.select(_ROW))]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
 
 def _labels(domain: Domain) -> list[str]:
     scale = domain.field.scale
-    keys = [str(each if scale is None else scale.value(each)) for each in domain.keys]
-    if domain.edges is None or scale is None:
-        return ["NULL", *keys, OTHER]
-    return ["NULL", *keys, *(f"{scale.value(each)}" for each in domain.edges[:-1])]
-
-
-def measured_of(
-    domains: Sequence[Domain], tables: Sequence[Marginal], per_unit: int
-) -> tuple[MeasuredMarginal, ...]:
-    """What was measured, by the names of columns."""
-    return tuple(
-        MeasuredMarginal(
-            tuple(domains[place].name for place in each.columns),
-            each.counts,
-            each.deviation,
-            _DEVIATIONS * each.deviation + 0.5,  # it is rounded to whole numbers
-            per_unit,
-        )
-        for each in tables
-    )
+    shown = [str(each if scale is None else scale.value(each)) for each in domain.keys]
+    edges = () if domain.edges is None or scale is None else map(scale.value, domain.edges[:-1])
+    return ["NULL", *shown, *(map(str, edges) if domain.number else [OTHER])]
 
 
 def written(made: Synthetic, path: Path) -> dict[str, Path]:

@@ -69,14 +69,14 @@ def projected(counts: FloatArray, total: float) -> FloatArray:
     falling = np.sort(counts.ravel())[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, falling.size + 1)
     last = np.flatnonzero(falling > excess)[-1]
-    return np.maximum(counts - excess[last], 0.0)
+    return np.asarray(np.maximum(counts - excess[last], 0.0))
 
 
 def shares_in_units(weights: FloatArray) -> IntArray:
     """Whole numbers in proportion to weights, with a sum of exactly `UNIT`."""
     ends = np.rint(np.cumsum(weights) * (UNIT / weights.sum())).astype(np.int64)
     ends[-1] = UNIT
-    return np.diff(ends, prepend=0)
+    return np.asarray(np.diff(ends, prepend=0), np.int64)
 
 
 class Structure:
@@ -146,7 +146,7 @@ class Structure:
         if key not in self._scores:
             table = self._table((*key[1], column))
             counts = self._counted(table, self._codes).reshape(-1, table.counts.shape[-1])
-            grouped = np.bincount(table.maps[-1], self._one[column], counts.shape[1])
+            grouped = _added(table.maps[-1], self._one[column], counts.shape[1])
             shares = shares_in_units(grouped)
             apart = np.abs(counts * UNIT - counts.sum(axis=1, keepdims=True) * shares).sum()
             self._scores[key] = int(apart) - round(self._penalty * counts.size * UNIT)
@@ -196,7 +196,7 @@ class Structure:
             [self.made.get(each, self.made[parents[0]]) for each in range(len(self._domains))]
         )
         sizes = np.bincount(groups, minlength=len(counts))
-        goal = np.bincount(table.maps[-1], self._one[column], size) * (self._base / self.rows)
+        goal = _added(table.maps[-1], self._one[column], size) * (self._base / self.rows)
         fitted = _fitted(counts, sizes.astype(float), goal)
         chosen = np.empty(self._base, np.int64)
         order = np.argsort(groups, kind="stable")
@@ -278,6 +278,10 @@ class Structure:
                 now = np.bincount(cells, weights, len(goal))
                 weights = weights * ((goal + 1e-9) / (now + 1e-9))[cells]
         return weights
+
+
+def _added(groups: IntArray, weights: FloatArray, size: int) -> FloatArray:
+    return np.asarray(np.bincount(groups, weights, size), np.float64)
 
 
 def _fitted(counts: FloatArray, rows: FloatArray, columns: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ from prudent._validate import ArgumentError
 from prudent_lab.paper import grid
 from prudent_lab.paper.grid import Plans, run_job
 from prudent_lab.paper.jobs import own_jobs, read_settings
-from prudent_lab.paper.report.grids import own_grid, plain_own
+from prudent_lab.paper.report.comparison import own_table, plain_own
 from prudent_lab.paper.results import append, read
 from tests.cli.conftest import prudent
 from tests.lab.corruption.test_written import FAULTS
@@ -71,14 +71,14 @@ def test_runs_of_ones_own_end_in_a_table(mine):
         short = [mark._replace(step=1) for mark in marks]
         append(path, run_job(job, plan, short))
     results = read(path)
-    table = own_grid(results, settings, "wine")
+    table = own_table(results, settings, "wine")
     assert table.header == (
         "corruption", "ε", "DP-SGD, RDP", "DP-SGD, PLD", "TSGD+PTR, RDP", "TSGD+PTR, PLD",
     )  # fmt: skip
     names = [line[0].text for line in table.rows if line[0] is not None]
     assert names == ["clean", "faults.py:Swap 25%"]
     assert "compare with each other alone" in table.note
-    cell = results.cell("wine", "faults.py:Swap:0.25", "dpsgd", 30.0)
+    cell = results.row(("wine", "faults.py:Swap:0.25", 30.0))["dpsgd", "pld"]
     assert [each.text for each in table.rows[3][3:]] == [f"{cell.mean:.2f}", "not run", "not run"]
     assert [each.text for each in table.rows[2][2:4]] == ["no step within ε"] * 2
     rows = plain_own(results, settings)

@@ -159,7 +159,7 @@ def test_several_questions_use_the_columns_of_all(tmp_path: Path) -> None:
 def test_another_separator_is_named_before_anything_is_read(tmp_path: Path, separator: str) -> None:
     path = tmp_path / "salaries.csv"
     path.write_text(f"name{separator}salary\na{separator}1,5\n")
-    told = rf"by ',' in the first line .* got {re.escape(repr(separator))} between them.*sep="
+    told = rf"by ',' in the first line .* got {re.escape(repr(separator))} between them.*delimiter="
     with pytest.raises(SourceError, match=told):
         open_column(path, "salary")
     path.write_text('"name;salary"\n1\n')  # in quotes it is one name

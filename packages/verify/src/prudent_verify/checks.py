@@ -14,9 +14,19 @@ from typing import Any
 import attrs
 
 from prudent_verify import certificates, plans
+from prudent_verify.descriptions import Description, described
 from prudent_verify.events import Event, Relation, UnknownEventError, parsed
 from prudent_verify.prices import prove
-from prudent_verify.receipt import Receipt, is_signed, once, public_key, read, theorems_of
+from prudent_verify.receipt import (
+    Receipt,
+    ReceiptError,
+    is_signed,
+    load,
+    once,
+    public_key,
+    read,
+    theorems_of,
+)
 
 _LARGEST_DELTA = 1e-3  # with probability δ anything may be revealed
 
@@ -52,7 +62,7 @@ class Finding:
 class Verdict:
     """What the check of a receipt found."""
 
-    receipt: Receipt  # the receipt
+    receipt: Receipt | Description  # what was checked
     findings: Sequence[Finding]  # about each claim
     epsilon: float | None  # what was proved, which may be a little above the claim; None: nothing
     signer: str | None  # whose signature was checked: "named", "unknown"; None: nobody's
@@ -77,6 +87,8 @@ class Verdict:
         price = f"ε = {_rounded(self.epsilon)} at δ = {_exact(self.receipt.delta)} was proved"
         if self.status:
             return f"Not proved: {price}, and not the ε = {_exact(self.receipt.epsilon)} claimed."
+        if isinstance(self.receipt, Description):
+            return f"Verified: {price}, if the run was as described."
         signed = {"named": "signed by the key you named", "unknown": "signed by a key nobody named"}
         ledger = "the head of its ledger was compared" if self.head else "no ledger was asked"
         return f"Verified: {price}; {signed.get(str(self.signer), 'not signed')}; {ledger}."
@@ -123,7 +135,10 @@ def verify(
         ReceiptError: If the file is no receipt.
         ValueError: If the signer is no key.
     """
-    receipt, noted = read(path)
+    content = load(path)
+    if "claim" in content:
+        return _of_description(content, path)
+    receipt, noted = read(content, path)
     event, unreadable = None, "the event cannot be read."
     try:
         event = parsed(receipt.event)
@@ -131,7 +146,8 @@ def verify(
         unreadable = str(error)
     except Exception:  # whoever wrote the receipt chooses which one
         pass
-    price = list(_price(receipt, event, unreadable))
+    relation = Relation.parsed(receipt.relation)
+    price = list(_price(receipt.epsilon, receipt.delta, relation, event, unreadable))
     findings = [
         *_digests(receipt, event, noted),
         *_signature(receipt, signer),
@@ -140,12 +156,29 @@ def verify(
         *_certificates(receipt, event),
         *_ledger(receipt, head),
         *_files(receipt, Path(path).parent),
+        *_context(receipt),
         *_assumptions(receipt),
     ]
     proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
     checked = {each.claim for each in findings if each.standing is Standing.PROVED}
     by = None if "signature" not in checked else "unknown" if signer is None else "named"
     return Verdict(receipt, findings, proved, by, head is not None and "ledger" in checked)
+
+
+def _of_description(content: Mapping[str, Any], path: str | os.PathLike[str]) -> Verdict:
+    try:
+        found = described(content)
+    except UnknownEventError as error:
+        raise ReceiptError(f"{path}: {error}") from None
+    except Exception:  # whoever wrote the description chooses which one
+        raise ReceiptError(f"{path} is not a description of a run.") from None
+    price = list(_price(found.epsilon, found.delta, found.relation, found.event, ""))
+    words = "that it was run, once, as it is described, with noise that nobody can predict."
+    findings = [*(each for each, _ in price), Finding(Standing.ASSUMED, "run", words)]
+    if found.problem is not None:
+        findings.append(Finding(Standing.FAILED, "map", found.problem))
+    proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
+    return Verdict(found, findings, proved, None, head=False)
 
 
 def _exact(value: Any) -> str:
@@ -212,14 +245,13 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
 
 
 def _price(
-    receipt: Receipt, event: Event | None, unreadable: str
+    claimed: float, delta: float, relation: Relation, event: Event | None, unreadable: str
 ) -> Iterator[tuple[Finding, float | None]]:
     """What was found of the price, and the ε that was proved."""
 
     def unchecked(words: str) -> tuple[Finding, None]:
         return Finding(Standing.UNCHECKED, "price", words, decisive=True), None
 
-    claimed, delta = receipt.epsilon, receipt.delta
     if math.isinf(claimed):
         yield unchecked("no finite ε is claimed.")
         return
@@ -231,7 +263,7 @@ def _price(
         yield unchecked(f"{claim}: {unreadable}")
         return
     try:
-        found = prove(event, Relation.parsed(receipt.relation), claimed, delta)
+        found = prove(event, relation, claimed, delta)
     except Exception as error:  # whoever wrote the receipt chooses which one
         known = isinstance(error, UnknownEventError)
         yield unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
@@ -368,7 +400,10 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return "its rows do not end at its head.", None
         if set(charge) != _CHARGE or charge["event"] != receipt.event:
             return "what was charged is not the event of this receipt.", None
-        if charge["details"].get("request") != receipt.request():
+        details = {**charge["details"]}
+        if details.pop("request", None) != receipt.request() or any(
+            receipt.asked.get(name, each) != each for name, each in details.items()
+        ):
             return "what was asked, its unit or its relation is not what the ledger notes.", None
         price = charge["price"]
         if charge["delta"] not in (None, receipt.delta) or (
@@ -404,6 +439,34 @@ def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
             with place.open("rb") as file:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == wanted
             yield _ok(same, "file", f"{name} is the one.", f"{name} is another one.")
+
+
+def _context(receipt: Receipt) -> Iterator[Finding]:
+    """What stands beside the claims: it must not contradict them, and what is declared is told."""
+    context = receipt.context
+    source = "a seed" if receipt.predictable else "the operating system"
+    if context and context.get("randomness") != source:
+        yield Finding(Standing.FAILED, "noise", "two sources of randomness are named.")
+    try:
+        limits = context.get("budget")
+        if (limits is None) != (receipt.ledger is None or not context):
+            yield Finding(Standing.FAILED, "budget", "the limits of its ledger are not named.")
+        elif limits is not None and receipt.ledger is not None:
+            relation = Relation.parsed(limits["relation"])
+            spent = json.loads(receipt.ledger["rows"][0]["record"])["spent"]
+            covers = relation.distance >= Relation.parsed(receipt.relation).distance
+            held = set(limits) == {"epsilon", "delta", "relation"} and covers
+            if held and 0 <= limits["delta"] < 1 and spent <= limits["epsilon"] < math.inf:
+                words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
+                words += f"charge, at δ = {_exact(limits['delta'])}; its keeper knows the limit."
+                yield Finding(Standing.ASSUMED, "budget", words)
+            else:
+                words = "more was spent than its limit, or for other neighbours."
+                yield Finding(Standing.FAILED, "budget", words)
+    except Exception:  # whoever wrote the receipt chooses which one
+        yield Finding(Standing.FAILED, "budget", "its limits cannot be read.")
+    for name, each in context.get("data", {}).items():
+        yield Finding(Standing.ASSUMED, "data", f"its owner declares: {name}: {each!s:.200}")
 
 
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:

@@ -83,6 +83,12 @@ def _number(value: Any) -> int | float:
     return found
 
 
+def _zero(value: Any) -> int | float:
+    if _number(value) != 0:
+        raise UnknownEventError(f"Expected 0 in the event, got {value!r:.40}.")
+    return 0
+
+
 def _positive(value: Any) -> int | float:
     if not (found := _number(value)) > 0:
         raise UnknownEventError(f"Expected a number > 0 in the event, got {value!r:.40}.")
@@ -172,6 +178,7 @@ _FIELDS: Mapping[str, _Readers] = {
     "DiscreteLaplaceDpEvent": {"noise_parameter": _positive, "sensitivity": _whole},
     "ExponentialMechanismDpEvent": {"epsilon": _positive},
     "ApproximateDpEvent": {"epsilon": _positive, "delta": _below(1, least=-1)},
+    "ZCDpEvent": {"rho": _positive, "xi": _zero},
     "ProposeTestReleaseDpEvent": {
         "noise_multiplier": _noise_or_none,
         "propose": _number,

@@ -253,7 +253,7 @@ class MarginTest:
     def of(cls, event: Event) -> "MarginTest":
         """The test of an event."""
         if event.kind not in (*_SMOOTH, *_WHOLE):
-            raise UnknownEventError(f"Events of the kind {event['kind']!r:.60} are not known here.")
+            raise UnknownEventError(f"Events of the kind {event.kind!r:.60} are not known here.")
         return cls(event.kind, positive(event["scale"]))
 
     def passes(self, distance: arb) -> arb:

@@ -34,6 +34,7 @@ from prudent_verify.pairs import (
 )
 
 ROUNDING = 1e-9  # how much more than the claim a proof may need, as a fraction: that of doubles
+_GRID = 1e-5  # the same on a grid: both the claim and the proof have errors of this size
 _NEAR = 1e-3  # how much above the claim a bound may be for a finer grid to be tried
 _MARGIN = 1e-5  # by how much a lower bound is lowered: pairs may be a millionth above the truth
 _ACCURACIES = (0.06, 0.02, 0.013)  # of grids, relative to the deviation of a loss
@@ -73,7 +74,32 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     if delta == 0:
         raise UnknownEventError("No pure ε of this event can be shown.")
     with ctx.workprec(BITS):
+        if any(each.kind == "ZCDpEvent" for each in event.walk()):
+            return _concentrated(event, distance, delta)
         return _approximate(event, relation, epsilon, delta)
+
+
+def _concentrated(event: Event, distance: int, delta: float) -> Found:
+    """The ε of ρ-zCDP at δ (Canonne, Kamath and Steinke 2020, proposition 12), at the best order.
+
+    What else is composed with it must be Gaussian noise, of which ρ is 1/(2σ²).
+    """
+    rho = Fraction(0)
+    for leaf, count in leaves(event):
+        if leaf.kind not in ("ZCDpEvent", "GaussianDpEvent"):
+            raise UnknownEventError("Zero-concentrated DP is composed with Gaussian noise alone.")
+        gaussian = leaf.kind == "GaussianDpEvent"
+        own = 1 / (2 * Fraction(leaf["noise_multiplier"]) ** 2) if gaussian else leaf["rho"]
+        rho += count * distance**2 * Fraction(own)
+    exact, log = arb(rho.numerator) / rho.denominator, arb(delta).log()
+
+    def bound(order: float) -> float:
+        more = arb(order) - 1
+        return upper(exact * order + (-log - arb(order).log()) / more + (1 - 1 / arb(order)).log())
+
+    best = 1 + math.sqrt(-math.log(delta) / float(rho))
+    orders = [1 + (best - 1) * 1.01**k for k in range(-300, 100)]
+    return Found(max(0.0, min(map(bound, orders))), "zero-concentrated DP in ball arithmetic")
 
 
 def float_above(value: Fraction) -> float:
@@ -318,6 +344,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
     """
     closed, tail = parts.runs == 1, _TAIL * delta
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
+    rounding = ROUNDING if closed else _GRID
     # Losses with atoms between points need a finer grid, and are not proved to the last digit.
     few = parts.runs <= 30
     most, short, used = math.inf, None, 0.0
@@ -326,13 +353,13 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
             bound = parts.prepared(tail, accuracy)
         except CoarseGridError:
             break
-        for claim in (epsilon, epsilon * (1 + ROUNDING)):
+        for claim in (epsilon, epsilon * (1 + rounding)):
             if bound(claim) <= delta:
-                return Found(claim, method, rounding=ROUNDING)
+                return Found(claim, method, rounding=rounding)
         most, used, short = min(most, _solved(bound, epsilon, delta)), accuracy, None
         if most > epsilon * (1 + _NEAR) and tight:
             short = parts.prepared(tail, accuracy, below=True)
-        if closed or (few and most < epsilon * 1.0001) or (short and short(epsilon) > delta):
+        if closed or (short and short(epsilon) > delta):
             break
     if math.isinf(most):
         raise UnknownEventError("The composition is too long for the grids of this check.")
@@ -342,7 +369,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
     while short and high - low > _MARGIN / 2 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if short(middle) > delta else (low, middle)
-    return Found(most, method, low * (1 - _MARGIN), ROUNDING)
+    return Found(most, method, low * (1 - _MARGIN), rounding)
 
 
 def _solved(bound: Callable[[float], float], epsilon: float, delta: float) -> float:

@@ -77,6 +77,14 @@ def _are_theorems(_: Any, __: Any, value: Any) -> None:
         raise ValueError("no theorems")
 
 
+_CONTEXT = {"data", "program", "randomness", "budget"}
+
+
+def _is_context(_: Any, __: Any, value: Any) -> None:
+    if not isinstance(value, Mapping) or set(value) - _CONTEXT:
+        raise ValueError("no context")
+
+
 @attrs.frozen(kw_only=True)
 class Receipt:
     """The fields of a receipt; whoever wrote the file chose them, so each is checked."""
@@ -96,12 +104,15 @@ class Receipt:
     versions: Mapping[str, str] = _texts()
     predictable: bool = _of(bool)
     signature: Mapping[str, str] | None = attrs.field(validator=_is_signature)
+    context: Mapping[str, Any] = attrs.field(factory=dict, validator=_is_context)
 
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical form of everything but the digest and the signature."""
         fields = {"format": FORMAT, **attrs.asdict(self, recurse=False)}
         del fields["signature"]
+        if not self.context:  # as in receipts from before there was one
+            del fields["context"]
         if math.isinf(self.epsilon):
             fields["epsilon"] = str(self.epsilon)
         return digest_of(fields)
@@ -129,11 +140,11 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Receipt, str]:
-    """The receipt in a file, and the digest that stands there.
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields in a file, of a receipt or of a description.
 
     Raises:
-        ReceiptError: If the file is no receipt, or of a later format.
+        ReceiptError: If it holds none.
         OSError: If it cannot be opened.
     """
     place = Path(path)
@@ -144,6 +155,19 @@ def read(path: str | os.PathLike[str]) -> tuple[Receipt, str]:
             raise ValueError("too large")
         content = json.loads(data.decode("utf-8"), object_pairs_hook=once)
         _check_depth(content)
+        found: dict[str, Any] = {**content}
+    except Exception:  # whoever wrote the file chooses which one
+        raise ReceiptError(f"{place} is not a receipt: damaged, or of another kind.") from None
+    return found
+
+
+def read(content: dict[str, Any], place: str | os.PathLike[str]) -> tuple[Receipt, str]:
+    """The receipt among the fields of a file, and the digest that stands there.
+
+    Raises:
+        ReceiptError: If it is none, or of a later format.
+    """
+    try:
         newest = content.pop("format")
         if type(newest) is not int or newest < 1:
             raise ValueError("no format")
@@ -252,6 +276,7 @@ _EVENTS = {
     "DiscreteLaplaceDpEvent": ("discrete Laplace noise", "Ghosh et al. 2009", _PAPER),
     "ExponentialMechanismDpEvent": _CHOICE,
     "ApproximateDpEvent": ("any (ε, δ)-DP mechanism", "Kairouz, Oh and Viswanath 2015", _PAPER),
+    "ZCDpEvent": ("zero-concentrated DP", "Canonne, Kamath and Steinke 2020", _PAPER),
     "PoissonSampledDpEvent": ("Poisson sampling", "Errata 2.1, Subsampling", _PAPER),
     "ComposedDpEvent": _COMPOSED,
     "SelfComposedDpEvent": _COMPOSED,

@@ -62,14 +62,20 @@ def verify(
         "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
         default=None,
     ),
+    export: Path | None = options.value(
+        "FILE",
+        "Also write the fields of public registries of deployments, as JSON.",
+        default=None,
+    ),
     as_json: options.Json = False,
 ) -> None:
     """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
 
     The price is proved again by ball arithmetic, in code that shares nothing with the accountant.
     It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, with 2 if the
-    file is none, or a claim that matters could not be checked, and with 3 if the check itself
-    failed.
+    file is none, or a claim that matters could not be checked, with 3 if the check itself failed,
+    and with 4 if the claimed ε is between proved bounds, and not itself proved. A description of a
+    run made elsewhere is checked the same way.
 
     [b]Example[/b]
 
@@ -78,6 +84,7 @@ def verify(
     from prudent import _files
     from prudent.cli.errors import Fault, UncheckedError, print_error
     from prudent.receipts import keys as kept
+    from prudent.receipts import pages
     from prudent.receipts.receipt import Receipt
 
     check = _checker()
@@ -97,11 +104,10 @@ def verify(
     else:
         for line in found.lines():
             echo(neutral(line))
-    if checklist is not None:
-        from prudent.receipts.pages import checklist as filled
-
-        with _files.replacing(checklist) as file:
-            file.write(filled(Receipt.read(receipt)[0], found.summary))
+    for place, form in ((checklist, pages.checklist), (export, pages.registry)):
+        if place is not None:
+            with _files.replacing(place) as file:
+                file.write(form(Receipt.read(receipt)[0], found.summary))
     if found.status:
         raise typer.Exit(found.status)
 

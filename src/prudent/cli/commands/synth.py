@@ -75,4 +75,4 @@ def synth(
         for line in made.report.splitlines():
             echo(neutral(line))
     if asked.ledger is None:
-        note("No --ledger: nobody keeps count of what releases cost.")
+        note("No --ledger: not charged to any budget.")

@@ -67,7 +67,7 @@ def open_column(
     connect: str | None = None,
     table: str | None = None,
     kind: Kind = "numbers",
-    read_as: str | None = None,
+    read_as: str | Mapping[str, str] | None = None,
     other: str | None = None,
 ) -> Column:
     """Open a column of a table to release from.
@@ -102,7 +102,7 @@ def open_column(
     if isinstance(source, np.ndarray | list | tuple) and connect is None:
         if any(each is not None for each in (column, unit, per_unit, where)):
             raise ValueError("Expected column, unit and where only with a table, got an array.")
-        return ArrayColumn.of(source, kind, read_as)
+        return ArrayColumn.of(source, kind, read_as)  # type: ignore[arg-type]
     return open_rows(Asked(**given)).column()
 
 
@@ -118,7 +118,7 @@ def open_groups(
     connect: str | None = None,
     table: str | None = None,
     kind: Kind = "numbers",
-    read_as: str | None = None,
+    read_as: str | Mapping[str, str] | None = None,
     other: str | None = None,
     kept: KeptGroups | None = None,
 ) -> dict[Hashable, Column]:

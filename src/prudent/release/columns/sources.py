@@ -7,6 +7,7 @@ reader infers depends on every record, so one odd record could decide whether a 
 import contextlib
 import csv
 import glob
+import os
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
+from prudent import _validate
 from prudent._redaction import redacted
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
@@ -25,6 +27,7 @@ from prudent.release.failures import SourceArgumentError, SourceError, withheld
 from prudent.release.joins import Join
 
 _TEXT = {".csv": ",", ".tsv": "\t"}
+_SEPARATOR = r"""[^\w\s"'\\]|\t"""
 _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
 _SCHEME = re.compile(r"([a-z]{2,20})://")
@@ -37,6 +40,37 @@ _FRAMES = {
 _DECLARED = re.compile(r"ArrowDtype|BooleanDtype|(U?Int|Float)\d+Dtype")  # of pandas
 _MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
+
+
+@attrs.frozen
+class TextFile(os.PathLike[str]):
+    """A text file with a header whose fields or characters are written in another way.
+
+    Attributes:
+        path: The file, or a pattern.
+        delimiter: What is between two fields; None: what the ending of the name says, a tabulator
+            for .tsv and else a comma.
+        encoding: "utf-8", "latin-1" or "utf-16". A line that is not valid in it is a record without
+            a value.
+    """
+
+    path: str = attrs.field(converter=os.fspath)
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+
+    def __attrs_post_init__(self) -> None:
+        if self.delimiter is not None and not re.fullmatch(_SEPARATOR, str(self.delimiter)):
+            allowed = "one character that is neither letter, digit nor quote"
+            raise SourceArgumentError("delimiter", allowed, got=self.delimiter)
+        _validate.one_of(("utf-8", "latin-1", "utf-16"), encoding=self.encoding)
+
+    def __fspath__(self) -> str:
+        return self.path
+
+    @property
+    def separator(self) -> str:
+        """What is between two fields."""
+        return self.delimiter or _TEXT.get(Path(self.path).suffix.lower(), ",")
 
 
 @attrs.frozen
@@ -71,6 +105,8 @@ def open_table(
         raise SourceError(f"Expected either data or connect (an address with table), got {given}.")
     if connect is not None:
         return _known(_from_address(connect, table, backend), "connect")
+    if isinstance(source, TextFile):
+        return _from_text(source, backend)
     if isinstance(source, str | Path):
         return _from_path(str(source), table, columns, backend)
     if table is not None:
@@ -141,13 +177,18 @@ def _from_path(
         return _table_of(backend, table, path)
     if table is not None:
         raise SourceArgumentError("table", "only with connect or a .duckdb file")
+    if suffix in _TEXT:
+        return _from_text(TextFile(path), backend)
     backend = _embedded(backend)
-    if suffix in _PARQUET:
-        opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
-        return OpenTable(opened, backend.disconnect)
+    opened = _quietly(lambda: _parquet(backend, files, columns), f"read {path!r} as Parquet")
+    return OpenTable(opened, backend.disconnect)
+
+
+def _from_text(source: TextFile, backend: Any = None) -> OpenTable:
+    files, backend = _files(source.path), _embedded(backend)
     opened = _quietly(
-        lambda: joined(backend, files, _TEXT[suffix]),
-        f"read {path!r} as text with a header",
+        lambda: joined(backend, files, source.separator, source.encoding),
+        f"read {source.path!r} as text with a header",
     )
     return OpenTable(opened, backend.disconnect, text=frozenset(opened.columns))
 
@@ -348,7 +389,7 @@ def _quietly(act: Callable[[], Any], what: str) -> Any:
     raise SourceError(f"Could not {redacted(what)} ({kind}).")
 
 
-def joined(backend: Any, files: Sequence[str], delimiter: str) -> ir.Table:
+def joined(backend: Any, files: Sequence[str], delimiter: str, encoding: str = "utf-8") -> ir.Table:
     """Return one table of all records of CSV files; their columns may be in different orders.
 
     Nothing is inferred from the records. The dialect is given, never detected, and a malformed line
@@ -359,6 +400,7 @@ def joined(backend: Any, files: Sequence[str], delimiter: str) -> ir.Table:
     Args:
         files: Paths, at least one.
         delimiter: The field delimiter.
+        encoding: Of the files; see `TextFile`.
 
     Raises:
         SourceError: if a header is not one line of distinct names, or two files differ in their
@@ -366,7 +408,7 @@ def joined(backend: Any, files: Sequence[str], delimiter: str) -> ir.Table:
     """
     by_header: dict[tuple[str, ...], list[str]] = {}
     for file in files:
-        by_header.setdefault(_header(file, delimiter), []).append(file)
+        by_header.setdefault(_header(file, delimiter, encoding), []).append(file)
     first, *others = by_header
     for header in others:
         if set(header) != set(first):
@@ -374,14 +416,18 @@ def joined(backend: Any, files: Sequence[str], delimiter: str) -> ir.Table:
                 f"Expected files with the same column names, got other names in the first line of "
                 f"{by_header[header][0]!r} than of {by_header[first][0]!r}."
             )
-    parts = [_read(backend, some, header, delimiter) for header, some in by_header.items()]
+    parts = [
+        _read(backend, some, header, delimiter, encoding) for header, some in by_header.items()
+    ]
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.union(part.select(*first))
     return whole
 
 
-def _read(backend: Any, files: list[str], header: tuple[str, ...], delimiter: str) -> ir.Table:
+def _read(
+    backend: Any, files: list[str], header: tuple[str, ...], delimiter: str, encoding: str
+) -> ir.Table:
     return backend.read_csv(
         list(map(escaped, files)),
         header=True,
@@ -389,6 +435,7 @@ def _read(backend: Any, files: list[str], header: tuple[str, ...], delimiter: st
         auto_detect=False,
         columns=dict.fromkeys(header, "VARCHAR"),
         delim=delimiter,
+        encoding=encoding,
         quote='"',
         escape='"',
         ignore_errors=True,
@@ -414,23 +461,30 @@ def escaped(file: str) -> str:
     return pattern
 
 
-def _header(path: str, delimiter: str) -> tuple[str, ...]:
+def _header(path: str, delimiter: str, encoding: str) -> tuple[str, ...]:
     """Return the column names in the first line.
 
     An unclosed quote in that line is an error: the field would extend into the records, and their
     contents would become part of a column name.
     """
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+    codec = "utf-8-sig" if encoding == "utf-8" else encoding
+    with open(path, encoding=codec, errors="replace", newline="") as file:
         line = file.readline()
     names = [] if line.count('"') % 2 else next(csv.reader([line], delimiter=delimiter), [])
     if "\ufffd" in line:
-        raise SourceError(f"Expected {path!r} in UTF-8, got another encoding. Save it in that one.")
+        raise SourceError(
+            f"Expected {path!r} in {encoding.upper()}, got another encoding. Save it in that one, "
+            "or name its own: TextFile(path, encoding='latin-1'), --encoding latin-1."
+        )
     if not names or len(set(names)) < len(names):
-        raise SourceError(f"Expected a first line of distinct column names in {path!r}.")
+        twice = next((repr(name) for name in names if names.count(name) > 1), "")
+        hint = f" {twice} is there more than once: rename one of them." if twice else ""
+        raise SourceError(f"Expected a first line of distinct column names in {path!r}.{hint}")
     if len(names) == 1 and '"' not in line and (other := re.search(r"[;,\t|]", names[0])):
         raise SourceError(
             f"Expected names separated by {delimiter!r} in the first line of {path!r}, got "
-            f"{other[0]!r} between them. Save it with commas, or give a frame in its place: "
-            f"pandas.read_csv(path, sep={other[0]!r}), with decimal=',' where numbers have commas."
+            f"{other[0]!r} between them. Name what is between them: TextFile(path, "
+            f"delimiter={other[0]!r}), --delimiter {other[0]!r}; and where numbers have commas, "
+            "read_as='number(1.234,56)'."
         )
     return tuple(names)

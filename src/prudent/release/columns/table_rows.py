@@ -50,6 +50,7 @@ from prudent.release.columns.row_values.expressions import (
     parsed,
 )
 from prudent.release.columns.row_values.groups import GroupKey
+from prudent.release.columns.row_values.text_formats import TextFormat
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.together.asking import Memory, Share
@@ -91,7 +92,7 @@ class Asked:
     connect: str | None = None
     table: str | None = None
     kind: Kind = "numbers"
-    read_as: str | None = None
+    read_as: str | Mapping[str, str] | None = None
     other: str | None = None
     kept: KeptGroups | None = None
 
@@ -417,7 +418,9 @@ def _value(
 ) -> tuple[ir.Value, Scale | None]:
     """Return the numbers of a column and their scale, or its categories and None."""
     column = _named(rows, name, argument)
-    dtype = column.type()
+    dtype, declared = column.type(), asked.read_as
+    if isinstance(declared, Mapping):
+        declared = declared.get(name)
     if asked.kind in ("categories", "sets"):
         if not isinstance(dtype, _PLAIN):
             raise _validate.ArgumentError(
@@ -428,16 +431,19 @@ def _value(
             )
         return _one_zero(column), None
     if name in opened.text or (dtype.is_string() and opened.text and name not in rows.columns):
+        form = None if declared is None else TextFormat.of(declared)
+        if form is not None:
+            return form.numbers(column), form.scale
         usual = TRUTH if asked.kind == "truth" else NUMBER
-        scale = usual if asked.read_as is None else Scale.named(asked.read_as)
+        scale = usual if declared is None else Scale.named(declared)
         found = number_of_text(column, scale)
     else:
         scale = scale_of(dtype, backend_name(rows), name)
-        if asked.read_as is not None:
+        if declared is not None:
             raise _validate.ArgumentError(
                 "read_as",
                 "only with a list or a text column",
-                got=asked.read_as,
+                got=declared,
                 why=f"{name!r} has the type {dtype}",
             )
         found = number_of(column, scale)

@@ -12,9 +12,11 @@ from prudent.release.outcome import (
     NO_GROUPS,
     Groups,
     LabelledRow,
+    aligned,
     beside,
     group_title,
     html_table,
+    notes_of,
     price_lines,
     rows_of,
 )
@@ -212,7 +214,7 @@ class ReleasedTable:
         import pandas as pd
 
         if not wide:
-            return pd.DataFrame([beside(*row) for row in self.rows()])
+            return pd.DataFrame(self.records())
         first = next(iter(self.answers.values()))
         found = []
         for group in self.groups():
@@ -227,6 +229,27 @@ class ReleasedTable:
                 facts[f"{name} notes"] = " ".join(outcome.plain()["notes"])
             found.append(beside(labels, facts))
         return pd.DataFrame(found)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of a frame: one for each number, with its group, column and statistic."""
+        return [beside(*row) for row in self.rows()]
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow table with one row for each number."""
+        import pyarrow
+
+        return pyarrow.Table.from_pylist(self.records())
+
+    def table(self) -> list[str]:
+        """The answers as aligned columns, one line for each number; then what is to be known."""
+        known: dict[Hashable, Any] = {
+            name if group is None else (name, group_title(group)): outcome
+            for name, answer in self.answers.items()
+            for group, outcome in _by_group(answer).items()
+        }
+        if not known or any(hasattr(each, "records") for each in known.values()):
+            return self.lines()
+        return [*aligned(list(self.rows())), *notes_of(known)]
 
     def values(self) -> Iterator[Any]:
         """All outcomes."""

@@ -119,7 +119,12 @@ class Histogram:
         """Return a pandas frame with one row for each bin: its edges and its noisy count."""
         import pandas as pd
 
-        return pd.DataFrame({"low": self.edges[:-1], "high": self.edges[1:], "count": self.counts})
+        return pd.DataFrame(self.records())
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows of a frame: each bin with its edges and its noisy count."""
+        bins = zip(self.edges[:-1], self.edges[1:], self.counts, strict=True)
+        return [{"low": low, "high": high, "count": count} for low, high, count in bins]
 
     def plain(self) -> dict[str, Any]:
         """The histogram as JSON holds it."""

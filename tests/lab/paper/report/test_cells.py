@@ -1,36 +1,50 @@
 """Cells: the paper's number, ours, and which of our settings stands beside them."""
 
+import attrs
+
 from prudent_lab.paper.jobs import published
-from prudent_lab.paper.report.cells import best_setting, every_group, groups, plain_table
+from prudent_lab.paper.report.comparison import (
+    datasets,
+    plain_table,
+    printed,
+    summarise,
+    tuned_columns,
+)
 from tests.lab.paper.report.conftest import cells, row
 
 
 def test_every_number_of_the_paper_has_its_line(results):
     none = results([])
     lines = [
-        line.paper
+        (table, dataset, *place[1:], method, accuracy)
         for table in (1, 2, 3, 4)
-        for group in groups(none, table)
-        for line in group.lines
+        for dataset in datasets(table)
+        for place, methods in printed(table, dataset).items()
+        for method, accuracy in methods.items()
     ]
-    assert sorted(lines, key=str) == sorted(published(), key=str)
-    assert len(lines) == 202
+    assert sorted(lines) == sorted(map(attrs.astuple, published()))
+    told = [line for table in (1, 2, 3, 4) for line in plain_table(none, table)]
+    assert len(lines) == len(told) == 202
 
 
 def test_a_cell_printed_twice_counts_once(results):
-    keys = [(g.dataset, g.corrupt, g.epsilon) for g in every_group(results([]))]
-    assert len(keys) == len(set(keys))
-    assert set(keys) == {(c.dataset, c.corrupt, c.epsilon) for c in published()}
+    for count in summarise(results([])).values():
+        assert set(count.differences) == {(c.dataset, c.corrupt, c.epsilon) for c in published()}
 
 
 def test_lines_hold_both_accountants(results):
     rows = [row(accountant="rdp", accuracy=88.0), row(accuracy=92.0)]
-    group = groups(results(rows), 1)[0]
-    assert (group.dataset, group.corrupt, group.epsilon) == ("mnist", "none", 3.0)
-    line = group.line("ptr")
-    assert line.paper.accuracy == 91.43
-    assert {name: cell.mean for name, cell in line.ours.items()} == {"rdp": 88.0, "pld": 92.0}
-    assert group.line("trimmed").ours["pld"] is None
+    trimmed, ptr = plain_table(results(rows), 1)[:2]
+    assert (ptr["dataset"], ptr["corrupt"], ptr["epsilon"]) == ("mnist", "none", 3.0)
+    assert (trimmed["method"], ptr["method"], ptr["paper"]) == ("trimmed", "ptr", 91.43)
+    assert (ptr["rdp"]["mean"], ptr["pld"]["mean"]) == (88.0, 92.0)
+    assert trimmed["pld"] is None
+
+
+def tuned(results, epsilon=3.0):
+    """Our best setting on MNIST, and DP-SGD with the same tuning, in the cell without faults."""
+    line = next(line for line in plain_table(results, 1) if line["epsilon"] == epsilon)
+    return [cell and cell["mean"] for cell in (line["best"], line["dpsgd_same_tuning"])]
 
 
 def test_one_setting_for_a_data_set_and_not_the_luckiest_of_each_cell(results):
@@ -39,27 +53,25 @@ def test_one_setting_for_a_data_set_and_not_the_luckiest_of_each_cell(results):
         *cells({"ours": [90.0], "ours-wide": [86.0]}, epsilon=5.0),
     ]
     found = results(rows)
-    assert best_setting(found, "mnist") == "ours-wide"
-    first, second = groups(found, 1)[:2]
-    assert (first.best.mean, second.best.mean) == (95.0, 86.0)
-    assert first.rival.mean == 99.0
-    assert second.rival is None
+    assert tuned_columns(found, "mnist") == ("ours-wide", "ours-dpsgd")
+    assert tuned(found) == [95.0, 99.0]
+    assert tuned(found, 5.0) == [86.0, None]
 
 
 def test_a_setting_run_in_few_cells_is_not_the_best(results):
     rows = [*cells({"ours": [90.0], "ours-odd": [99.0]}), *cells({"ours": [91.0]}, epsilon=5.0)]
-    assert best_setting(results(rows), "mnist") == "ours"
+    assert tuned_columns(results(rows), "mnist")[0] == "ours"
 
 
 def test_a_setting_is_held_against_its_own_dpsgd(results):
     rows = cells({"ours-wide": [95.0], "ours-dpsgd": [94.0], "ours-wide-dpsgd": [93.0]})
-    assert groups(results(rows), 1)[0].rival.mean == 93.0
+    assert tuned(results(rows)) == [95.0, 93.0]
 
 
 def test_no_setting_where_none_was_run(results):
-    found = results(cells({"ptr": [90.0]}))
-    assert best_setting(found, "mnist") is None
-    assert groups(found, 1)[0].best is None
+    found = results(cells({"ptr": [90.0], "ours-dpsgd": [99.0]}))
+    assert tuned_columns(found, "mnist") == ("", "")
+    assert tuned(found) == [None, None]
 
 
 def test_a_table_for_programs_has_every_number(results):

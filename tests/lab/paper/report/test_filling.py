@@ -6,8 +6,8 @@ import json
 import pytest
 
 from prudent_lab.paper import grid
-from prudent_lab.paper.jobs import Job
-from prudent_lab.paper.report.cells import EVERY, CellChoice, chosen_jobs, datasets
+from prudent_lab.paper.jobs import EVERY, CellChoice, Job, chosen_jobs
+from prudent_lab.paper.report.comparison import datasets
 from prudent_lab.paper.report.page import as_html
 from prudent_lab.paper.results import read, results_path, shipped
 
@@ -54,18 +54,15 @@ def test_one_data_set_can_be_run_without_the_others():
 
 def test_one_cell_can_be_run_without_the_others():
     def jobs(size="full", **chosen):
-        given = {"corruptions": None, "methods": None, "epsilons": None} | chosen
-        choice = CellChoice.of(1, ["mnist"], **given)
+        choice = CellChoice.of(1, ["mnist"], **chosen)
         found = chosen_jobs(1, ["mnist"], 1, choice, size)
         return [(job.corrupt, job.column, job.target) for job in found]
 
-    assert jobs(corruptions=["label:0.1"], methods=["ptr"]) == [("label:0.1", "ptr", None)]
-    assert jobs(corruptions=["none"], methods=["ours"], epsilons=[5.0]) == [("none", "ours", 5.0)]
+    assert jobs(corrupt=["label:0.1"], method=["ptr"]) == [("label:0.1", "ptr", None)]
+    assert jobs(corrupt=["none"], method=["ours"], epsilon=[5.0]) == [("none", "ours", 5.0)]
     # The runs of fixed noise fill the cells of every ε.
-    assert jobs(corruptions=["none"], methods=["ptr"], epsilons=[5.0]) == [("none", "ptr", None)]
-    assert {corrupt for corrupt, *_ in jobs("small", corruptions=["feature:0.2"])} == {
-        "feature:0.2"
-    }
+    assert jobs(corrupt=["none"], method=["ptr"], epsilon=[5.0]) == [("none", "ptr", None)]
+    assert {corrupt for corrupt, *_ in jobs("small", corrupt=["feature:0.2"])} == {"feature:0.2"}
     assert {column for _, column, _ in jobs()} == {"ptr", "trimmed", "ours", "ours-dpsgd"}
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from prudent_lab.paper.jobs import published_for
 from prudent_lab.paper.report import display_names
-from prudent_lab.paper.report.cells import groups
-from prudent_lab.paper.report.grids import network_grids
+from prudent_lab.paper.report.comparison import plain_table
+from prudent_lab.paper.report.page import as_markdown
 from prudent_lab.paper.results import read, shipped
 from tests.lab.paper.report.conftest import cells
 
@@ -22,7 +22,7 @@ def gaps(results, dataset, method, corrupt=None):
         for printed in published_for(dataset)
         if printed.method == method
         and (printed.corrupt == corrupt if corrupt else printed.corrupt != "label:0.2")
-        and (cell := results.cell(dataset, printed.corrupt, method, printed.epsilon)) is not None
+        and (cell := results.row((dataset, printed.corrupt, printed.epsilon)).get((method, "pld")))
     ]
 
 
@@ -58,8 +58,8 @@ def test_no_test_passes_with_momentum(found):
 
 def test_vgg16_has_five_seeds_and_ends_after_the_steps_that_are_told(found):
     assert "substitute for VGG11" in display_names.dataset("cifar10-vgg16")
-    here = [g for g in groups(found, 2) if g.dataset == "cifar10-vgg16"]
-    assert {cell.seeds for g in here for line in g.lines for cell in line.ours.values()} == {5}
+    here = plain_table(found, 2, ["cifar10-vgg16"])
+    assert {line[accountant]["seeds"] for line in here for accountant in ("rdp", "pld")} == {5}
     steps = {
         r.column: r.steps
         for r in found.readings
@@ -69,16 +69,10 @@ def test_vgg16_has_five_seeds_and_ends_after_the_steps_that_are_told(found):
 
 
 def test_the_section_compares_what_was_run(found, results):
-    assert network_grids(results(cells({"ptr": [91.0]}))) == []
-    first, *rest = network_grids(found)
-    assert first.header[:4] == ("network", "method", "clean, ε = 7", "clean, ε = 10")
-    names = [line[0].text for line in first.rows if line[0] is not None]
-    assert names[:2] == ["the paper", "tutorial network"]
-    assert [grid.title for grid in rest] == ["Table 1: CIFAR10, tutorial network, momentum 0.9"]
-    row = next(
-        n for n, line in enumerate(first.rows) if line[0] and line[0].text == "network of Opacus"
-    )
-    expected = gaps(found, "cifar10-opacus", "trimmed", "none") + gaps(
-        found, "cifar10-opacus", "trimmed", "label:0.2"
-    )
-    assert first.rows[row][-1].text == f"{sum(map(abs, expected)) / 4:.2f}"
+    assert "## CIFAR10: what differs" not in as_markdown(results(cells({"ptr": [91.0]})), "")
+    section = as_markdown(found, "").partition("## CIFAR10: what differs")[2].partition("\n## ")[0]
+    titles = [line.strip("*") for line in section.splitlines() if line.startswith("**")]
+    assert "Table 1: CIFAR10, network of Opacus" in titles
+    assert "Table 1: CIFAR10, tutorial network, momentum 0.9" in titles
+    first, *_ = gaps(found, "cifar10-opacus", "trimmed", "none")
+    assert f"({first:+.2f})".replace("-", "−") in section

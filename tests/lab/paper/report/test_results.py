@@ -10,24 +10,22 @@ from tests.lab.paper.report.conftest import cells, row
 
 def test_a_cell_is_the_mean_over_seeds(results):
     found = results(cells({"ptr": [90.0, 91.0, 95.0]}))
-    cell = found.cell("mnist", "none", "ptr", 3.0)
+    cell = found.row(("mnist", "none", 3.0))["ptr", "pld"]
     assert cell == Estimate(92.0, statistics.stdev([90.0, 91.0, 95.0]), 3)
     assert found.runs() == 3
 
 
 def test_one_seed_has_no_spread(results):
-    assert results([row()]).cell("mnist", "none", "ptr", 3.0) == Estimate(90.0, None, 1)
+    cells = results([row()]).row(("mnist", "none", 3.0))
+    assert cells == {("ptr", "pld"): Estimate(90.0, None, 1)}
 
 
 def test_what_was_not_run_is_none_and_never_zero(results):
     found = results([row()])
-    for place in (
-        ("mnist", "none", "ptr", 5.0, "pld"),
-        ("mnist", "none", "ptr", 3.0, "rdp"),
-        ("mnist", "none", "trimmed", 3.0, "pld"),
-        ("emnist", "none", "ptr", 3.0, "pld"),
-    ):
-        assert found.cell(*place) is None
+    assert set(found.row(("mnist", "none", 3.0))) == {("ptr", "pld")}
+    for place in (("mnist", "none", 5.0), ("mnist", "label:0.1", 3.0), ("emnist", "none", 3.0)):
+        assert not found.row(place)
+    assert not found.row(("mnist", "none", 3.0), "success")
 
 
 def test_what_a_calibrated_run_passes_is_no_cell(results):
@@ -39,14 +37,14 @@ def test_what_a_calibrated_run_passes_is_no_cell(results):
             row(column="ours", target=2.0, epsilon=2.0, accuracy=85.0),
         ]
     )
-    assert found.cell("mnist", "none", "ours", 2.0).mean == 85.0
-    assert found.cell("mnist", "none", "ours", 3.0).mean == 90.0
+    assert found.row(("mnist", "none", 2.0))["ours", "pld"].mean == 85.0
+    assert found.row(("mnist", "none", 3.0))["ours", "pld"].mean == 90.0
     assert found.runs() == 2
 
 
 def test_seeds_can_be_left_out(write):
     path = write(cells({"ptr": [90.0, 91.0, 95.0]}))
-    assert read(path, seeds=2).cell("mnist", "none", "ptr", 3.0).mean == 90.5
+    assert read(path, seeds=2).row(("mnist", "none", 3.0))["ptr", "pld"].mean == 90.5
 
 
 def test_small_results_know_that_they_are(write):

@@ -3,7 +3,7 @@
 import pytest
 
 from prudent_lab.paper.jobs import published
-from prudent_lab.paper.report.cells import summarise
+from prudent_lab.paper.report.comparison import summarise
 from tests.lab.paper.report.conftest import cells
 
 
@@ -32,28 +32,24 @@ def test_nothing_run_is_nothing_won_and_nothing_lost(results):
     found = summarise(results([]))
     for count in found.values():
         assert count.made == 0
-    assert len(found["PTR ≥ paper, PLD"].on("mnist", "emnist").missing) == 14 + 14 + 8
-    assert len(found["PTR > Gaussian, PLD"].missing) == len(unique()) == 78
+    assert len(found["PTR ≥ paper, PLD"].on("mnist", "emnist").differences) == 14 + 14 + 8
+    assert len(found["PTR > Gaussian, PLD"].differences) == len(unique()) == 78
 
 
 @pytest.mark.parametrize(("shift", "won"), [(0.5, 78), (0.0, 78), (-0.001, 0)])
 def test_equal_to_the_paper_is_enough(results, shift, won):
     found = summarise(results(everywhere(shift, ptr=0.0)))
     for name in ("RDP", "PLD"):
-        assert (len(found[f"PTR ≥ paper, {name}"].won), found[f"PTR ≥ paper, {name}"].made) == (
-            won,
-            78,
-        )
+        count = found[f"PTR ≥ paper, {name}"]
+        assert (len(count.lost), count.made) == (78 - won, 78)
 
 
 @pytest.mark.parametrize(("gain", "won"), [(0.5, 78), (0.0, 0), (-0.5, 0)])
 def test_a_gain_must_be_above_nothing(results, gain, won):
     found = summarise(results(everywhere(0.0, ptr=0.0, trimmed=-gain)))
     for name in ("RDP", "PLD"):
-        assert (
-            len(found[f"PTR > Gaussian, {name}"].won),
-            found[f"PTR > Gaussian, {name}"].made,
-        ) == (won, 78)
+        count = found[f"PTR > Gaussian, {name}"]
+        assert (len(count.lost), count.made) == (78 - won, 78)
 
 
 def test_exceptions_are_named_and_what_is_missing_is_no_exception(results):
@@ -62,11 +58,12 @@ def test_exceptions_are_named_and_what_is_missing_is_no_exception(results):
     bad["accuracy"] = 10.0
     gone = next(r for r in rows if r["dataset"] == "emnist")
     found = summarise(results([r for r in rows if r is not gone]))
-    (lost,) = found["PTR ≥ paper, PLD"].lost
-    assert (lost.group.dataset, lost.group.corrupt, lost.ours) == ("mnist", "label:0.2", 10.0)
-    assert found["PTR ≥ paper, RDP"].lost == ()
-    missing = [len(found[f"PTR ≥ paper, {name}"].missing) for name in ("RDP", "PLD")]
-    assert missing == ([1, 0] if gone["accountant"] == "rdp" else [0, 1])
+    ((place, difference),) = found["PTR ≥ paper, PLD"].lost.items()
+    assert place == (bad["dataset"], "label:0.2", bad["epsilon"])
+    assert difference == 10.0 - unique()[place]
+    assert found["PTR ≥ paper, RDP"].lost == {}
+    made = [found[f"PTR ≥ paper, {name}"].made for name in ("RDP", "PLD")]
+    assert made == ([77, 78] if gone["accountant"] == "rdp" else [78, 77])
 
 
 def test_accountants_are_counted_apart(results):
@@ -75,13 +72,13 @@ def test_accountants_are_counted_apart(results):
         if line["accountant"] == "rdp":
             line["accuracy"] -= 1.0
     found = summarise(results(rows))
-    assert (len(found["PTR ≥ paper, RDP"].won), len(found["PTR ≥ paper, PLD"].won)) == (0, 78)
+    assert [len(found[f"PTR ≥ paper, {name}"].lost) for name in ("RDP", "PLD")] == [78, 0]
 
 
 def test_our_setting_is_held_against_the_paper_and_dpsgd(results):
     found = summarise(results(everywhere(0.0, **{"ours": 1.0, "ours-dpsgd": 1.0})))
     best, rival = found["best ≥ paper"], found["best > DP-SGD"]
-    assert (len(best.won), len(rival.won), len(rival.lost)) == (78, 0, 78)
+    assert (best.made, len(best.lost), len(rival.lost)) == (78, 0, 78)
 
 
 def test_a_count_can_be_of_some_data_sets(results):

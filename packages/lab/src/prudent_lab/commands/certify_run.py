@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
@@ -13,7 +13,6 @@ from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, remark
 
 if TYPE_CHECKING:
-    from prudent.accounting import AccuracyCertificate, Relation
     from prudent.training.run.checkpoint import Paid
 
 Price = tuple[float | None, float | None]
@@ -90,37 +89,48 @@ def certify_runs(folders: list[Path], wanted: RunOptions, *, as_json: bool) -> N
 
     paid, entries = _one_plan(folders), _entries(folders)
     prices = {_price(*each) for each in zip(folders, paid, entries, strict=True)}
-    event, ran_under = paid[0].event, paid[0].relation
+    epsilon, delta = max(prices, key=str)
     results = [_result(*each, wanted.metric) for each in zip(entries, folders, strict=True)]
     runs = len(results) if len(results) > 1 else None
     mean = sum(results) / len(results)
-    relation = ran_under if wanted.relation is None else Relation(wanted.relation)
-    certifier = Certifier(event, relation)
+    relation = paid[0].relation if wanted.relation is None else Relation(wanted.relation)
+    certifier = Certifier(paid[0].event, relation)
     proved = [
         certifier.certificate(accuracy=mean, records=count, runs=runs, confidence=wanted.confidence)
         for count in read_counts(wanted.records)
     ]
-    expected = proved[0].expected
-    above = wanted.above
-    most = None if above is None else certifier.withstands(accuracy=expected, above=above)
-    price = max(prices, key=str)
-    found = _Found(proved, wanted.metric, len(results), price, ran_under, above, most)
+    first, above, most = proved[0], wanted.above, None
+    if above is not None:
+        most = certifier.withstands(accuracy=first.expected, above=above)
+    conditions = [*([_ONE_RUN] if runs is None else []), *_CONDITIONS]
     if as_json:
-        echo_json(_plain(found))
-    else:
-        _show(found)
-
-
-class _Found(NamedTuple):
-    """What the runs prove."""
-
-    certificates: "list[AccuracyCertificate]"
-    metric: str
-    runs: int
-    price: Price
-    ran_under: "Relation"
-    above: float | None
-    most: int | None  # records that leave more than `above`
+        document = {
+            "metric": wanted.metric,
+            "accuracy": first.accuracy,
+            "runs": len(results),
+            "expected": first.expected,
+            "expected_is_assumed": first.runs is None,
+            "confidence": first.confidence,
+            "epsilon": epsilon,
+            "delta": delta,
+            "relation": first.relation.adjacency.value,
+            "method": first.method.value,
+            "certificates": [{"records": one.records, "at_least": one.at_least} for one in proved],
+            "withstands": None if most is None else {"above": above, "records": most},
+            "conditions": conditions,
+        }
+        echo_json(document)
+        return
+    told = "one run" if runs is None else f"{runs} runs"
+    echo(f"{neutral(wanted.metric)} {first.accuracy:.6g}, {told}")
+    if epsilon is not None:
+        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {paid[0].relation}")
+    for one in proved:
+        echo(one.sentence)
+    if most is not None:
+        echo(f"More than {above:g} is left by up to {most:,} bad records.")
+    for condition in conditions:
+        remark(condition)
 
 
 def _one_plan(folders: list[Path]) -> "list[Paid]":
@@ -214,41 +224,3 @@ def _result(entry: dict[str, Any], folder: Path, metric: str) -> float:
             hint="Give fit an evaluation: Reporting(evaluate=prudent.training.accuracy(…)).",
         )
     return float(value)
-
-
-def _plain(found: _Found) -> dict[str, Any]:
-    """What `--json` prints."""
-    first = found.certificates[0]
-    return {
-        "metric": found.metric,
-        "accuracy": first.accuracy,
-        "runs": found.runs,
-        "expected": first.expected,
-        "expected_is_assumed": first.runs is None,
-        "confidence": first.confidence,
-        "epsilon": found.price[0],
-        "delta": found.price[1],
-        "relation": first.relation.adjacency.value,
-        "method": first.method.value,
-        "certificates": [
-            {"records": one.records, "at_least": one.at_least} for one in found.certificates
-        ],
-        "withstands": None if found.most is None else {"above": found.above, "records": found.most},
-        "conditions": [*([_ONE_RUN] if first.runs is None else []), *_CONDITIONS],
-    }
-
-
-def _show(found: _Found) -> None:
-    first, (epsilon, delta) = found.certificates[0], found.price
-    runs = "one run" if found.runs == 1 else f"{found.runs} runs"
-    echo(f"{neutral(found.metric)} {first.accuracy:.6g}, {runs}")
-    if epsilon is not None:
-        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {found.ran_under}")
-    for one in found.certificates:
-        echo(one.sentence)
-    if found.most is not None:
-        echo(f"More than {found.above:g} is left by up to {found.most:,} bad records.")
-    if first.runs is None:
-        remark(_ONE_RUN)
-    for condition in _CONDITIONS:
-        remark(condition)

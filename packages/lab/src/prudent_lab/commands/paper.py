@@ -146,12 +146,12 @@ def report(
 def _parts(found: "Results", drawn: "Sequence[Figure]", folder: Path) -> list[Path]:
     """Every figure and every table, each in files of its own."""
     from prudent_lab.paper import plots
-    from prudent_lab.paper.report import grids, tables
-    from prudent_lab.paper.report.cells import datasets, plain_table
+    from prudent_lab.paper.report import tables
+    from prudent_lab.paper.report.comparison import datasets, paper_table, plain_table
 
     written = [path for each in drawn for path in plots.save(each, folder)]
     for number in track(TABLES, "tables"):
-        parts = [grids.table_grid(found, number, name) for name in datasets(number)]
+        parts = [paper_table(found, number, name) for name in datasets(number)]
         text = "\n\n".join(map(tables.as_markdown, parts))
         rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
         for ending, content in ((".md", text), (".json", rows)):

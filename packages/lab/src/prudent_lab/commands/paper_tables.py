@@ -153,7 +153,8 @@ def table(
     """
     from prudent import _validate
     from prudent._validate import ArgumentError
-    from prudent_lab.paper.report import cells
+    from prudent_lab.paper.jobs import CellChoice, chosen_jobs
+    from prudent_lab.paper.report import comparison
 
     filling = Filling(**given)
     if name == "frontier" or name.endswith(".toml"):
@@ -163,30 +164,30 @@ def table(
         _frontier(filling, results) if name == "frontier" else _own(filling, Path(name), results)
         return
     number = int(_validate.one_of([*map(str, TABLES), "frontier"], paper_table=name))
-    datasets = cells.datasets(number)
+    datasets = comparison.datasets(number)
     if dataset:
-        every = [*datasets, *cells.variants(number)]
+        every = [*datasets, *comparison.variants(number)]
         datasets = [_validate.one_of(every, dataset=name) for name in dataset]
-    choice = cells.CellChoice.of(
-        number, datasets, corruptions=corrupt or None, methods=method or None, epsilons=epsilon
+    choice = CellChoice.of(
+        number, datasets, corrupt=corrupt or None, method=method or None, epsilon=epsilon or None
     )
     found = filling.filled(
         filling.path(results),
-        lambda seeds: cells.chosen_jobs(number, datasets, seeds, choice, filling.size),
+        lambda seeds: chosen_jobs(number, datasets, seeds, choice, filling.size),
     )
     if filling.as_json:
-        echo_json(cells.plain_table(found, number, datasets, choice))
+        echo_json(comparison.plain_table(found, number, datasets, choice))
         return
-    from prudent_lab.paper.report import grids, tables
+    from prudent_lab.paper.report import tables
 
     for name in datasets:
-        tables.show(grids.table_grid(found, number, name, choice=choice))
+        tables.show(comparison.paper_table(found, number, name, choice))
 
 
 def _own(filling: Filling, file: Path, results: Path | None) -> None:
     """The paper's methods on data sets and corruptions of the user's own."""
     from prudent_lab.paper.jobs import own_jobs, read_settings
-    from prudent_lab.paper.report import grids, tables
+    from prudent_lab.paper.report import comparison, tables
 
     mine = read_settings(file)
     path = filling.path(results, file)
@@ -194,18 +195,17 @@ def _own(filling: Filling, file: Path, results: Path | None) -> None:
         raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
     found = filling.filled(path, lambda seeds: own_jobs(mine, seeds))
     if filling.as_json:
-        echo_json(grids.plain_own(found, mine))
+        echo_json(comparison.plain_own(found, mine))
         return
     for name in mine["datasets"]:
-        tables.show(grids.own_grid(found, mine, name))
+        tables.show(comparison.own_table(found, mine, name))
 
 
 def _frontier(filling: Filling, results: Path | None) -> None:
     """Every method under every attack at one price."""
     from prudent_lab.paper.jobs import frontier_jobs
     from prudent_lab.paper.report import tables
-    from prudent_lab.paper.report.frontier import frontiers
-    from prudent_lab.paper.report.grids import frontier_grid
+    from prudent_lab.paper.report.frontier import frontier_table, frontiers
 
     path = filling.path(results)
     found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
@@ -213,5 +213,5 @@ def _frontier(filling: Filling, results: Path | None) -> None:
         echo_json([row for each in found for row in each.plain()])
         return
     for each in found:
-        tables.show(frontier_grid(each))
+        tables.show(frontier_table(each))
     remark("Accuracy under the attacks that were tried: measured, not guaranteed.")

@@ -19,7 +19,7 @@ import csv
 import functools
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ PAPER_COLUMNS = ("ptr", "trimmed", "dpsgd")
 OUR_COLUMNS = ("ours", "ours-dpsgd")
 SEEDS = {"small": 1, "full": 5}
 """Seeds of the runs of either size, unless their number is given."""
+_SMALL_CORRUPTIONS = 2  # in a small table: none, and the first one
 _SMALL_FRONTIER = ("none", "gradient-match:0.2", "colluding:0.2", "inner-product:0.2")
 
 
@@ -208,6 +209,50 @@ def table_jobs(
                 for column in OUR_COLUMNS:
                     wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
     yield from wanted
+
+
+@attrs.frozen
+class CellChoice:
+    """Some cells of a table: those of the named corruptions, methods and ε; None means all."""
+
+    corrupt: Collection[str] | None = None  # kinds with ratios, as the table has them
+    method: Collection[str] | None = None  # columns: the paper's methods, ours, ours-dpsgd
+    epsilon: Collection[float] | None = None
+
+    @classmethod
+    def of(cls, table: int, names: Collection[str], **given: Any) -> "CellChoice":
+        """The choice, checked against the cells of a table on some data sets."""
+        cells = [cell for name in names for cell in published_for(name) if cell.table == table]
+        for name, values in given.items():
+            allowed = {getattr(cell, name) for cell in cells}
+            for value in values or ():
+                ours = OUR_COLUMNS if name == "method" else ()
+                _validate.one_of(allowed.union(ours), **{name: value})
+        return cls(**given)
+
+    def has(self, **cell: object) -> bool:
+        """Whether a cell is chosen, by what is named of it; None stands for several ε."""
+        chosen = {name: getattr(self, name) for name in cell}
+        return all(
+            chosen[name] is None or value is None or value in chosen[name]
+            for name, value in cell.items()
+        )
+
+
+EVERY = CellChoice()
+
+
+def chosen_jobs(
+    table: int, datasets: Collection[str], seeds: int, choice: CellChoice, size: str = "full"
+) -> Iterator[Job]:
+    """The runs of some cells; at small size of the first corruptions, unless some are chosen."""
+    if size == "small" and choice.corrupt is None:
+        every = dict.fromkeys(cell.corrupt for cell in published() if cell.table == table)
+        choice = attrs.evolve(choice, corrupt=list(every)[:_SMALL_CORRUPTIONS])
+    for job in table_jobs([table], seeds, datasets=datasets):
+        # A run of fixed noise has no target, and fills the cells of several ε.
+        if choice.has(corrupt=job.corrupt, method=job.column, epsilon=job.target):
+            yield job
 
 
 def frontier_jobs(seeds: int, size: str = "full") -> Iterator[Job]:

@@ -56,6 +56,7 @@ class Curve:
     name: str
     x: Array
     y: Array
+    spread: Array | None = None  # half the height of a band around it
 
 
 @attrs.frozen
@@ -64,21 +65,23 @@ class Panel:
 
     title: str
     curves: tuple[Curve, ...]
+    limits: tuple[float, float] | None = None  # range of the vertical axis
 
 
 @attrs.frozen(kw_only=True)
 class Figure:
-    """A figure of the paper."""
+    """A figure: one of the paper, or of results."""
 
-    number: int  # number of the figure in the paper
-    title: str  # what it shows
+    number: int = 0  # number of the figure in the paper
+    title: str = ""  # what it shows
     x: str  # label and unit of the horizontal axis
     y: str  # label and unit of the vertical axis
     panels: tuple[Panel, ...]  # panels from left to right, then down
     columns: int  # number of panels per row
-    logarithmic: str  # the logarithmic axes: "y" or "xy"
-    reference: str | None  # the curve to which a second row of panels relates the others, if any
-    note: str  # A note for the reader
+    logarithmic: str = ""  # the logarithmic axes: "y", "xy" or none
+    # The curve to which a second row of panels relates the others, if any.
+    reference: str | None = None
+    note: str = ""  # A note for the reader
 
 
 def figure(number: int) -> Figure:
@@ -224,7 +227,6 @@ _FIGURES: dict[int, Callable[..., Figure]] = {
         _over_noise,
         {f"τ = {text}, ": propose for text, propose in _PROPOSALS.items()},
         title="One release: ε over its noise, for three proposals (δ = 10⁻⁵, b = 1)",
-        reference=None,
         note="As Figure 1. The smaller the proposal, the dearer its accident to Rényi accounting; "
         "the exact ε hardly moves.",
     ),

@@ -4,7 +4,7 @@ import decimal
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,10 @@ class Stroke:
     dashes: str | tuple[int, tuple[float, ...]] = "-"
     width: float = 1.6
     marker: str = ""
+    size: float = 2.8  # of the marker
 
 
-_STROKES = {
+_STROKES: Mapping[str, Stroke] = {
     panels.DIRECT: Stroke(_VERMILION, (0, (6, 2))),
     panels.COMPOSED: Stroke(_VERMILION, (0, (6, 2))),
     panels.SHARPENED: Stroke(_GREEN, (0, (1, 1.2)), 2.0),
@@ -94,18 +95,18 @@ def save(figure: panels.Figure, directory: Path) -> list[Path]:
     return [table, *pictures]
 
 
-def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
-    """A drawing as SVG for embedding in a page, in the page's colours.
+def inline(figure: panels.Figure, name: str, strokes: Mapping[str, Stroke] = _STROKES) -> str:
+    """A figure as SVG for embedding in a page, in the page's colours.
 
     Args:
-        draw_canvas: Makes the drawing; called with the common style active.
-        name: Name of the drawing, used as prefix of its SVG ids, since a page may hold many
-            drawings.
+        figure: What is drawn.
+        name: Prefix of its SVG ids, since a page may hold many drawings.
+        strokes: Line styles by the names of the curves.
     """
     buffer = io.StringIO()
     with mpl.rc_context(_SETTINGS):
         unset = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        draw_canvas().savefig(buffer, format="svg", transparent=True, metadata=unset)
+        draw(figure, strokes).savefig(buffer, format="svg", transparent=True, metadata=unset)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
@@ -117,11 +118,6 @@ def inline(draw_canvas: Callable[[], Canvas], name: str) -> str:
     return text.replace("<svg ", '<svg fill="currentColor" role="img" ', 1).strip()
 
 
-def page_colour(colour: str) -> str:
-    """The page's name for a colour of its drawings."""
-    return _PAGE_COLOURS[colour]
-
-
 def single_axes(width: float, height: float) -> tuple[Canvas, Any]:
     """A drawing with one pair of axes, in inches."""
     canvas = Canvas(figsize=(width, height), layout="constrained")
@@ -129,52 +125,66 @@ def single_axes(width: float, height: float) -> tuple[Canvas, Any]:
     return canvas, canvas.subplots()
 
 
-def draw(figure: panels.Figure) -> Canvas:
+def draw(figure: panels.Figure, strokes: Mapping[str, Stroke] = _STROKES) -> Canvas:
     """Draw the panels of a figure above one legend and one note."""
     rows = -(-len(figure.panels) // figure.columns)
     heights = [2.5] * rows + ([1.5] if figure.reference else [])
     width = 3.2 * figure.columns + 0.6
     note = textwrap.wrap(figure.note, int(15.8 * width))
     foot_height = 0.55 + 0.17 * len(note)
-    height = sum(heights) + 0.75
+    height = sum(heights) + (0.75 if figure.title else 0)
     canvas = Canvas(figsize=(width, height + foot_height), layout="constrained")
     FigureCanvasAgg(canvas)
     parts: Any = canvas.subfigures(2, 1, height_ratios=[height, foot_height])
     body, foot = parts
-    body.suptitle(f"Figure {figure.number}. {figure.title}", x=0.01, ha="left", weight="bold")
+    if figure.title:
+        body.suptitle(f"Figure {figure.number}. {figure.title}", x=0.01, ha="left", weight="bold")
+    full = len(figure.panels) == rows * figure.columns
     grid = body.subplots(
         len(heights),
         figure.columns,
         squeeze=False,
-        sharex=True,
+        sharex="col" if full else False,
         sharey="row" if figure.y == "ε" else False,
         height_ratios=heights,
     )
+    for axes in grid.flat[len(figure.panels) : rows * figure.columns]:
+        axes.set_axis_off()
     for axes, panel in zip(grid.flat, figure.panels, strict=False):
         title = textwrap.fill(panel.title.replace(" = ", "\u00a0=\u00a0"), 38)
         axes.set_title(title, loc="left")  # broken between settings alone
-        axes.set_yscale("log")
+        if "y" in figure.logarithmic:
+            axes.set_yscale("log")
         for curve in panel.curves:
-            _draw_curve(axes, curve)
+            _draw_curve(axes, curve, strokes[curve.name])
+        if panel.limits is not None:
+            low, high = panel.limits
+            axes.set_ylim(low - 0.03 * (high - low), high + 0.03 * (high - low))
     if figure.reference:
         for axes, panel in zip(grid[-1], figure.panels, strict=True):
-            _draw_ratios(axes, panel, figure.reference)
+            # The ratio of every curve to the exact one, which shows how loose each bound is.
+            (exact,) = (curve for curve in panel.curves if curve.name == figure.reference)
+            for curve in panel.curves:
+                if curve.name != panels.NO_TEST:
+                    ratio = attrs.evolve(curve, y=curve.y / exact.y)
+                    _draw_curve(axes, ratio, strokes[curve.name])
         grid[-1, 0].set_ylabel("over exact")
     for axes in grid[:rows, 0]:
         axes.set_ylabel(figure.y)
-    for axes in grid[-1]:
+    for axes in grid[-1] if full else grid.flat[: len(figure.panels)]:
         axes.set_xlabel(figure.x)
     for axes in grid.flat:
         _ticks(axes, figure)
-    handles, names = grid[0, 0].get_legend_handles_labels()
-    columns = len(names) if 2.6 * len(names) < width else -(-len(names) // 2)
-    foot.legend(handles, names, loc="upper center", ncols=columns, handlelength=3.2)
+    handles: dict[str, Any] = {}
+    for axes in grid.flat:
+        handles |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    columns = len(handles) if 2.6 * len(handles) < width else -(-len(handles) // 2)
+    foot.legend(handles=[*handles.values()], loc="upper center", ncols=columns, handlelength=3.2)
     foot.text(0.01, 0.03, "\n".join(note), color="#555555", size=8.5, va="bottom")
     return canvas
 
 
-def _draw_curve(axes: Any, curve: panels.Curve) -> None:
-    stroke = _STROKES[curve.name]
+def _draw_curve(axes: Any, curve: panels.Curve, stroke: Stroke) -> None:
     axes.plot(
         curve.x,
         curve.y,
@@ -182,17 +192,12 @@ def _draw_curve(axes: Any, curve: panels.Curve) -> None:
         color=stroke.colour,
         linestyle=stroke.dashes,
         linewidth=stroke.width,
-        marker=stroke.marker,
-        markersize=2.8,
+        marker=stroke.marker or ("." if len(curve.x) == 1 else ""),
+        markersize=stroke.size,
     )
-
-
-def _draw_ratios(axes: Any, panel: panels.Panel, reference: str) -> None:
-    """Draw the ratio of every curve to the exact one, which shows how loose each bound is."""
-    (exact,) = (curve for curve in panel.curves if curve.name == reference)
-    for curve in panel.curves:
-        if curve.name != panels.NO_TEST:
-            _draw_curve(axes, attrs.evolve(curve, y=curve.y / exact.y))
+    if curve.spread is not None and curve.spread.any():
+        low, high = curve.y - curve.spread, curve.y + curve.spread
+        axes.fill_between(curve.x, low, high, color=stroke.colour, alpha=0.15, linewidth=0)
 
 
 def _ticks(axes: Any, figure: panels.Figure) -> None:
@@ -204,7 +209,7 @@ def _ticks(axes: Any, figure: panels.Figure) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    elif axes.get_yscale() == "linear" and high / max(low, 0.5) > 20:
+    elif figure.reference and axes.get_yscale() == "linear" and high / max(low, 0.5) > 20:
         axes.set_yscale("log")
     if figure.x.startswith("order"):
         axes.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])

@@ -9,7 +9,7 @@ import os
 import shutil
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,8 @@ class Estimate:
         return cls(statistics.fmean(sample), deviation, len(sample))
 
 
-CellKey = tuple[str, str, str, float, str]
+Place = tuple[str, str, float]
+"""Where a row of a table stands: data set, corruption and ε."""
 RunKey = tuple[str, str, str, float | None, int]
 
 
@@ -96,26 +97,34 @@ class Results:
     small: bool = False
 
     @functools.cached_property
-    def _cells(self) -> dict[CellKey, Estimate]:
-        return _estimates((reading, reading.accuracy) for reading in self.readings)
+    def _cells(self) -> dict[str, dict[Place, dict[tuple[str, str], Estimate]]]:
+        """Accuracy, and success of a backdoor, by place, then by column and accountant."""
+        values: dict[tuple[str, Place], dict[tuple[str, str], list[float]]]
+        values = defaultdict(lambda: defaultdict(list))
+        for reading in self.readings:
+            # A calibrated run fills only the cell of its target ε, for which its noise was solved.
+            if reading.target in (None, reading.epsilon):
+                place = reading.dataset, reading.corrupt, reading.epsilon
+                column = reading.column, reading.accountant
+                values["accuracy", place][column].append(reading.accuracy)
+                if reading.success is not None:
+                    values["success", place][column].append(reading.success)
+        found: dict[str, Any] = {"accuracy": {}, "success": {}}
+        for (quantity, place), columns in values.items():
+            found[quantity][place] = {key: Estimate.over(v) for key, v in columns.items()}
+        return found
 
-    @functools.cached_property
-    def _successes(self) -> dict[CellKey, Estimate]:
-        return _estimates((reading, reading.success) for reading in self.readings)
+    def row(self, place: Place, quantity: str = "accuracy") -> Mapping[tuple[str, str], Estimate]:
+        """What was measured at a place, by column and accountant.
 
-    def cell(
-        self, dataset: str, corrupt: str, column: str, epsilon: float, accountant: str = "pld"
-    ) -> Estimate | None:
-        """The accuracy of a method at an ε; None if it was not run."""
-        return self._cells.get((dataset, corrupt, column, epsilon, accountant))
-
-    def success(self, dataset: str, corrupt: str, column: str, epsilon: float) -> Estimate | None:
-        """The success of a backdoor at an ε; None if it was not run, or is no backdoor."""
-        return self._successes.get((dataset, corrupt, column, epsilon, "pld"))
+        The `quantity` is accuracy, or success, of a backdoor.
+        """
+        return self._cells[quantity].get(place, {})
 
     def columns(self, dataset: str) -> list[str]:
         """The columns that fill cells of a data set, in alphabetical order."""
-        return sorted({key[2] for key in self._cells if key[0] == dataset})
+        rows = (row for place, row in self._cells["accuracy"].items() if place[0] == dataset)
+        return sorted({column for row in rows for column, _ in row})
 
     def of(self, dataset: str, corrupt: str, column: str) -> list[Reading]:
         """The rows of a method on a data set under a corruption."""
@@ -125,17 +134,6 @@ class Results:
     def runs(self) -> int:
         """The number of distinct runs among the rows."""
         return len({reading.run for reading in self.readings})
-
-
-def _estimates(values: Iterable[tuple[Reading, float | None]]) -> dict[CellKey, Estimate]:
-    """The estimates of all cells from one value per row; rows without a value do not count."""
-    found: dict[CellKey, list[float]] = defaultdict(list)
-    for reading, value in values:
-        # A calibrated run fills only the cell of its target ε, for which its noise was solved.
-        if value is not None and reading.target in (None, reading.epsilon):
-            place = reading.dataset, reading.corrupt, reading.column
-            found[*place, reading.epsilon, reading.accountant].append(value)
-    return {key: Estimate.over(sample) for key, sample in found.items()}
 
 
 def shipped() -> Path:

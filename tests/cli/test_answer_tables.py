@@ -1,0 +1,106 @@
+"""Answers as tables: aligned columns on a terminal, CSV, and Parquet."""
+
+import csv
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("duckdb")
+pytest.importorskip("ibis")
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+import prudent
+from prudent.release.noise import ReproducibleNoise
+from prudent.release.outcome import records_of
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    draws = np.random.default_rng(0)
+    file = tmp_path_factory.mktemp("answers") / "visits.parquet"
+    city = draws.choice(["Oslo", "Rome", "a\nb"], 3_000)
+    pd.DataFrame({"city": city, "x": draws.normal(10, 2, 3_000)}).to_parquet(file)
+    return file
+
+
+def _grouped(path: Path) -> prudent.release.GroupedTable:
+    return prudent.Table(path, noise=ReproducibleNoise(1)).by("city", groups=["Oslo", "a\nb"])
+
+
+def test_one_aligned_line_for_each_group(path: Path) -> None:
+    lines = _grouped(path).median("x", epsilon=5).table()
+    head, first, second = lines[:3]
+    assert head.split() == ["city", "value", "95%", "interval"]
+    assert first.startswith("Oslo ")
+    assert second.startswith(r"a\nb ")  # which cannot pretend to be a line of its own
+    end = head.index("value") + len("value")
+    assert all(line[end] == " " and line[end - 1].isdigit() for line in (first, second))
+
+
+def test_what_holds_for_all_groups_is_said_once(path: Path) -> None:
+    clipped = _grouped(path).mean("x", epsilon=5, bounds=(0, 20)).table()
+    assert sum("clipped to [0, 20]" in line for line in clipped) == 1
+    private = _grouped(path).mean("x", epsilon=5).table()
+    assert sum("clipped to" in line for line in private) == 2
+
+
+def test_a_number_without_an_interval_says_why(path: Path) -> None:
+    found = _grouped(path).describe("x", epsilon=0.3)
+    assert any("(too few records for this ε)" in line for line in found.table())
+    assert "no interval" in set(found.to_frame().status)
+    none_asked = _grouped(path).median("x", epsilon=5, confidence=0).table()
+    assert not any("too few" in line for line in none_asked)
+
+
+def test_rows_have_the_names_of_the_caller(path: Path) -> None:
+    several = _grouped(path).quantiles("x", ps=[0.25, 0.75], epsilon=5)
+    frame = several.to_frame()
+    assert list(frame) == ["city", "statistic", "value", "low", "high", "status"]
+    assert several.to_arrow().column_names == list(frame)
+    assert len(frame) == 4
+    assert [each["count"] for each in records_of(_grouped(path).histogram("x", epsilon=5, bins=2))]
+    one = prudent.median(path, "x", epsilon=5)
+    assert list(records_of(one)[0]) == ["value", "low", "high", "status"]
+
+
+def test_csv_and_parquet_hold_the_same_rows(run: Any, path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "answers.parquet"
+    asked = ["release", "mean", str(path), "--column", "x", "--by", "city", "--groups", "Oslo,Rome"]
+    done = run(*asked, "--epsilon", "4", "--csv", "--parquet", str(out), "--quiet")
+    rows = list(csv.DictReader(io.StringIO(done.out)))
+    kept = pq.read_table(out).to_pylist()
+    assert [row["city"] for row in rows] == ["Oslo", "Rome"]
+    for row, other in zip(rows, kept, strict=True):
+        for name in ("value", "low", "high"):
+            assert float(row[name]) == other[name]
+    asked = ["sql", f"SELECT count(*) FROM '{path}'", "--epsilon", "4", "--csv", "--quiet"]
+    assert run(*asked).out.startswith("column,statistic,value,low,high,status\n,count,")
+
+
+def test_both_forms_are_refused_before_any_charge(run: Any, path: Path) -> None:
+    done = run("release", "count", str(path), "--epsilon", "1", "--csv", "--json")
+    assert done.status == 2
+    assert "--csv" in done.err
+
+
+@pytest.mark.unhurried
+def test_a_terminal_shows_a_table(path: Path) -> None:
+    asked = [sys.executable, "-m", "prudent", "release", "count", str(path), "--by", "city"]
+    asked += ["--groups", "Oslo,Rome", "--epsilon", "4", "--quiet"]
+    piped = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert piped.startswith("Oslo: ")
+    leader, follower = pty.openpty()
+    subprocess.run(asked, stdout=follower, stderr=subprocess.DEVNULL, check=True)
+    os.close(follower)
+    shown = os.read(leader, 10_000).decode()
+    os.close(leader)
+    assert shown.splitlines()[0].split()[:2] == ["city", "value"]

@@ -1,0 +1,124 @@
+"""Exact choices, private keys and whole scores: against formulas, and against broken versions."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ibis")
+pytest.importorskip("sklearn")
+
+from scipy.stats import norm
+
+from prudent.estimators.shares import Prices, choices, sums
+from prudent.release import ReproducibleNoise
+from prudent.release.exponential.measure import rate
+from prudent.synth import engine as engines
+from prudent.synth.domain import Domain, coarse
+from prudent.synth.engine import TableEngine
+from prudent.synth.reading import Field
+from prudent.synth.structure import SPREAD, UNIT, projected, shares_in_units
+
+PARTS = {"keys": sums(0.5, 99), "select": choices(0.5, 99)}
+
+
+def engine_of(records: int = 1, mu: float = 1.0) -> TableEngine:
+    return TableEngine(Prices(1.0, 1e-6, PARTS, mu), ReproducibleNoise(1), records, 1e-9)
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_a_key_of_one_unit_is_named_with_the_probability_paid_for(records: int) -> None:
+    engine = engine_of(records)
+    least, threshold = engine.threshold("keys")
+    most = least - 1 + records  # what a key that one unit brought in has at most
+    chance = norm.sf((threshold - most) / engine.deviation("keys"))
+    assert 1e-10 < chance <= 1e-9
+    assert norm.sf((threshold - most - records) / engine.deviation("keys")) > 1e-9 or records == 1
+
+
+def test_keys_with_few_records_are_not_looked_at() -> None:
+    engine = engine_of()
+    least, threshold = engine.threshold("keys")
+    counts = np.array([least - 1, 10 * threshold, threshold // 2])
+    assert list(engine.keys("keys", ["few", "many", "some"], counts)) == ["many"]
+
+
+def weights_of(monkeypatch: pytest.MonkeyPatch, scores: list[int]) -> np.ndarray:
+    seen: list[Any] = []
+    monkeypatch.setattr(engines, "choose", lambda weights, noise: seen.append(weights) or 0)
+    engine_of().best("select", scores, UNIT, SPREAD)
+    (weights,) = seen
+    total = sum(weights)
+    return np.array([each / total for each in weights])
+
+
+def test_a_choice_is_that_of_the_exponential_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = [0, 3 * UNIT, -5 * UNIT // 2, 7]
+    epsilon = engine_of().choice_epsilon("select")
+    expected = np.exp(np.array(scores) / UNIT * epsilon / SPREAD)
+    assert weights_of(monkeypatch, scores) == pytest.approx(expected / expected.sum())
+
+
+def test_one_record_changes_a_choice_by_no_more_than_is_paid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scores = [0, 3 * UNIT, -2 * UNIT]
+    before, epsilon = weights_of(monkeypatch, scores), engine_of().choice_epsilon("select")
+    for moves in itertools.product((-2, 0, 2), repeat=3):
+        moved = [each + move * UNIT for each, move in zip(scores, moves, strict=True)]
+        loss = np.log(weights_of(monkeypatch, moved) / before)
+        assert loss.max() - loss.min() <= epsilon * (1 + 1e-12)
+
+
+def test_shares_are_whole_and_add_up() -> None:
+    draw = np.random.default_rng(1)
+    for size in (1, 2, 50):
+        weights = draw.exponential(size=size) * draw.integers(0, 2, size) + 1e-12
+        shares = shares_in_units(weights)
+        assert shares.sum() == UNIT
+        assert (shares >= 0).all()
+        assert shares / UNIT == pytest.approx(weights / weights.sum(), abs=2 / UNIT)
+
+
+def test_a_projection_is_the_nearest_table() -> None:
+    counts = np.array([5.0, -3.0, 2.0, -math.inf])
+    found = projected(counts, 4.0)
+    assert found.tolist() == [3.5, 0.0, 0.5, 0.0]
+
+
+def test_groups_of_cells_are_neighbours_and_none_is_empty() -> None:
+    domain = Domain(Field("x", None, None), (5.0, 7.0), np.arange(0.0, 11.0))
+    shares = np.full(domain.size, 1 / domain.size)
+    for most in range(2, domain.size + 1):
+        groups = coarse(domain, shares, most)
+        assert set(groups.tolist()) == set(range(groups.max() + 1))
+        assert len(set(groups.tolist())) <= most
+        inside = groups[np.argsort(domain.places)][1:]
+        assert (np.diff(inside) >= 0).all() or most == domain.size
+
+
+@pytest.mark.parametrize("records", [1, 3])
+def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
+    records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, scales, speeds = engine_of(records), [], []
+    honest = ReproducibleNoise.of_value
+
+    def noted(self: Any, distribution: Any, scale: float, size: int) -> list[int]:
+        scales.append(scale)
+        return honest(self, distribution, scale, size)
+
+    def slowed(epsilon: float, spread: Any) -> Any:
+        speeds.append(epsilon)
+        return rate(epsilon, spread)
+
+    monkeypatch.setattr(ReproducibleNoise, "of_value", noted)
+    monkeypatch.setattr(engines, "rate", slowed)
+    engine.counts("keys", np.zeros(3, np.int64))
+    engine.keys("keys", ["a"], np.array([10**6]))
+    engine.best("select", [0, 1], UNIT, SPREAD)
+    expected = records * engine.prices.multiplier("keys")
+    assert all(expected <= each < expected * 1.001 for each in scales)
+    assert speeds == [engine.prices.choice_epsilon("select") / records]
