@@ -232,10 +232,10 @@ class _AtOnce(Pass):
         restart = restarting(next(iter(leaves.values())).device)
         result, self._refused = attempt(run, tensors), None
         if result is None:
-            spared = engine._spared(run, tensors)
-            self._refused = engine._refused(spared)
+            rejected = engine._rejected(run, tensors)
+            self._refused = engine._refused(rejected)
             restart()
-            result = run(spared.replaced(tensors))
+            result = run(rejected.replaced(tensors))
         self._tape: NormTape | None
         self._tape, self._kept = result
         self.outputs = [o.detach() for o in self._kept]
@@ -305,8 +305,8 @@ class _Part:
         with again(streams):
             outputs = attempt(run, tensors)
             if outputs is None:
-                spared = engine._spared(run, tensors)
-                self._refused, tensors = engine._refused(spared), spared.replaced(tensors)
+                rejected = engine._rejected(run, tensors)
+                self._refused, tensors = engine._refused(rejected), rejected.replaced(tensors)
                 with self._replay.again():
                     outputs = run(tensors)
         self.tensors, self.outputs = tensors, outputs

@@ -295,7 +295,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
-    ) -> tuple[list[LogicalBatch], None]:
+    ) -> tuple[list[LogicalBatch | None], None]:
         """The next logical batch; its tokens are not counted."""
         return [next(epoch_iterator)], None
 

@@ -55,9 +55,8 @@ class Routed:
         count = self.ends.shape[1]
         chosen = self.experts[..., None] == torch.arange(count, device=self.ends.device)
         rows = at_least_single(self.rows)[:, :, None] * chosen[..., None]
-        return precise_product(rows.flatten(2).mT, at_least_single(self.columns)).unflatten(
-            1, (count, -1)
-        )
+        product = precise_product(rows.flatten(2).mT, at_least_single(self.columns))
+        return product.view(len(product), count, -1, product.shape[2])
 
     def of_people(self, slots: int) -> "Routed":
         """The same for every `slots` consecutive records as one."""
@@ -71,12 +70,15 @@ class Routed:
 
     def squared_norms(self) -> Tensor:
         """‖g‖² of each record; where it is the sum of inner products, with what may be rounded."""
-        return routed_squares(self.rows.contiguous(), self.columns.contiguous(), self.ends)
+        factors = self.rows.contiguous(), self.columns.contiguous()
+        squares: Tensor = routed_squares(*factors, self.ends)
+        return squares
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Σᵢ wᵢ gᵢ, added up in double precision."""
         factors = self.rows.contiguous(), self.columns.contiguous()
-        return routed_sum(*factors, self.ends, weights.double())
+        total: Tensor = routed_sum(*factors, self.ends, weights.double())
+        return total
 
 
 def _takes(rows: Tensor, columns: Tensor) -> bool:
@@ -95,8 +97,9 @@ def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
     experts, positions = experts_at(ends, rows.shape[1]), rows.shape[1]
     squares = []
     with whole_products():
-        for some in torch.arange(len(rows)).split(max(1, _PIECE // max(1, positions) ** 2)):
-            piece = slice(int(some[0]), int(some[-1]) + 1)
+        at_once = max(1, _PIECE // max(1, positions) ** 2)
+        for first in range(0, len(rows), at_once):
+            piece = slice(first, first + at_once)
             left, right = (precise_product(x[piece], x[piece].mT) for x in (rows, columns))
             own = experts[piece]
             same = (own[:, :, None] == own[:, None, :]) & (own < ends.shape[1])[:, None, :]
@@ -121,7 +124,7 @@ def routed_sum(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> 
     weighted = finite(rows.double() * weights[:, None, None]).flatten(0, 1)
     columns = finite(columns.double()).flatten(0, 1)
     order, sizes = _by_expert(ends, rows.shape[1])
-    parts = zip(*(x[order].split(sizes) for x in (weighted, columns)), strict=True)
+    parts = zip(*(torch.split(x[order], sizes) for x in (weighted, columns)), strict=True)
     return torch.stack([left.mT @ right for left, right in list(parts)[:-1]])
 
 
@@ -149,7 +152,7 @@ def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
         result.masked_fill_((experts == ends.shape[1])[:, None], 0)
     else:
         order, sizes = _by_expert(ends, values.shape[1])
-        *own, beyond = flat[order].split(sizes)
+        *own, beyond = torch.split(flat[order], sizes)
         products = [part @ matrix for part, matrix in zip(own, matrices, strict=True)]
         products.append(values.new_zeros(len(beyond), matrices.shape[2]))
         result = torch.empty_like(torch.cat(products)).index_copy_(0, order, torch.cat(products))
@@ -172,7 +175,8 @@ class Experts(Function):
         """Multiply; `transposed` means that the parameter is stored as transposed matrices."""
         ctx.save_for_backward(values if use else None, matrices, ends)
         ctx.transposed, ctx.use = transposed, use
-        return grouped_product(values, matrices, ends)
+        product: Tensor = grouped_product(values, matrices, ends)
+        return product
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -180,8 +184,8 @@ class Experts(Function):
         values, matrices, ends = ctx.saved_tensors
         gradient = gradients[0].to(matrices.dtype)
         if ctx.use:
-            pair = (gradient, values) if ctx.transposed else (values, gradient)
-            ctx.use(Routed(*pair, ends))
+            rows, columns = (gradient, values) if ctx.transposed else (values, gradient)
+            ctx.use(Routed(rows, columns, ends))
         passed = grouped_product(gradient, matrices.mT, ends) if ctx.needs_input_grad[1] else None
         return None, passed, *[None] * 4
 
