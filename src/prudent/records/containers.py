@@ -39,9 +39,10 @@ def declared_form(items: Any) -> list[Tensor] | None:
     """An item of the form that a data set declares, as one of tensors does; None: it does not."""
     if type(items) is Subset:
         return declared_form(items.dataset)
-    if type(items) is not TensorDataset:
+    tensors = items.tensors if type(items) is TensorDataset else tensors_of(items)
+    if tensors is None or not all(isinstance(part, Tensor) for part in tensors):
         return None
-    return [tensor.new_zeros(tensor.shape[1:]) for tensor in items.tensors]
+    return [tensor.new_zeros(tensor.shape[1:]) for tensor in tensors]
 
 
 def count_of(records: Any, tensors: tuple[Any, Any] | None) -> int:

@@ -60,7 +60,7 @@ def test_what_is_no_table_is_named_by_its_type() -> None:
 
 
 def test_a_missing_epsilon_says_just_that() -> None:
-    with pytest.raises(TypeError, match=r"^mean\(\) missing 1 required .* 'epsilon'$"):
+    with pytest.raises(TypeError, match=r"^mean\(\) missing a required argument: 'epsilon'$"):
         prudent.mean(TABLE, "x")  # type: ignore[call-overload]
 
 

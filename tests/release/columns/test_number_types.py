@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 import prudent
-from prudent import ArgumentError
 from prudent.release.lattice import exponents
 from tests.release.recording import Silence
 
@@ -128,7 +127,6 @@ def test_an_expression_that_the_engine_lacks_is_refused_before_the_charge(tmp_pa
     """DuckDB rounds to as many digits as an INTEGER says, and to no BIGINT of them."""
     table = pa.table({"f": [1.25, 2.5] * 100, "i": pa.array([1, 1] * 100, pa.int64())})
     with prudent.Ledger(tmp_path / "l.db", epsilon=1.0, delta=1e-6) as ledger:
-        with pytest.raises(ArgumentError) as caught:
+        with pytest.raises(ValueError, match="Expected where to look at one row"):
             prudent.mean(table, "f", where=lambda t: t.f.round(t.i) > 0, epsilon=0.5, ledger=ledger)
-        assert caught.value.argument == "where"
         assert not ledger.history()

@@ -99,7 +99,7 @@ def _measurement(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     pure = measure == "MaxDivergence"
     least, problem = far / scale if pure else (far / scale) ** 2 / 2, None
     if given["measure"] != measure or stated < least * (1 - Fraction(1, 10**12)):
-        problem = f"at this scale the map gives at least {float(least):.6g} in {measure}."
+        problem = f"at this scale the map gives at least {float(least)} in {measure}."
     if pure:
         return {"kind": "ApproximateDpEvent", "epsilon": given["d_out"], "delta": 0}, problem
     return {"kind": "ZCDpEvent", "rho": given["d_out"], "xi": 0}, problem

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from prudent import _validate
 from prudent._fingerprint import fingerprint
 from prudent.accounting.serialisation import to_json
+from prudent.records.containers import declared_form
 from prudent.records.people import Unit
 from prudent.records.reader import Collate
 from prudent.training.aggregation import Mean, ProposeTestRelease
@@ -124,6 +125,8 @@ class TrainingRun:
             compile=execution.compile,
             processes=processes,
         )
+        if example is None and (form := declared_form(train_set)) is not None:
+            example = tuple(form)  # of held-out items as well
         tested = HeldOutRecords.of(
             plan,
             held_out_set,
