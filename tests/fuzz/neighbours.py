@@ -224,6 +224,7 @@ def releases() -> dict[str, Callable[..., Any]]:
         name.rpartition(".")[2]: each
         for name, each in surface.public().items()
         if surface.reason(name, each) is None
+        and name.rpartition(".")[2] != "synthesize"  # tests/synth/test_differential.py
         and "noise" in surface.parameters(each)
         and "Test" not in str(inspect.signature(each).parameters["noise"])
     }
@@ -308,6 +309,8 @@ def draw(
         if chance.random() < units:
             options |= {"unit": "u", "per_unit": chance.choice(PER_UNIT)}
     unit = "unit" in options
+    if unit and {"by", "query"} & options.keys():
+        options["groups_per_unit"] = chance.choice((None, None, 2))
     rows: Rows = [
         {"v": kind.plain(i), "w": i % 5, "u": i % 17 if unit else i, "g": "aaabbbaabc"[i % 10]}
         for i in range(COUNT + chance.randrange(2))

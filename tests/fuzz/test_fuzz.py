@@ -105,6 +105,8 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/paper/grid.py",  # written beside the results by the same run
         "budget/allowance.py",  # known ledgers
         "budget/charges.py",  # ledger rows
+        "receipts/making.py",  # what pip wrote about the installed package
+        "receipts/pages.py",  # the row of a receipt that was read
         "receipts/receipt.py",  # receipt
         "release/columns/sources.py",  # csv
         "training/run/checkpoint.py",  # checkpoint, paid

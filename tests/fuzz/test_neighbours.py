@@ -31,7 +31,7 @@ BATCHES = [("arrays", 160)] * 6 + [("models", 10)] + [("tables", 10)] * 3
 """A thousand cases; those of tables take most of the time."""
 
 TRAINED = {"fit", "make_private", "training"}  # entries of tests/differential
-ELSEWHERE = TRAINED | {"search", "explain", "audit", "Ledger", "Reporting"}
+ELSEWHERE = TRAINED | {"search", "synthesize", "audit", "Ledger", "Reporting"}
 """Public callables with records or their names that release by what is tested elsewhere."""
 
 

@@ -375,9 +375,10 @@ class Items(Dataset):
 
 
 @pytest.mark.parametrize(
-    "whole", [Items(), TensorDataset(torch.randn(220, 5), torch.arange(220) % 3)]
+    ("whole", "example"),
+    [(Items(), Items()[0]), (TensorDataset(torch.randn(220, 5), torch.arange(220) % 3), None)],
 )
-def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole):
+def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole, example):
     """`random_split` draws another part in every process that does not seed it."""
 
     def part(first):
@@ -385,11 +386,11 @@ def test_another_part_of_the_data_is_refused(tmp_path, monkeypatch, whole):
 
     monkeypatch.setitem(globals(), "records", lambda: part(0))
     few = Plan(sampling_rate=0.1, steps=2, aggregation=PLAN.aggregation)
-    train(tmp_path, plan=few)
-    train(tmp_path, plan=few, resume=True)
+    train(tmp_path, plan=few, example=example)
+    train(tmp_path, plan=few, example=example, resume=True)
     monkeypatch.setitem(globals(), "records", lambda: part(20))
     with pytest.raises(ValueError, match="Expected the train_set with which this run was started"):
-        train(tmp_path, plan=few, resume=True)
+        train(tmp_path, plan=few, example=example, resume=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])

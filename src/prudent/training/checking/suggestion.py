@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from prudent import _validate
 from prudent.accounting.events import GaussianTest
+from prudent.records.containers import declared_form, tensors_of
 from prudent.records.reader import Collate
 from prudent.training.aggregation import AdaptiveTrim, ProposeTestRelease
 from prudent.training.gradients.engine import Loss
@@ -53,6 +54,8 @@ def gradient_norms(
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
     rows = _validate.count(1, rows=rows)
+    if example is None and tensors_of(public_set) is None and declared_form(public_set) is None:
+        example = public_set[0]  # public, as all of them are
     records = RunRecords.of(public_set, execution, Processes(), collate_fn, example)
     engine = execution.engine_of(model, loss)
     values = dict((*model.named_parameters(), *model.named_buffers()))
