@@ -99,7 +99,6 @@ def right(words: tuple[str, ...], folder: Path, archive: Path) -> Sequence[str]:
             "--bounds=0,1000",
         ],
         "release mode": [table, *ASKED, "--propose=500", "--delta=1e-6"],
-        "release certify-quantile": [table, *ASKED, "--high=900"],
         "release proportion": [table, "--column=x > 3", "--epsilon=1"],
         **{
             f"release {name}": [table, *ASKED, "--other=y"]

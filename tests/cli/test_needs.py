@@ -39,7 +39,6 @@ JOBS: dict[str, tuple[str, ...]] = {
     "release histogram": (*ASK, "--edges", "0,100,400"),
     "release trimmed-mean": (*ASK, "--trim", "100", "--propose", "10", "--delta", "1e-6"),
     "release mode": (*ASK[:2], "kind", *ASK[3:], "--categories", "a,b", "--delta", "1e-6"),
-    "release certify-quantile": (*ASK, "--high", "300"),
     "budget create": ("new.db", "--epsilon", "1", "--delta", "1e-6"),
     "budget show": ("new.db",),
     "budget verify": ("new.db",),

@@ -303,12 +303,12 @@ def test_a_certificate(run: Run, files: Path) -> None:
     assert answer["epsilon"] == 1.0
     status, out, _ = run("median", *given, "--certify", "0.5")
     assert "records must be added or removed before the exact statistic of the data leaves [" in out
-    status, out, _ = run("certify-quantile", *given, "--high", "51")
+    status, out, _ = run("quantile", *given, "--p", "0.5", "--high", "51")
     assert status == 0
     assert "before the exact statistic of the data exceeds 51" in out
     status, out, _ = run("mode", *given, *COST[2:], "--column", "city", "--certify", "0")
     assert "of the data is no longer Oslo" in out
-    status, out, err = run("certify-quantile", *given)
+    status, out, err = run("quantile", *given, "--p", "0.5", "--low", "2", "--high", "1")
     assert (status, out) == (2, "")
     assert err.startswith("--low: expected at most high, and at least one of the two")
 
@@ -351,7 +351,7 @@ def test_dates(run: Run, tmp_path: Path) -> None:
         assert "of the data leaves [2024-03-" in out
         status, out, _ = run("iqr", *given, "--json")
         assert json.loads(out)["value"] % 86400 == 0  # whole days, in seconds
-    status, out, err = run("certify-quantile", *given, "--high", "never")
+    status, out, err = run("quantile", *given, "--p", "0.5", "--high", "never")
     assert err.startswith("--high: expected a date, got 'never'")
 
 
@@ -523,7 +523,6 @@ STATISTICS = {
     "mean": [],
     "describe": [],
     "histogram": [],
-    "certify-quantile": ["--low", "0.5"],
     "quantile": ["--propose", "0.5", "--p", "0.25"],
     "iqr": ["--propose", "0.5"],
     "trimmed-mean": ["--propose", "0.5", "--trim", "1"],

@@ -268,7 +268,7 @@ COMMANDS: tuple[Command, ...] = (
         0.05,
     ),
     Command(
-        ("release", "certify-quantile"),
+        ("release", "quantile"),
         lambda: [
             *(_table(), "--column=x", "--epsilon=1", "--p=0.5", "--high=20"),
             *(f"--ledger={_ledger()}", "--dataset=default", "--dry-run"),

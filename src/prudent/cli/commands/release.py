@@ -85,13 +85,20 @@ def quantile(
     p: str = typer.Option(
         ..., "--p", metavar="P[,P…]", help="In (0, 1]: 0.9, or exactly 9/10; several: 0.1,0.5,0.9."
     ),
+    low: str | None = options.value(
+        "VALUE", "Prove how many records must change before it is below this.", default=None
+    ),
+    high: str | None = options.value(
+        "VALUE", "Prove how many records must change before it is above this.", default=None
+    ),
     propose: Propose = None,
     certify: Certify = None,
     confidence: Confidence = 0.95,
 ) -> None:
     r"""Release a quantile: the smallest value with a share P at or below it.
 
-    Several at once cost less than one by one.
+    Several at once cost less than one by one. With --low or --high no value is
+    released, but how many records must change before the quantile passes them.
 
     [b]Examples[/b]
 
@@ -100,8 +107,15 @@ def quantile(
 
     $ prudent release quantile trips.parquet --column minutes \
         --p 0.1,0.5,0.9 --epsilon 1 --ledger budget.db
+
+    $ prudent release quantile salaries.parquet --column salary --p 0.5 \
+        --high 60000 --epsilon 0.1 --ledger budget.db
     """
-    own: dict[str, Any] = {"propose": propose, "certify": certify, "confidence": confidence}
+    own: dict[str, Any] = {"propose": propose, "certify": certify}
+    if low is not None or high is not None:
+        answer(request, "certify_quantile", p=p, low=low, high=high, **own)
+        return
+    own["confidence"] = confidence
     if "," in p:
         answer(request, "quantiles", ps=listed(p), **own)
     else:
@@ -385,23 +399,6 @@ def mode(
     """
     typed = _typed_categories(request, categories)
     answer(request, "mode", categories=typed, propose=propose, certify=certify)
-
-
-@_command
-def certify_quantile(
-    request: Request,
-    p: str = typer.Option("0.5", "--p", metavar="P", help="In (0, 1]."),
-    low: str | None = options.value("VALUE", "Lower end, if any.", default=None),
-    high: str | None = options.value("VALUE", "Upper end, if any.", default=None),
-) -> None:
-    r"""Release how many records must change before a quantile leaves an interval.
-
-    [b]Example[/b]
-
-    $ prudent release certify-quantile salaries.parquet --column salary --high 60000 \
-        --epsilon 0.1 --ledger budget.db
-    """
-    answer(request, "certify_quantile", p=p, low=low, high=high)
 
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:

@@ -98,7 +98,7 @@ def certify(
     [b]What else is certified[/b]
 
     A training run:                  prudent certify DIR
-    A quantile within an interval:   prudent release certify-quantile
+    A quantile within an interval:   prudent release quantile --high VALUE
     A statistic, with its release:   prudent release median --certify TOLERANCE
 
     [b]Examples[/b]
