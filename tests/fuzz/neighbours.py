@@ -310,7 +310,7 @@ def draw(
             options |= {"unit": "u", "per_unit": chance.choice(PER_UNIT)}
     unit = "unit" in options
     if unit and {"by", "query"} & options.keys():
-        options["groups_per_unit"] = chance.choice((None, None, 2))
+        options["groups_per_unit"] = (None, 2)[len(str(options)) % 2]
     rows: Rows = [
         {"v": kind.plain(i), "w": i % 5, "u": i % 17 if unit else i, "g": "aaabbbaabc"[i % 10]}
         for i in range(COUNT + chance.randrange(2))

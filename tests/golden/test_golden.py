@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,7 +265,8 @@ def document(words: tuple[str, ...], folder: Path, archive: Path) -> Any:
     with same_draws(f"golden {' '.join(words)}"):
         answer = run(*words, *right(words, folder, archive), "--json", "--quiet")
     assert answer.status in (0, 3), answer
-    return json.loads(answer.out)
+    # A receipt names the programs that are installed here.
+    return json.loads(re.sub(r"SHA-256 [0-9a-f]{16}", "SHA-256 any", answer.out))
 
 
 def shared(first: Any, second: Any) -> Any:
