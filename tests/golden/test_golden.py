@@ -17,8 +17,8 @@ import hashlib
 import json
 import math
 import os
-import re
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
