@@ -199,7 +199,7 @@ simple("recompute", TRIMMED, how={"physical_batch": 3, "engine": "bookkeeping", 
 simple("materialised", TRIMMED, how={"engine": EngineChoice.MATERIALISED})
 simple("adam", propose(), optimizer=torch.optim.Adam)
 simple("corrupted", TRIMMED, corrupt=louder)
-simple("items", SUM, data=Items)
+simple("items", SUM, data=Items, example=(records()[0][0], 0))
 simple("averaged", SUM, average=0.8)
 simple("people", propose(), unit=[number % 11 for number in range(RECORDS)], records_per_person=3)
 

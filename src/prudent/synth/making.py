@@ -10,7 +10,6 @@ import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -150,7 +149,7 @@ def synthesize(
     prices = _prices(opened.fields, epsilon, delta)
     if rows is not None:
         _check_enough(prices, len(names), _validate.count(1, rows=rows) / per_unit)
-    target = None if out is None else Path(out)
+    target = None if out is None else _validate.path(out=out)
     if target is not None:
         _validate.one_of((".parquet", ".csv"), out=target.suffix)
         _files.check_writable(target.parent)

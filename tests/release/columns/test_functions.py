@@ -75,14 +75,18 @@ EXPRESSIONS = [
 ]
 
 
-def values(table: Any) -> dict[str, list[Any]]:
-    """Every expression, by row, as Python has it."""
+def values(table: Any, *leave_out: str) -> dict[str, list[Any]]:
+    """Every expression, by row, as Python has it; those of some types may be left out."""
+    every = {text: total_value(parse_value(text)(table), table) for text in EXPRESSIONS}
+    every = {text: v for text, v in every.items() if not str(v.type()).startswith(leave_out)}
+    whole = {text for text, v in every.items() if leave_out and v.type().is_integer()}
     made = {
-        f"c{place}": total_value(parse_value(text)(table), table)
-        for place, text in enumerate(EXPRESSIONS)
+        f"c{place}": value.cast("string") if text in whole else value  # as pandas has no others
+        for place, (text, value) in enumerate(every.items())
     }
     found = fetched(table.select(row=table["row"], **made).order_by("row"))
-    return {text: found[f"c{place}"] for place, text in enumerate(EXPRESSIONS)}
+    shown = dict(zip(every, (found[name] for name in made), strict=True))
+    return shown | {text: [v if v is None else int(v) for v in shown[text]] for text in whole}
 
 
 def table() -> pa.Table:
@@ -165,11 +169,16 @@ def test_in_postgresql(
             connection.execute(f"INSERT INTO {name} (row, d, e) VALUES (99, '{day}', '{day}')")
         for time in ("infinity", "4713-01-01 BC", "294276-12-31 23:59:59"):
             connection.execute(f"INSERT INTO {name} (row, s) VALUES (99, '{time}')")
-    assert all(len(each) == COUNT + 7 for each in values(opened.table).values())
+    opened = open_table(connect=postgres_url, table=name)  # the first one has its snapshot
+    request.addfinalizer(opened.close)
+    shown = values(opened.table, "date", "timestamp")  # Python has no infinite ones
+    assert all(len(each) == COUNT + 7 for each in shown.values())
 
 
 @pytest.mark.thorough
 def test_in_spark(spark_session: Any, in_duckdb: dict[str, list[Any]], tmp_path: Any) -> None:
     pa.parquet.write_table(table(), tmp_path / "t.parquet")
     frame = spark_session.read.parquet(str(tmp_path / "t.parquet"))
-    same(in_duckdb, values(open_table(frame).table))
+    # A release takes no times out of Spark: pandas, by which they would leave, has not all of them.
+    found = values(open_table(frame).table, "timestamp")
+    same({text: in_duckdb[text] for text in found}, found)

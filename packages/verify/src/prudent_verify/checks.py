@@ -368,6 +368,7 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
         yield _ok(noted_so, "answer", good, bad)
 
 
+_COARSER = 1e-3  # a ledger prices a search by bounds that may be a little above the accountant's
 _CHARGE = {"dataset", "delta", "details", "event", "label", "price", "sequence", "spent", "time"}
 _OUTCOME = {"charge", "dataset", "outcome", "sequence"}
 
@@ -407,7 +408,7 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return "what was asked, its unit or its relation is not what the ledger notes.", None
         price = charge["price"]
         if charge["delta"] not in (None, receipt.delta) or (
-            price["delta"] == receipt.delta and price["epsilon"] > (1 + 1e-9) * receipt.epsilon
+            price["delta"] == receipt.delta and price["epsilon"] > (1 + _COARSER) * receipt.epsilon
         ):
             return "the ledger notes another price.", None
         if len(found) == 1:

@@ -54,7 +54,7 @@ class TextFile(os.PathLike[str]):
             a value.
     """
 
-    path: str = attrs.field(converter=os.fspath)
+    path: str = attrs.field(converter=lambda path: str(_validate.path(path=path)))
     delimiter: str | None = None
     encoding: str = "utf-8"
 

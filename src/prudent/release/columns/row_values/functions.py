@@ -17,6 +17,7 @@ doubles the length of a query: arithmetic has none but in PostgreSQL, where it n
 """
 
 import datetime
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -218,7 +219,7 @@ def _cast(node: Any, engine: str) -> ir.Value:
     if dtype.is_integer() and target.is_int64():
         return value.cast(target)
     if dtype.is_numeric() and target.is_integer():
-        return _floor(_number(value, engine) + double(0.5)).cast(target)
+        return _integer(value, target, engine)
     if dtype.is_temporal() and target.is_date():
         return _calendar(node.arg, engine)
     if dtype.is_date() and target.is_timestamp():
@@ -233,13 +234,19 @@ def _cast(node: Any, engine: str) -> ir.Value:
     raise UnlistedError(f"a cast of {dtype} to {target}")
 
 
+def _integer(value: ir.Value, target: Any, engine: str) -> ir.Value:
+    """The nearest integer of a type, half up; NULL if the type has none."""
+    low, high = max(float(target.bounds.lower), -_WHOLE), min(float(target.bounds.upper), _WHOLE)
+    raised = _number(value, engine) + double(0.5)
+    return floored(within(raised, low, math.nextafter(high + 1.0, 0.0))).cast(target)
+
+
 def _read(text: ir.Value, target: dt.DataType, engine: str) -> ir.Value:
     """What a text says; NULL if it does not. DuckDB has more forms of dates."""
     if target.is_string():
         return text
     if target.is_integer():
-        number = _read(text, dt.float64, engine)
-        return _floor(_number(number, engine) + double(0.5)).cast(target)
+        return _integer(_read(text, dt.float64, engine), target, engine)
     if engine == "duckdb":
         return text.try_cast(target)
     if target.is_numeric():
