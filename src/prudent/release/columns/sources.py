@@ -42,6 +42,10 @@ _MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
 
 
+def _as_text(path: str | os.PathLike[str]) -> str:
+    return str(_validate.path(path=path))
+
+
 @attrs.frozen
 class TextFile(os.PathLike[str]):
     """A text file with a header whose fields or characters are written in another way.
@@ -54,7 +58,7 @@ class TextFile(os.PathLike[str]):
             a value.
     """
 
-    path: str = attrs.field(converter=lambda path: str(_validate.path(path=path)))
+    path: str = attrs.field(converter=_as_text)
     delimiter: str | None = None
     encoding: str = "utf-8"
 
