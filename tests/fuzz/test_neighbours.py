@@ -57,9 +57,7 @@ def test_every_statistic(container: str, kind: str) -> None:
         pytest.skip("numpy has no such type")
     one = functools.partial(draw, containers=[container], types=[kind])
     found = [
-        checked(functools.partial(one, functions=[name]), seed)
-        for name in neighbours.statistics()
-        for seed in range(2)
+        checked(functools.partial(one, functions=[name]), 0) for name in neighbours.statistics()
     ]
     assert not refused(found), "\n".join(refused(found))
 
