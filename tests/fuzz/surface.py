@@ -37,7 +37,6 @@ RESULTS += ("StepOutcome", "RoundOutcome", "AuditResult", "Tuned", "Scored", "Co
 """Values that prudent makes, to be read: the callables that return them are the entries."""
 
 EXCLUDED = {
-    "explain": "passes its options on to a statistic, each of which is a target",
     "AttackBounds": "made by its `of`, which is a target",
     "Case": "a pair of an audit and functions of the caller",
     "CASES": "a mapping; its cases are what `audit.release` runs",

@@ -294,8 +294,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         return collate, examples_of(records, collate, greatest)
 
     def get_batch_samples(
-        self, epoch_iterator: Iterator[LogicalBatch | None], *_: Any, **__: Any
-    ) -> tuple[list[LogicalBatch | None], None]:
+        self, epoch_iterator: Iterator[LogicalBatch], *_: Any, **__: Any
+    ) -> tuple[list[LogicalBatch], None]:
         """The next logical batch; its tokens are not counted."""
         return [next(epoch_iterator)], None
 
