@@ -89,11 +89,14 @@ def short_products() -> Iterator[None]:
     if before == short:  # setting it again would change the global setting "medium" to "high"
         yield
         return
+    own = getattr(_DEVICE, "fp32_precision", None)
     setattr(_DEVICE, name, short)
     try:
         yield
     finally:
         setattr(_DEVICE, name, before)
+        if own is not None and own != _DEVICE.fp32_precision:  # the older one writes "ieee"
+            _DEVICE.fp32_precision = own
 
 
 def precisions() -> tuple[Any, ...]:
