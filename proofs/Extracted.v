@@ -34,9 +34,11 @@ Definition product := Profiles.product_q.
 Definition bounded_range := Profiles.bounded_range_q.
 Definition geometric := Profiles.geometric_q.
 Definition admitted := Profiles.admitted_q.
+Definition rho := Profiles.rho_q.
+Definition delta := Profiles.delta_q.
 
 Extraction "extracted.ml" scores insert_record moves winner radius
   vectors_kept vectors_margin whole_kept whole_margin
   quantile quantile_margin interquartile_range distance spread
   tail threshold profile swapped removing adding branch_pair case_one response
-  product bounded_range geometric admitted.
+  product bounded_range geometric admitted rho delta.

@@ -110,6 +110,8 @@ let answer name arguments =
   | "geometric", [ a; k ] -> show_rational (geometric (rational a) (nat k))
   | "admitted", [ prices; budget ] ->
       if admitted (List.map rational (items prices)) (rational budget) then "1" else "0"
+  | "rho", [ sigma; changes ] -> show_rational (rho (rational sigma) (numbers changes))
+  | "delta", [ order; d; a ] -> show_rational (delta (nat order) (rational d) (rational a))
   | _ -> failwith ("unknown question: " ^ name)
 
 let () =

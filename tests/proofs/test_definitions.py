@@ -23,13 +23,16 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import (
     ApproximateDpEvent,
+    DiscreteGaussianTest,
     PldAccountant,
     ProposeTestReleaseDpEvent,
+    RdpAccountant,
     Relation,
     Reveals,
     group_privacy,
 )
 from prudent.accounting.losses import domination
+from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
 from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair
 from prudent.budget import bounded_pair
 from prudent.budget.filters import AdaptiveFilter
@@ -155,6 +158,28 @@ def check_composition() -> None:
             assert least * Fraction(999999, 10**6) <= shown <= least * Fraction(101, 100) + 10**-9
 
 
+def check_concentrated() -> None:
+    """Divergences of Gaussian noise, discrete or not, are the order times ρ, which adds up."""
+    orders = [2, 3, 7, 40]
+    for sigma, n in itertools.product((Fraction(1, 2), Fraction(3), Fraction(17, 4)), (1, 2, 9)):
+        (rho,) = answers([("rho", sigma, [1] * n)])
+        wanted = [float(order * Fraction(*rho)) for order in orders]
+        for event in (DiscreteGaussianTest(float(sigma)), dp.GaussianDpEvent(float(sigma))):
+            shown = RdpAccountant(orders).compose(event, n).rdp
+            np.testing.assert_allclose(shown, wanted, rtol=1e-11)
+
+
+def check_conversion() -> None:
+    """At the δ of an order and ε, the conversion returns this ε."""
+    cases = list(itertools.product((2, 3, 8, 30), (Fraction(9, 8), Fraction(5)), POINTS[4:]))
+    for (order, divergence, a), found in zip(
+        cases, answers([("delta", *case) for case in cases]), strict=True
+    ):
+        if (delta := Fraction(*found)) < 1:
+            shown = rdp_to_epsilon_balle(order, math.log(divergence), float(delta))
+            assert math.isclose(shown, math.log(a), rel_tol=1e-10), (order, divergence, a)
+
+
 def check_group_privacy() -> None:
     for k in (2, 3, 7):
         relation = Relation("add-remove", k)
@@ -273,6 +298,7 @@ def check_training() -> None:
 CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.events.DiscreteLaplaceTest": (compared("tail"), compared("threshold")),
     "accounting.group_privacy.epsilon_of": (check_group_privacy,),
+    "accounting.losses.conversion.rdp_to_epsilon_balle": (check_conversion,),
     "accounting.losses.domination.approximate_pair": (check_approximate_pair,),
     "accounting.losses.domination.branch_pair": (compared("branch"),),
     "accounting.losses.domination.case_one": (compared("accident"),),
@@ -284,6 +310,7 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.losses.pairs.Dominating": (compared("removing"), compared("adding")),
     "accounting.losses.pairs.MixturePair": (compared("profile"),),
     "accounting.pld_accountant.PldAccountant": (check_composition,),
+    "accounting.rdp_accountant.RdpAccountant": (check_concentrated,),
     "budget.bounded_pair.pure_epsilon": (check_pure_epsilon,),
     "budget.filters.AdaptiveFilter": (check_filter,),
     "certify.counts.Counts": (compared("insert"),),
@@ -394,6 +421,18 @@ MUTANTS = {
         "max(",
     ),
     "a link too few": ("accounting.group_privacy.epsilon_of", "", "distance == 1", "distance < 3"),
+    "another order": (
+        "accounting.losses.conversion.rdp_to_epsilon_balle",
+        "",
+        "_balle(a, ",
+        "_balle(a + 1, ",
+    ),
+    "runs not added": (
+        "accounting.rdp_accountant.RdpAccountant",
+        "_add",
+        "times * plain",
+        "plain",
+    ),
     "a run too few": (
         "accounting.pld_accountant.PldAccountant",
         "_add_entry",
