@@ -6,7 +6,7 @@
     at most alpha rho, at all orders. *)
 
 From Coq Require Import Reals ZArith List Lra Lia Bool.
-From Prudent Require Import Finite Infinite Geometric.
+From Prudent Require Import Finite Infinite Geometric DiscreteLaplace.
 Import ListNotations.
 Open Scope R_scope.
 
@@ -169,33 +169,6 @@ Proof. apply exp_pos. Qed.
 
 Lemma bell_nonneg c t x : 0 <= bell c t x.
 Proof. apply Rlt_le, bell_positive. Qed.
-
-(** The sum of q^|x| is finite. *)
-Lemma geometric_at_most q : 0 < q < 1 -> at_most (point q) 1.
-Proof.
-  intros D l N.
-  assert (W : exists b, forall x, In x l -> (Z.abs x <= Z.of_nat b)%Z).
-  { clear N. induction l as [|x l (b & B)]; [exists 0%nat; easy|].
-    exists (Nat.max (Z.to_nat (Z.abs x)) b). intros y [->|Y]; [lia|]. specialize (B y Y). lia. }
-  destruct W as (b & W).
-  set (at_ := fun i => (- Z.of_nat b + Z.of_nat i)%Z).
-  apply Rle_trans with (sum (map at_ (seq 0 (2 * b + 1))) (point q)).
-  - apply sum_incl; auto.
-    + intros x. left. apply point_positive; auto.
-    + intros x X. specialize (W x X). apply in_map_iff. exists (Z.to_nat (x + Z.of_nat b)).
-      split; [unfold at_; lia|]. apply in_seq. lia.
-  - assert (T : forall m i, sum (map at_ (seq i m)) (point q)
-                            = tail q (at_ i - 1) - tail q (at_ (i + m)%nat - 1)).
-    { induction m as [|m IH]; intros i.
-      - replace (i + 0)%nat with i by lia. simpl. ring.
-      - cbn [seq map]. unfold sum in *. cbn [fold_right]. rewrite IH.
-        rewrite <- tail_difference by auto.
-        replace (at_ (S i) - 1)%Z with (at_ i) by (unfold at_; lia).
-        replace (S i + m)%nat with (i + S m)%nat by lia. ring. }
-    rewrite T. pose proof (tail_positive q D (at_ (0 + (2 * b + 1))%nat - 1)).
-    pose proof (tail_symmetric q (at_ 0%nat - 1)).
-    pose proof (tail_positive q D (- (at_ 0%nat - 1) - 1)). lra.
-Qed.
 
 Lemma bell_at_most_near c t : 0 < c -> 0 <= t <= 1 ->
   at_most (bell c t) (exp c * ((1 + exp (- c)) / (1 - exp (- c)))).

@@ -226,3 +226,62 @@ Proof.
   pose proof (hockey_bounds_events l P Q a E) as H. specialize (B l D).
   pose proof (Rmult_le_compat_l a _ _ Ha (S l D)). unfold hockey in H. lra.
 Qed.
+
+(** ** Lists of answers *)
+
+Lemma total_nil {A} : total (fun y : list A => match y with [] => 1 | _ => 0 end) 1.
+Proof.
+  split.
+  - intros l D. apply Rle_trans with (sum [[]] (fun y : list A => match y with [] => 1 | _ => 0 end)).
+    + assert (E : forall k, NoDup k -> ~ In [] k ->
+        sum k (fun y : list A => match y with [] => 1 | _ => 0 end) = 0).
+      { clear. induction k as [|y k IH]; intros D N; auto. inversion D; subst. simpl.
+        rewrite IH; auto; [|intros I; apply N; right; auto].
+        destruct y; [exfalso; apply N; left; auto|lra]. }
+      induction D as [|y k X D IH]; [simpl; lra|]. destruct y as [|z y].
+      * simpl. rewrite E; auto. lra.
+      * simpl in *. lra.
+    + simpl. lra.
+  - intros b B. specialize (B [[]] ltac:(repeat constructor; auto)). simpl in B. lra.
+Qed.
+
+Lemma total_some {A} (f : option A -> R) s :
+  f None = 0 -> (forall x, 0 <= f x) -> total (fun x => f (Some x)) s -> total f s.
+Proof.
+  intros Z N [S L]. split.
+  - intros l D.
+    assert (K : exists k, NoDup k /\ (forall x, In x k -> In (Some x) l) /\
+                sum l f = sum k (fun x => f (Some x))).
+    { clear S L. induction D as [|y l X D (k & Dk & I & E)].
+      - exists []. repeat split; [constructor|easy].
+      - destruct y as [x|].
+        + exists (x :: k). repeat split.
+          * constructor; auto.
+          * intros z [->|J]; [left|right]; auto.
+          * simpl. rewrite E. reflexivity.
+        + exists k. repeat split; auto.
+          * intros z J. right. auto.
+          * simpl. rewrite Z, E. unfold sum. ring. }
+    destruct K as (k & Dk & _ & ->). auto.
+  - intros b B. apply L. intros l D. rewrite <- (sum_map Some). apply B.
+    apply Injective_map_NoDup; auto. intros x y E. congruence.
+Qed.
+
+Lemma total_cons {A} (f : A -> R) (g : list A -> R) s t :
+  (forall x, 0 <= f x) -> (forall y, 0 <= g y) -> total f s -> total g t ->
+  total (fun y => match y with [] => 0 | x :: y' => f x * g y' end) (s * t).
+Proof.
+  intros Nf Ng F G.
+  pose (h := fun o : option (A * list A) =>
+    match o with None => 0 | Some xy => f (fst xy) * g (snd xy) end).
+  assert (H : total h (s * t)).
+  { apply total_some; auto.
+    - intros [xy|]; simpl; [apply Rmult_le_pos; auto|lra].
+    - apply total_product; auto. }
+  apply (total_renamed
+    (fun y => match y with [] => None | x :: y' => Some (x, y') end)
+    (fun o => match o with None => [] | Some xy => fst xy :: snd xy end)) in H.
+  - apply total_ext with (2 := H). intros [|x y]; reflexivity.
+  - intros [|x y]; reflexivity.
+  - intros [[x y]|]; reflexivity.
+Qed.

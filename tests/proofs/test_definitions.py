@@ -36,9 +36,11 @@ from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
 from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair
 from prudent.budget import bounded_pair
 from prudent.budget.filters import AdaptiveFilter
+from prudent.certify.counts import Counts, Pricing
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import NearTarget
+from prudent.release.noise import Distribution
 from prudent.release.outcome import Refused
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
@@ -242,6 +244,39 @@ class Told:
         raise AssertionError
 
 
+class Drawn(Told):
+    """The same, with these numbers as the noise of values."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(0)
+        self.numbers = numbers
+
+    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
+        assert distribution is Distribution.LAPLACE
+        super().of_value(distribution, scale, size)
+        drawn, self.numbers = self.numbers[:size], self.numbers[size:]
+        return drawn
+
+
+def check_released_counts() -> None:
+    """Counts are released with a draw for each, of scale T/ε for cells and 1/ε for totals."""
+    draw = random.Random(12)
+    for sizes, _, cells, totals in extracted.tables()[:200]:
+        exact = Counts(np.array(cells), np.array(totals), tuple(sizes), "")
+        noise = [([draw.randint(-9, 9) for _ in row], draw.randint(-9, 9)) for row in cells]
+        source = Drawn([*itertools.chain(*(row for row, _ in noise)), *(n for _, n in noise)])
+        pricing = Pricing(draw.choice([0.1, 1.0, 7.0]))
+        found = exact.released(pricing, source)
+        (proved,) = answers([("noisy", list(zip(cells, totals, strict=True)), noise)])
+        shown = zip(found.cells.tolist(), found.totals.tolist(), strict=True)
+        assert [list(each) for each in shown] == proved
+        of_totals, of_cells = map(Fraction, pricing.parts)
+        assert of_totals + of_cells <= Fraction(pricing.epsilon)
+        least = [len(sizes) / of_cells, 1 / of_totals]
+        for scale, needed in zip(map(Fraction, source.scales), least, strict=True):
+            assert needed <= scale <= needed * Fraction(1 + 2**-50)
+
+
 def check_mechanism() -> None:
     """It passes above the threshold, not at it; noise is for τ then, and else for all values."""
     for (q, failure), falls in itertools.product(LIKELY, (True, False)):
@@ -313,7 +348,8 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.rdp_accountant.RdpAccountant": (check_concentrated,),
     "budget.bounded_pair.pure_epsilon": (check_pure_epsilon,),
     "budget.filters.AdaptiveFilter": (check_filter,),
-    "certify.counts.Counts": (compared("insert"),),
+    "certify.counts.Counts": (compared("insert"), check_released_counts),
+    "certify.counts.Pricing": (check_released_counts,),
     "certify.counts.decided": (compared("radius"),),
     "certify.counts.moves_of": (compared("moves"),),
     "certify.counts.scores_of": (compared("scores"),),
@@ -385,6 +421,7 @@ def test_a_function_that_only_raises_is_seen(name: str, monkeypatch: pytest.Monk
 
 DOMINATION, QUANTILE = "accounting.losses.domination", "release.exponential.quantile.NearTarget"
 MECHANISM = "release.ptr.mechanism.ProposeTestReleaseMechanism"
+COUNTS = "certify.counts.Counts"
 MUTANTS = {
     "PTR passes at the threshold": (MECHANISM, "release", "margin > self", "margin >= self"),
     "fallback noise for tau": (MECHANISM, "release", "self.sensitivity_in_steps", "self.steps"),
@@ -421,6 +458,8 @@ MUTANTS = {
         "max(",
     ),
     "a link too few": ("accounting.group_privacy.epsilon_of", "", "distance == 1", "distance < 3"),
+    "noise for one table": (COUNTS, "released", "self.tables, source", "1, source"),
+    "noise of cells for totals": (COUNTS, "released", "pricing.totals", "pricing.cells"),
     "another order": (
         "accounting.losses.conversion.rdp_to_epsilon_balle",
         "",
@@ -452,7 +491,6 @@ def test_a_mutant_is_caught(name: str, method: str, old: str, new: str) -> None:
     text = re.sub(r"^@.*\n", "", head + body.replace(old, new), flags=re.MULTILINE)
     space: dict[str, Any] = {}
     exec(f"from __future__ import annotations\n{text}", dict(own.__globals__), space)
-    with coded(target, space[own.__name__].__code__):
-        for check in CHECKS[name]:
-            with pytest.raises((AssertionError, TypeError)):
-                check()
+    wrong = space[own.__name__].__code__
+    with coded(target, wrong), pytest.raises((AssertionError, TypeError)):
+        test_definitions_agree(name)
