@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import dp_accounting as dp
@@ -33,7 +34,7 @@ from prudent.accounting import (
 )
 from prudent.accounting.losses import domination
 from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
-from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair
+from prudent.accounting.losses.pairs import BoundedRangePair, Dominating, MixturePair
 from prudent.budget import bounded_pair
 from prudent.budget.filters import AdaptiveFilter
 from prudent.certify.counts import Counts, Pricing
@@ -108,6 +109,30 @@ def check_case_two() -> None:
                 wanted += [[float(p), float(k)] for p, k in rational(pair)]
         masses = [[a, b] for p in own[:-1] for a, b in zip(p.present, p.absent, strict=True)]
         np.testing.assert_allclose(masses, wanted, rtol=1e-11, atol=1e-15)
+
+
+def check_sampled_release() -> None:
+    """Sampled, it costs what the worst of its sampled pairs does: Case 1, and the telling steps."""
+    branch = Reveals.BRANCH
+    for (q, failure), rate in itertools.product(LIKELY, (Fraction(1, 16), Fraction(3, 4))):
+        (bound,) = answers([("threshold", q, failure, 200)])
+        ends = [(bound, bound + 1), (bound + 1, bound)]
+        steps = [("branch_pair", q, bound, *each, False, False) for each in ends]
+        cases = {branch: steps, Reveals.MARGIN: [("response", q)]}
+        for reveals, asked in cases.items():
+            own = event_with(q, failure, reveals)
+            found = domination.dominating(dp.PoissonSampledDpEvent(float(rate), own))
+            assert found is not None
+            # Noise that tells nothing, where it is not that of an accident, which tells all.
+            alike = [MixturePair(p.absent, p.present, p.sigma * math.inf) for p in found.pairs[1:]]
+            worst = Dominating((found.pairs[0], *alike), found.sampling_rate, found.slack)
+            pairs = [rational(p) for p in answers([("case_one", q, bound, False, True), *asked])]
+            ways = list(itertools.product(("removing", "adding"), POINTS))
+            every = iter(answers([(way, rate, p, a) for way, a in ways for p in pairs]))
+            for way, a in ways:
+                proved = max(Fraction(*next(every)) for _ in pairs)
+                shown = at(partial(worst.profile, adding=way == "adding"), a)
+                assert math.isclose(shown, proved, rel_tol=1e-11, abs_tol=1e-13), (way, a)
 
 
 def check_telling_margins() -> None:
@@ -338,6 +363,7 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.losses.domination.branch_pair": (compared("branch"),),
     "accounting.losses.domination.case_one": (compared("accident"),),
     "accounting.losses.domination.case_two": (check_case_two,),
+    "accounting.losses.domination.dominating": (check_sampled_release,),
     "accounting.losses.domination.margin_pair": (compared("response"),),
     "accounting.losses.domination.noisy_margin_case": (check_noisy_margin_case,),
     "accounting.losses.domination.telling_margins": (check_telling_margins,),
@@ -442,6 +468,7 @@ MUTANTS = {
     ),
     "one direction": (f"{DOMINATION}.case_two", "", "is Reveals.BRANCH", "is None"),
     "no noise alone": (f"{DOMINATION}.case_two", "", "pairs.append(", "("),
+    "no sampling": (f"{DOMINATION}.dominating", "", "=rate * inner", "=inner"),
     "the stronger noise": (f"{DOMINATION}.noisy_margin_case", "", "min(", "max("),
     "no share of delta": (f"{DOMINATION}.approximate_pair", "", "(1 - delta) *", "1 *"),
     "twice the range": (
