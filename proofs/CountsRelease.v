@@ -15,15 +15,8 @@ Variables cells totals : R.  (* e^(-1/scale) of the noise of each *)
 Hypothesis cells_decay : 0 < cells < 1.
 Hypothesis totals_decay : 0 < totals < 1.
 
-Fixpoint row_law (row y : list Z) : R :=
-  match row, y with
-  | [], [] => 1
-  | n :: row', x :: y' => laplace cells n x * row_law row' y'
-  | _, _ => 0
-  end.
-
 Definition class_law (one y : list Z * Z) : R :=
-  row_law (fst one) (fst y) * laplace totals (snd one) (snd y).
+  vector_law cells (fst one) (fst y) * laplace totals (snd one) (snd y).
 
 (** The law of what is released of a table of exact counts. *)
 Fixpoint released_law (t y : Counts.table) : R :=
@@ -33,35 +26,14 @@ Fixpoint released_law (t y : Counts.table) : R :=
   | _, _ => 0
   end.
 
-Lemma laplace_positive q m x : 0 < q < 1 -> 0 < laplace q m x.
-Proof. intros D. apply point_positive. auto. Qed.
-
-Lemma row_law_nonneg row y : 0 <= row_law row y.
-Proof.
-  revert y; induction row; intros [|x y]; simpl; try lra.
-  apply Rmult_le_pos; auto. apply Rlt_le, laplace_positive; auto.
-Qed.
-
 Lemma class_law_nonneg one y : 0 <= class_law one y.
 Proof.
-  apply Rmult_le_pos; [apply row_law_nonneg|]. apply Rlt_le, laplace_positive; auto.
+  apply Rmult_le_pos; [apply vector_law_nonneg; auto|]. apply Rlt_le, laplace_positive; auto.
 Qed.
 
 Lemma released_law_nonneg t y : 0 <= released_law t y.
 Proof.
   revert y; induction t; intros [|x y]; simpl; try lra. apply Rmult_le_pos; auto using class_law_nonneg.
-Qed.
-
-Lemma row_law_total row : total (row_law row) 1.
-Proof.
-  induction row as [|n row IH].
-  - apply total_ext with (2 := total_nil). intros [|x y]; reflexivity.
-  - rewrite <- (Rmult_1_r 1). apply total_ext with (f := fun y =>
-      match y with [] => 0 | x :: y' => laplace cells n x * row_law row y' end).
-    + intros [|x y]; reflexivity.
-    + apply total_cons; auto using row_law_nonneg.
-      * intros x. apply Rlt_le, laplace_positive; auto.
-      * apply laplace_law; auto.
 Qed.
 
 (** It is a distribution, *)
@@ -73,10 +45,10 @@ Proof.
       match y with [] => 0 | x :: y' => class_law one x * released_law t y' end).
     + intros [|x y]; reflexivity.
     + apply total_cons; auto using class_law_nonneg, released_law_nonneg.
-      rewrite <- (Rmult_1_r 1). apply (total_product (row_law (fst one)) (laplace totals (snd one))).
-      * apply row_law_nonneg.
+      rewrite <- (Rmult_1_r 1). apply (total_product (vector_law cells (fst one)) (laplace totals (snd one))).
+      * intros y. apply vector_law_nonneg; auto.
       * intros x. apply Rlt_le, laplace_positive; auto.
-      * apply row_law_total.
+      * apply vector_law_total; auto.
       * apply laplace_law; auto.
 Qed.
 
@@ -84,9 +56,9 @@ Qed.
 Definition blank (t : Counts.table) : Counts.table :=
   map (fun one => (map (fun _ => 0%Z) (fst one), 0%Z)) t.
 
-Lemma row_law_added row noise :
-  length noise = length row -> row_law row (Counts.added row noise)
-  = row_law (map (fun _ => 0%Z) row) noise.
+Lemma vector_law_added row noise :
+  length noise = length row -> vector_law cells row (Counts.added row noise)
+  = vector_law cells (map (fun _ => 0%Z) row) noise.
 Proof.
   revert noise; induction row as [|n row IH]; intros [|e noise] E; simpl in *; auto; try easy.
   rewrite IH by lia. unfold laplace. do 2 f_equal. lia.
@@ -97,29 +69,29 @@ Theorem released_law_of_noise t noise :
   released_law t (Counts.noisy t noise) = released_law (blank t) noise.
 Proof.
   induction 1 as [|[row n] [e d] t noise E F IH]; simpl in *; auto.
-  rewrite IH. f_equal. unfold class_law, laplace. cbn [fst snd]. rewrite row_law_added by auto.
+  rewrite IH. f_equal. unfold class_law, laplace. cbn [fst snd]. rewrite vector_law_added by auto.
   do 2 f_equal. lia.
 Qed.
 
 (** *** One record *)
 
 Lemma bumped_row row p d y :
-  (Z.abs d = 1)%Z -> cells * row_law row y <= row_law (Counts.bump row p d) y.
+  (Z.abs d = 1)%Z -> cells * vector_law cells row y <= vector_law cells (Counts.bump row p d) y.
 Proof.
   intros One. revert p y; induction row as [|n row IH]; intros p y.
   - simpl. destruct y; lra.
   - destruct p, y as [|x y]; simpl; try lra.
     + pose proof (laplace_shift cells n (n + d) x cells_decay) as H.
       replace (Z.to_nat (Z.abs (n - (n + d)))) with 1%nat in H by lia. rewrite pow_1 in H.
-      rewrite <- Rmult_assoc. apply Rmult_le_compat_r; auto using row_law_nonneg.
+      rewrite <- Rmult_assoc. apply Rmult_le_compat_r; auto using vector_law_nonneg.
     + rewrite <- Rmult_assoc, (Rmult_comm cells), Rmult_assoc.
       apply Rmult_le_compat_l; [apply Rlt_le, laplace_positive; auto|]. apply IH.
 Qed.
 
 Lemma bumped_rows row ps d y :
   (Z.abs d = 1)%Z ->
-  cells ^ length ps * row_law row y
-  <= row_law (fold_right (fun p r => Counts.bump r p d) row ps) y.
+  cells ^ length ps * vector_law cells row y
+  <= vector_law cells (fold_right (fun p r => Counts.bump r p d) row ps) y.
 Proof.
   intros One. induction ps as [|p ps IH]; simpl; [lra|].
   eapply Rle_trans; [|apply bumped_row; auto].
@@ -141,10 +113,10 @@ Proof.
       pose proof (bumped_rows row ps d x One) as A.
       pose proof (laplace_shift totals n (n + d) m totals_decay) as B.
       replace (Z.to_nat (Z.abs (n - (n + d)))) with 1%nat in B by lia. rewrite pow_1 in B.
-      replace (cells ^ length ps * totals * (row_law row x * laplace totals n m))
-        with ((cells ^ length ps * row_law row x) * (totals * laplace totals n m)) by ring.
+      replace (cells ^ length ps * totals * (vector_law cells row x * laplace totals n m))
+        with ((cells ^ length ps * vector_law cells row x) * (totals * laplace totals n m)) by ring.
       apply Rmult_le_compat; auto.
-      * apply Rmult_le_pos; [lra|apply row_law_nonneg].
+      * apply Rmult_le_pos; [lra|apply vector_law_nonneg; auto].
       * apply Rmult_le_pos; [lra|]. apply Rlt_le, laplace_positive; auto.
     + rewrite <- Rmult_assoc, (Rmult_comm (cells ^ length ps * totals)), Rmult_assoc.
       apply Rmult_le_compat_l; [apply class_law_nonneg|]. apply IH.

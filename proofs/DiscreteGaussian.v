@@ -280,7 +280,7 @@ Proof.
     rewrite O in Y. f_equal; lia.
 Qed.
 
-(** The fourth power at t is at most three times that at 0 times that at 2t. *)
+(** The fourth power at t is at most the cube at 0 times the value at 2t. *)
 Lemma bell_doubled c t n u v :
   0 < c -> total (bell c 0) n -> total (bell c t) u -> total (bell c (2 * t)) v ->
   (u * u) * (u * u) <= n * n * (n * v).

@@ -91,3 +91,54 @@ Proof.
   rewrite pow_add. pose proof (power_positive q D (Z.to_nat (Z.abs (m - m')))).
   pose proof (power_at_most_one q D (k - Z.to_nat (Z.abs (m - m')))). nra.
 Qed.
+
+(** *** Vectors, with noise in each coordinate *)
+
+Fixpoint vector_law (q : R) (values y : list Z) : R :=
+  match values, y with
+  | [], [] => 1
+  | n :: values', x :: y' => laplace q n x * vector_law q values' y'
+  | _, _ => 0
+  end.
+
+Lemma laplace_positive q m x : 0 < q < 1 -> 0 < laplace q m x.
+Proof. intros D. apply point_positive. auto. Qed.
+
+Lemma vector_law_nonneg q values y : 0 < q < 1 -> 0 <= vector_law q values y.
+Proof.
+  intros D. revert y; induction values; intros [|x y]; simpl; try lra.
+  apply Rmult_le_pos; auto. apply Rlt_le, laplace_positive; auto.
+Qed.
+
+Theorem vector_law_total q values : 0 < q < 1 -> total (vector_law q values) 1.
+Proof.
+  intros D. induction values as [|n values IH].
+  - apply total_ext with (2 := total_nil). intros [|x y]; reflexivity.
+  - rewrite <- (Rmult_1_r 1). apply total_ext with (f := fun y =>
+      match y with [] => 0 | x :: y' => laplace q n x * vector_law q values y' end).
+    + intros [|x y]; reflexivity.
+    + apply total_cons; auto using vector_law_nonneg.
+      * intros x. apply Rlt_le, laplace_positive; auto.
+      * apply laplace_law; auto.
+Qed.
+
+(** The sum of absolute differences. *)
+Fixpoint distance (v w : list Z) : nat :=
+  match v, w with
+  | m :: v', n :: w' => Z.to_nat (Z.abs (m - n)) + distance v' w'
+  | _, _ => 0
+  end.
+
+(** A change of k in the sum of absolute differences is k/b-DP, whatever the dimension. *)
+Theorem laplace_vector q v w y : 0 < q < 1 -> length v = length w ->
+  q ^ distance v w * vector_law q v y <= vector_law q w y.
+Proof.
+  intros D. revert w y; induction v as [|m v IH]; intros [|n w] y E; try easy; [simpl; lra|].
+  destruct y as [|x y]; [simpl; lra|]. cbn [distance vector_law]. rewrite pow_add.
+  injection E as E. specialize (IH w y E). pose proof (laplace_shift q m n x D) as S.
+  pose proof (vector_law_nonneg q v y D). pose proof (power_positive q D (distance v w)).
+  pose proof (power_positive q D (Z.to_nat (Z.abs (m - n)))). pose proof (laplace_positive q m x D).
+  replace (q ^ Z.to_nat (Z.abs (m - n)) * q ^ distance v w * (laplace q m x * vector_law q v y))
+    with (q ^ Z.to_nat (Z.abs (m - n)) * laplace q m x * (q ^ distance v w * vector_law q v y)) by ring.
+  apply Rmult_le_compat; auto; apply Rmult_le_pos; lra.
+Qed.
