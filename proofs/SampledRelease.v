@@ -278,6 +278,69 @@ Proof.
     + eapply Rle_trans; [exact H|]. apply Rle_max_compat_l. apply W; auto. left. apply exp_pos.
 Qed.
 
+(** *** Only the branch, of a margin that a record can only lower *)
+
+Theorem sampled_monotone_removing h0 hs x before after epsilon :
+  (forall S T, one_more S T -> (margin S <= margin T)%Z) ->
+  (forall d a, 0 <= a -> step (d - 1) d a <= worst h0 hs a) ->
+  (forall a, 0 <= a -> Rmax (hockey losses f f' a) (hockey losses g g' a) <= worst h0 hs a) ->
+  hockey (list_prod branches outputs)
+    (sampled Record (bool * Answer) revealing q (before ++ x :: after) [])
+    (sampled Record (bool * Answer) revealing q (before ++ after) []) (exp epsilon)
+  <= Rmax (removing q (hockey labelled accidents accidents') (exp epsilon))
+          (worst (removing q h0) (map (removing q) hs) (exp epsilon)).
+Proof.
+  intros Mono W A. rewrite Rmax_comm. rewrite <- removing_worst by lra.
+  apply (sampled_cases_removing Record (bool * Answer) (list_prod branches outputs) revealing) with
+    (h := hockey labelled accidents accidents') (hs := [worst h0 hs]); auto.
+  - intros S. apply releasing_branch_distribution; auto.
+  - apply accidents_at_zero.
+  - intros b c e. cbn [worst fold_right]. rewrite Rmax_comm.
+    assert (E : 0 <= exp e) by (left; apply exp_pos).
+    assert (N : one_more (b ++ x :: c) (b ++ c)) by (exists x, b, c; auto).
+    destruct (ptr_releasing_a_monotone_branch (list Record) Answer outputs Noisy noisy margin test
+      passes robust fallback test_law robust_law fallback_law one_more near margin_nonneg margin_close
+      margin_safe Loss losses f f' g g' h h') with (S := b ++ x :: c) (T := b ++ c) (epsilon := e)
+      as [H|(d & _ & H)]; auto.
+    + intros S T O. apply fallback_pair, O.
+    + intros S T O. apply robust_pair, O.
+    + intros S T O. apply robust_pair_anyway, O.
+    + eapply Rle_trans; [exact H|]. apply Rle_max_compat_l. apply A, E.
+    + eapply Rle_trans; [exact H|]. apply Rle_max_compat_l. apply W, E.
+Qed.
+
+Theorem sampled_monotone_adding h0 hs x before after epsilon :
+  (forall S T, one_more S T -> (margin S <= margin T)%Z) ->
+  (forall d a, 0 <= a -> step' d (d - 1) a <= worst h0 hs a) ->
+  (forall a, 0 <= a -> Rmax (hockey losses f' f a) (hockey losses g' g a) <= worst h0 hs a) ->
+  hockey (list_prod branches outputs)
+    (sampled Record (bool * Answer) revealing q (before ++ after) [])
+    (sampled Record (bool * Answer) revealing q (before ++ x :: after) []) (exp epsilon)
+  <= Rmax (adding q (hockey labelled accidents' accidents) (exp epsilon))
+          (worst (adding q h0) (map (adding q) hs) (exp epsilon)).
+Proof.
+  intros Mono W A. rewrite Rmax_comm. rewrite <- adding_worst by lra.
+  apply (sampled_cases_adding Record (bool * Answer) (list_prod branches outputs) revealing) with
+    (h := hockey labelled accidents' accidents) (hs := [worst h0 hs]); auto.
+  - intros S. apply releasing_branch_distribution; auto.
+  - apply accidents_at_zero.
+  - intros b c e. cbn [worst fold_right]. rewrite Rmax_comm.
+    assert (E : 0 <= exp e) by (left; apply exp_pos).
+    assert (N : one_more (b ++ x :: c) (b ++ c)) by (exists x, b, c; auto).
+    destruct (monotone_removed (list Record) Answer outputs Noisy noisy margin test passes
+      robust fallback test_law robust_law fallback_law (fun S T => one_more T S)
+      (fun S T => near T S) margin_nonneg) with (f := f') (f' := f) (g := g') (g' := g)
+      (h := h') (h' := h) (losses := losses) (S := b ++ c) (T := b ++ x :: c) (epsilon := e)
+      as [H|(d & _ & H)]; auto.
+    + intros S T O. specialize (margin_close T S O). lia.
+    + intros S T O P. apply margin_safe; auto. tauto.
+    + intros S T O. apply fallback_pair, O.
+    + intros S T O. apply robust_pair, O.
+    + intros S T O. apply robust_pair_anyway, O.
+    + eapply Rle_trans; [exact H|]. apply Rle_max_compat_l. apply A, E.
+    + eapply Rle_trans; [exact H|]. apply Rle_max_compat_l. apply W, E.
+Qed.
+
 (** *** The noisy margin is released *)
 
 Variable Label : Type.

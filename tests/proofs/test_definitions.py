@@ -113,12 +113,12 @@ def check_case_two() -> None:
 
 def check_sampled_release() -> None:
     """Sampled, it costs what the worst of its sampled pairs does: Case 1, and the telling steps."""
-    branch = Reveals.BRANCH
+    monotone = Reveals("monotone-branch")
     for (q, failure), rate in itertools.product(LIKELY, (Fraction(1, 16), Fraction(3, 4))):
         (bound,) = answers([("threshold", q, failure, 200)])
         ends = [(bound, bound + 1), (bound + 1, bound)]
         steps = [("branch_pair", q, bound, *each, False, False) for each in ends]
-        cases = {branch: steps, Reveals.MARGIN: [("response", q)]}
+        cases = {Reveals.BRANCH: steps, monotone: steps[:1], Reveals.MARGIN: [("response", q)]}
         for reveals, asked in cases.items():
             own = event_with(q, failure, reveals)
             found = domination.dominating(dp.PoissonSampledDpEvent(float(rate), own))
