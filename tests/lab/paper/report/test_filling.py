@@ -45,13 +45,6 @@ def test_a_small_table_is_a_part_of_the_full_one():
     assert {job.dataset for job in small} == {"mnist", "cifar10", "emnist"}
 
 
-def test_one_data_set_can_be_run_without_the_others():
-    """Whoever has only MNIST can run only MNIST."""
-    jobs = list(chosen_jobs(1, ["mnist"], 2, EVERY))
-    assert {job.dataset for job in jobs} == {"mnist"}
-    assert {job.seed for job in jobs} == {0, 1}
-
-
 def test_one_cell_can_be_run_without_the_others():
     def jobs(size="full", **chosen):
         choice = CellChoice.of(1, ["mnist"], **chosen)
