@@ -49,14 +49,6 @@ def test_steps_and_noise_are_the_erratas():
     assert noise == pytest.approx(0.920, abs=6e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("test", "sigma"), [(GaussianTest(4.0), 0.774), (None, 0.760)])
-def test_noise_is_the_erratas(test, sigma):
-    run = attrs.evolve(MNIST, test=test)
-    noise = run.calibrate("noise_multiplier", epsilon=3.0, delta=1e-5).noise_multiplier
-    assert noise == pytest.approx(sigma, abs=6e-4)
-
-
 BY_LOSSES = [
     pytest.param(PldAccountant, name, marks=pytest.mark.slow if name == "failure" else ())
     for name in UNSAFE

@@ -224,12 +224,6 @@ def test_bad_charges_are_named(ledger: Ledger) -> None:
     assert ledger.history() == []
 
 
-def test_opening_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"none\.db does not exist; create it"):
-        Ledger.open(tmp_path / "none.db")
-    assert not (tmp_path / "none.db").exists()
-
-
 def test_other_files_are_not_ledgers(tmp_path: Path) -> None:
     text = tmp_path / "text.db"
     text.write_text("not a database, though long enough to be taken for one\n" * 40)

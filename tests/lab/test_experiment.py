@@ -142,16 +142,6 @@ def test_private_training_on_digits(method):
     assert result.accuracy > 0.6
 
 
-@pytest.mark.slow
-def test_private_training_on_all_digits():
-    """ε = 3 with a tenth of the labels wrong, 600 steps."""
-    common = Experiment.of(epsilon=3.0, steps=600, batch=512, lr=2.0, corrupt="label:0.1")
-    for method in ("ptr", "dpsgd"):
-        result = run(common.changed(method=method), evaluations=1)
-        assert result.epsilon <= 3.0
-        assert result.accuracy > 0.9
-
-
 @pytest.mark.parametrize(
     ("corrupt", "covered"),
     [("none", True), ("label:0.1", True), ("sign-flip:0.1", True), ("inner-product:0.1", False),

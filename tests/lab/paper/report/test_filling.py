@@ -1,15 +1,10 @@
 """Runs that fill a table: small and full never mix, and two real ones go all the way to a page."""
 
-import csv
-import json
-
 import pytest
 
-from prudent_lab.paper import grid
-from prudent_lab.paper.jobs import EVERY, CellChoice, Job, chosen_jobs
+from prudent_lab.paper.jobs import EVERY, CellChoice, chosen_jobs
 from prudent_lab.paper.report.comparison import datasets
-from prudent_lab.paper.report.page import as_html
-from prudent_lab.paper.results import read, results_path, shipped
+from prudent_lab.paper.results import results_path, shipped
 
 
 def test_where_results_are_read_from(tmp_path, monkeypatch):
@@ -57,30 +52,3 @@ def test_one_cell_can_be_run_without_the_others():
     assert jobs(corrupt=["none"], method=["ptr"], epsilon=[5.0]) == [("none", "ptr", None)]
     assert {corrupt for corrupt, *_ in jobs("small", corrupt=["feature:0.2"])} == {"feature:0.2"}
     assert {column for _, column, _ in jobs()} == {"ptr", "trimmed", "ours", "ours-dpsgd"}
-
-
-@pytest.mark.slow  # test_grid.py makes a run, test_pages.py a page: this one joins them
-def test_two_real_runs_go_all_the_way_to_a_page(tmp_path, run):
-    """Five steps of the paper's PTR and TSGD+Gaussian on MNIST, through the command line."""
-    chosen = [Job("mnist", "none", column, (3.0,), 0) for column in ("ptr", "trimmed")]
-    path = tmp_path / "tiny.small.csv"
-    grid.run_jobs(chosen, path, at_once=1, most_steps=5)
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    found = read(path)
-    assert found.small
-    answer = run("paper", "table", "1", "--size", "small", "--results", str(path), "--json")
-    first = {cell["method"]: cell for cell in json.loads(answer.out)[:2]}
-    for method in ("ptr", "trimmed"):
-        (accuracy,) = {
-            float(r["accuracy"])
-            for r in rows
-            if (r["column"], float(r["epsilon"]), r["accountant"]) == (method, 3.0, "pld")
-        }
-        assert first[method]["pld"] == {"mean": accuracy, "deviation": None, "seeds": 1}
-        assert 0 < accuracy < 100
-    page = as_html(found, "prudent paper report")
-    assert f"{first['ptr']['pld']['mean']:.2f}" in page
-    grid.run_jobs(chosen, path, at_once=1, most_steps=5)
-    assert list(csv.DictReader(path.read_text().splitlines())) == rows, (
-        "what is there was run again"
-    )
