@@ -107,10 +107,6 @@ class Dataset:
             test_labels=labels(self.test_labels),
         )
 
-    def centred(self) -> "Dataset":
-        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
-        return self.mapped(lambda values: 2 * values - 1)
-
     def to(self, device: torch.device | str) -> "Dataset":
         """The data set on another device."""
         return self.mapped(lambda values: values.to(device), lambda labels: labels.to(device))
