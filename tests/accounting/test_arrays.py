@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from prudent.accounting import ApproximateDpEvent, GaussianTest, PldAccountant, RdpAccountant, Run
+from tests.raising import refused
 
 RUN = Run(sampling_rate=0.01, steps=300, noise_multiplier=1.0, test=GaussianTest(4.0)).event
 EVENTS = {
@@ -44,5 +45,5 @@ def test_a_number_gives_a_float():
 )
 @pytest.mark.parametrize("kind", [PldAccountant, RdpAccountant])
 def test_every_number_is_checked(bad, kind):
-    with pytest.raises(ValueError, match=r"Expected target_delta in \[0, 1\]"):
+    with refused("target_delta"):
         kind().compose(dp.GaussianDpEvent(1.0)).get_epsilon(bad)

@@ -23,6 +23,7 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
     RdpAccountant,
 )
+from tests.raising import refused
 from tests.tiers import examples
 
 DELTA = 1e-5
@@ -335,5 +336,5 @@ def test_a_sample_does_not_hide_an_answer_that_comes_without_a_record():
 @both
 @pytest.mark.parametrize("relation", [1e-3, "add", None, 7])
 def test_a_relation_that_is_none_is_named(accountant, relation):
-    with pytest.raises(ValueError, match="Expected neighboring_relation one of"):
+    with refused("neighboring_relation"):
         accountant(neighboring_relation=relation)

@@ -24,6 +24,7 @@ from prudent.accounting import (
 )
 from prudent.accounting.group_privacy import event_at_distance
 from prudent.accounting.losses.domination import dominating
+from tests.raising import refused
 
 PTR = ProposeTestReleaseDpEvent(1.1, 0.5, LaplaceTest(1.0), 1e-3, None, Reveals.BRANCH)
 
@@ -179,7 +180,7 @@ def test_the_chain_serves_events_without_a_pair():
 
 
 def test_a_run_has_a_relation():
-    with pytest.raises(ValueError, match="Expected relation a Relation, got 'zero-out'"):
+    with refused("relation"):
         Run(relation="zero-out")
 
 

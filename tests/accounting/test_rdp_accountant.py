@@ -26,6 +26,7 @@ from prudent.accounting.losses.moments import renyi_divergence
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS, _divergences
 from tests.accounting.test_pld_accountant import SETTINGS
 from tests.oracles import quadrature
+from tests.raising import refused
 
 DELTA = 1e-5
 MNIST = 256 / 60_000
@@ -268,12 +269,12 @@ def test_repeating_and_selecting_a_release_costs_at_most_what_the_peer_says():
 
 @pytest.mark.parametrize("orders", [[0.5], [2.0, math.nan], [-math.inf]])
 def test_an_order_out_of_range_is_named(orders):
-    with pytest.raises(ValueError, match=r"Expected orders in \[1, inf\], got"):
+    with refused("orders"):
         RdpAccountant(orders)
 
 
 def test_no_orders_are_refused():
-    with pytest.raises(ValueError, match="Expected orders with at least one entry"):
+    with refused("orders"):
         RdpAccountant([])
 
 

@@ -31,6 +31,7 @@ from prudent.accounting import (
     to_json,
 )
 from prudent.accounting.serialisation import from_plain, to_plain
+from tests.raising import refused
 
 positive = st.floats(1e-3, 1e3)
 kinds = st.sampled_from([LaplaceTest, GaussianTest, DiscreteLaplaceTest, DiscreteGaussianTest])
@@ -71,7 +72,7 @@ def test_a_relation_comes_back_and_is_no_event(relation):
     assert from_plain(json.loads(json.dumps(plain))) == relation
     with pytest.raises(ValueError, match="Expected an event in JSON"):
         from_json(json.dumps({"format": 1, **plain}))
-    with pytest.raises(ValueError, match="Expected adjacency one of"):
+    with refused("adjacency"):
         from_plain({"kind": "Relation", "adjacency": "swap", "records": 1})
 
 
