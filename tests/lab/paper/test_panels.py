@@ -109,13 +109,6 @@ def test_direct_composition_ends_where_the_tests_use_all_of_delta() -> None:
     assert math.isnan(bounds.direct_composed_epsilon(WITHIN, np.array([200_000.0]))[0])
 
 
-@pytest.mark.thorough
-def test_revealing_less_and_testing_cheaper_cost_less() -> None:
-    prices = [price.epsilon for price in bounds.price_list(WITHIN, 100)[4:]]
-    assert None not in prices
-    assert prices == sorted(prices, reverse=True)
-
-
 def test_the_table_has_every_point_and_no_gap(second: Figure, tmp_path: Path) -> None:
     path = tmp_path / "figure2.csv"
     panels.write_csv(second, path)
