@@ -317,10 +317,14 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
+    if seeds is not None:
+        _validate.count(1, seeds=seeds)
     from prudent_lab.paper.panels import figure
     from prudent_lab.paper.report import page
+    from prudent_lab.paper.results import read, shipped
 
-    found, command = _read_given(results, seeds), "prudent paper report"
+    found = read(shipped() if results is None else results, seeds=seeds)
+    command = "prudent paper report"
     folder = None if out.suffix == ".html" else out
     path = out if folder is None else folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -353,21 +357,6 @@ def _parts(found: "Results", drawn: "Sequence[Figure]", folder: Path) -> list[Pa
             written.append(folder / f"table{number}{ending}")
             written[-1].write_text(content + "\n", "utf-8")
     return written
-
-
-def _read_given(path: Path | None, seeds: int | None) -> "Results":
-    """Results of either size, those of the package if none are named."""
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
-    from prudent_lab.paper.results import read, shipped
-
-    return read(shipped() if path is None else path, seeds=seeds)
-
-
-def _tell_files(paths: "Sequence[Path]", *, as_json: bool) -> None:
-    """Say which files were written besides the result."""
-    for path in paths:
-        (note if as_json else echo)(neutral(path))
 
 
 @app.command()
@@ -411,7 +400,8 @@ def compare(
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         made = plots.save_drawing(lambda: plots.draw_comparison(prices, title), out, "comparison")
-        _tell_files(made, as_json=as_json)
+        for path in made:
+            (note if as_json else echo)(neutral(path))
     if as_json:
         # The reason for a null that stands for no missing number.
         reasons = ("infinite" if p.epsilon == float("inf") else "" for p in prices)
