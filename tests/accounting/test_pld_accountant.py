@@ -360,11 +360,6 @@ def test_composing_at_once_is_composing_again_and_again(event, count):
     assert coarse((event, count)).get_epsilon(1e-4) == apart
 
 
-def test_sampling_everything_is_not_sampling():
-    sampled = PldAccountant().compose(dp.PoissonSampledDpEvent(1.0, PTR), 3).get_epsilon(DELTA)
-    assert sampled == pytest.approx(PldAccountant().compose(PTR, 3).get_epsilon(DELTA), rel=1e-9)
-
-
 def test_sampled_parts_on_one_batch_are_the_noisy_margin():
     """A Laplace and a Gaussian part on one batch are Case 2 itself (Errata 5), however written."""
     parts = dp.ComposedDpEvent([dp.LaplaceDpEvent(1.0), dp.GaussianDpEvent(1.1)])

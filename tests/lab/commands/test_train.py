@@ -263,15 +263,6 @@ def test_one_line_for_a_wrong_file(capsys, tmp_path, text, line):
     assert line in error(capsys, str(path))
 
 
-def test_help_names_the_flags(capsys):
-    assert main(["train", "--help"]) == 0
-    shown = capsys.readouterr().out
-    for flag in ("dataset", "method", "epsilon", "delta", "steps", "clip", "propose", "test"):
-        assert f"--{flag}" in shown
-    for flag in ("corrupt", "seed", "device", "out", "resume", "json"):
-        assert f"--{flag}" in shown
-
-
 def test_recipes_are_listed_with_what_they_are_compared_with(capsys):
     assert main(["train", "--recipe", "list"]) == 0
     shown = capsys.readouterr().out

@@ -31,7 +31,7 @@ def table(records, classes, shape=(3,)):
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_a_data_corruption_with_a_checked_ratio(kind):
     assert isinstance(kind(0.1), DataCorruption)
-    with pytest.raises(ValueError, match="Expected ratio"):
+    with refused("ratio"):
         kind(0.6)
 
 

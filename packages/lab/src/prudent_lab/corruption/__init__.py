@@ -106,15 +106,17 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
         return None
     name, ratio, *settings = text.split(":", 2) if ":" in text else (text, "")
     try:
-        plain: Any = _NAMES[name](float(ratio))
-        found: DataCorruption | GradientCorruption = plain
+        found: Any = _NAMES[name](float(ratio))
         if settings == [""]:
             raise ValueError
     except (KeyError, ValueError) as error:
         choices = ", ".join(f"{choice}:RATIO" for choice in _NAMES)
         allowed = f"to be none or one of {choices}, with RATIO in [0, 0.5]"
         raise ArgumentError("corruption", allowed, got=text) from error
-    return attrs.evolve(found, **_settings(settings[0], plain, text)) if settings else found
+    named: DataCorruption | GradientCorruption = attrs.evolve(
+        found, **(_settings(settings[0], found, text) if settings else {})
+    )
+    return named
 
 
 def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | None]:
