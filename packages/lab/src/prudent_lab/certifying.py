@@ -122,12 +122,21 @@ def run(
     public = model.known().partition
     if compare and not isinstance(public, Landmarks):
         raise ArgumentError("compare", "features with landmarks", got=public.name)
-    coded, parts_read = of_codes(public), _CodedParts(public, read)
-    same = RepeatedNoise(noise)
+    coded, same = of_codes(public), RepeatedNoise(noise)
+    both: list[tuple[Any, Whole]] = []
+
+    def training() -> Iterator[tuple[Any, Whole]]:
+        try:
+            found = read()
+        except FileNotFoundError as error:  # names files, quotes no record
+            raise SourceError(str(error)) from None
+        both.extend((coded_by(public, records), labels) for records, labels in found)
+        yield both[0]
+
     quick = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
-    quick.fit_chunks(parts_read.training())
+    quick.fit_chunks(training())
     model.fit_counts(quick.counts_)
-    (given, labels), (asked, truth) = parts_read.coded
+    (given, labels), (asked, truth) = both
     with part("certifying test records"):
         scores, moves = quick.scores(asked)
     winners, radii = decided(scores, moves)
@@ -222,27 +231,6 @@ def coded_by(partition: Partition, records: Any) -> Any:
         return _codes(partition.features, records)
     embedding = getattr(partition, "embedding", None)
     return records if embedding is None else _embedded(embedding, records)
-
-
-class _CodedParts:
-    """Both parts of a data set, read and coded once.
-
-    Attributes:
-        coded: Codes and labels of the training and of the test records, once they are read.
-    """
-
-    def __init__(self, public: Partition, read: Callable[[], tuple[Part, Part]]) -> None:
-        self._public, self._read = public, read
-        self.coded: list[tuple[Any, Whole]] = []
-
-    def training(self) -> Iterator[tuple[Any, Whole]]:
-        """The training records, for `CertifiedClassifier.fit_chunks`."""
-        try:
-            both = self._read()
-        except FileNotFoundError as error:  # names files, quotes no record
-            raise SourceError(str(error)) from None
-        self.coded = [(coded_by(self._public, records), labels) for records, labels in both]
-        yield self.coded[0]
 
 
 def _codes(features: Features, records: Any) -> Codes:

@@ -173,7 +173,7 @@ def _featured(records: GridRecords, device: torch.device) -> Dataset:
         network = BACKBONES[records.backbone]()
         data = with_features(data, network, size=records.size, device=device)
     if records.centred:
-        data = data.centred()
+        data = data.mapped(lambda values: 2 * values - 1)
     return data.to(device)
 
 
