@@ -27,7 +27,7 @@ from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise, StepState
 from prudent.training.parallel.processes import DistributedGroup
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from tests.servers import free_port
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
@@ -410,7 +410,7 @@ def test_two_processes_are_one(pair, tmp_path, name):
 def test_what_a_data_set_draws_on_the_host_is_drawn_again():
     """A data set may draw from the generator of the host, which is put back."""
     plan = Plan(sampling_rate=RATE, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
-    run = TrainingRun.prepare(
+    run = Run.prepare(
         plan,
         network(),
         cross_entropy,
@@ -418,9 +418,9 @@ def test_what_a_data_set_draws_on_the_host_is_drawn_again():
         options={"lr": 0.1},
         execution=Execution(device="cuda"),
     )
-    state = run.state(0)
+    state = run.state()
     drawn = torch.rand(5)
-    run.restore(state, None)
+    run.restore(state)
     assert torch.equal(torch.rand(5), drawn)
 
 
