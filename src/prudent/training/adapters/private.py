@@ -208,17 +208,6 @@ def make_private(
     preparation = prepare(
         model,
         loader,
-        PrivacyTarget(
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            clip=clip,
-            noise_multiplier=noise_multiplier,
-            aggregation=aggregation,
-            bands=bands,
-            watch=watch,
-            held_out=held_out,
-        ),
         plan=plan,
         held_out_set=held_out_set,
         held_out_loss=held_out_loss,
@@ -226,10 +215,21 @@ def make_private(
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
-        unit=Unit.given(unit, records_per_person, per_unit),
+        unit=unit,
+        records_per_person=records_per_person,
+        per_unit=per_unit,
         fix=fix,
         key=key,
         ledger=ledger,
+        epsilon=epsilon,
+        delta=delta,
+        epochs=epochs,
+        clip=clip,
+        noise_multiplier=noise_multiplier,
+        aggregation=aggregation,
+        bands=bands,
+        watch=watch,
+        held_out=held_out,
     )
     return model, PrivateOptimizer(optimizer, preparation), preparation.loader
 
@@ -319,21 +319,27 @@ class PrivacyTarget:
 def prepare(
     model: nn.Module,
     loader: DataLoader[Any],
-    wanted: PrivacyTarget,
     *,
-    plan: Plan | None,
-    held_out_set: Any,
-    held_out_loss: Loss | None,
-    held_out_unit: Any,
-    loss_reduction: str,
-    max_physical_batch: int | None,
-    example: Any,
-    unit: Unit | None,
-    fix: bool,
-    key: Key | None,
-    ledger: LedgerLike | None,
+    plan: Plan | None = None,
+    held_out_set: Any = None,
+    held_out_loss: Loss | None = None,
+    held_out_unit: Any = None,
+    loss_reduction: str = "mean",
+    max_physical_batch: int | None = None,
+    example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
+    fix: bool = False,
+    key: Key | None = None,
+    ledger: LedgerLike | None = None,
+    **target: Any,
 ) -> Preparation:
-    """Check the arguments of `make_private`, mend the model, find the noise, make the loader."""
+    """Check the arguments of `make_private`, mend the model, find the noise, make the loader.
+
+    `target` are those of a `PrivacyTarget`.
+    """
+    wanted = PrivacyTarget(**target)
     check_capturable(model)
     for done in replace_unsupported_layers(model) if _validate.flag(fix=fix) else ():
         print(done, file=sys.stderr)
@@ -341,10 +347,10 @@ def prepare(
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)
-    units = Units.of(loader.dataset, unit)
+    units = Units.of(loader.dataset, Unit.given(unit, records_per_person, per_unit))
     if plan is None:
         assert loader.batch_size is not None
-        batches = len(loader) if unit is None else -(-len(units) // loader.batch_size)
+        batches = len(loader) if units.people is None else -(-len(units) // loader.batch_size)
         plan = wanted.in_epochs(loader.batch_size, len(units), batches)
     else:
         wanted.refuse_beside_plan()
