@@ -14,13 +14,13 @@ from prudent.training import (
     Chunk,
     Execution,
     HeldOut,
+    LossRelease,
     Plan,
     PoissonSampler,
     ProposeTestRelease,
     Step,
     Sum,
     TrimmedSum,
-    Watch,
     fit,
 )
 from prudent.training import noise as noise_module
@@ -147,7 +147,7 @@ def test_people_on_a_device_are_those_of_the_host(name):
 
 
 RELEASES = {
-    "loss": ("gaussian", {"watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0)}),
+    "loss": ("gaussian", {"watch": LossRelease(loss_every=5, bound=2.0, noise_multiplier=3.0)}),
     "accuracy": ("gaussian", {"held_out": HeldOut(every=5, noise_multiplier=3.0)}),
     "cancelling": ("sum", {"bands": 4}),
     "all": (
@@ -155,7 +155,7 @@ RELEASES = {
         {
             "bands": 3,
             "held_out": HeldOut(every=5, metric="loss", bound=2.0, noise_multiplier=3.0),
-            "watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0),
+            "watch": LossRelease(loss_every=5, bound=2.0, noise_multiplier=3.0),
         },
     ),
 }

@@ -77,11 +77,16 @@ def make_private(
     options |= {"plan": plan, "delta": delta if plan is None else None}
     privacy = _Privacy(prepare(module if model is None else model, loader, **options), delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
+
+    def watch(_: LightningModule, losses: torch.Tensor) -> None:
+        if privacy.optimizer is not None:
+            privacy.optimizer.watch(losses)
+
     specialise(
         module,
         configure_optimizers=lambda self: privacy.configured(configure()),
         configure_callbacks=lambda self: [*pytree.tree_leaves(callbacks()), privacy],
-        watch=lambda self, losses: privacy.optimizer and privacy.optimizer.watch(losses),
+        watch=watch,
     )
     return module, privacy.preparation.loader
 

@@ -26,7 +26,7 @@ from prudent.training.checking.check import refuse_untrainable, replace_unsuppor
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.plan import HeldOut, Plan, Watch
+from prudent.training.plan import HeldOut, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
@@ -99,7 +99,7 @@ def make_private(
     aggregation: Aggregation | None = None,
     bands: int | None = None,
     plan: Plan | None = None,
-    watch: Watch | None = None,
+    watch: LossRelease | None = None,
     held_out: HeldOut | None = None,
     held_out_set: Any = None,
     held_out_loss: Loss | None = None,
@@ -143,7 +143,7 @@ def make_private(
             `epsilon`: `optimizer.plan.epsilon(delta)` then tells what the run costs.
         aggregation: What a step releases, such as `ProposeTestRelease`; its noise is replaced.
             Clipped sums with noise, as in DP-SGD, unless given.
-        bands: Noise that cancels over so many steps, as in `Plan`; 1 unless given.
+        bands: Correlated noise over so many steps, as in `Plan`; 1 unless given.
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         watch: The training loss as a release, as in a plan, if there is none: pass the losses of
             each batch to `optimizer.watch(losses)` before the step, one for each row, and find
@@ -245,7 +245,7 @@ class PrivacyTarget:
     noise_multiplier: float | None = None
     aggregation: Aggregation | None = None
     bands: int | None = None
-    watch: Watch | None = None
+    watch: LossRelease | None = None
     held_out: HeldOut | None = None
 
     def refuse_beside_plan(self) -> None:
@@ -281,11 +281,6 @@ class PrivacyTarget:
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
         plan = self.plan(min(1.0, batch / count), steps, clip, **public)
-        self._warn_of_weak(count)
-        return plan
-
-    def _warn_of_weak(self, count: int) -> None:
-        """Warn of an ε or a δ that protects nobody; the number of records is public here."""
         if self.epsilon is not None and self.epsilon > _WEAK:
             warn(
                 f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
@@ -296,6 +291,7 @@ class PrivacyTarget:
                 f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
                 "it would allow for a record that is published as it is. Choose a far smaller one."
             )
+        return plan
 
     def plan(self, rate: float, steps: int, clip: float, **more: Any) -> Plan:
         """The plan with the noise given, or the least for (ε, δ); the clip is that of a sum."""

@@ -156,8 +156,8 @@ def _measured(subject: Subject) -> Cost:
     plan = Plan(sampling_rate=0.5, steps=1_000, aggregation=rule, expected_batch=batch)
     release = Step(plan, private, subject.record_loss)
     steps = (plain, plain_step), (private, lambda: release([Chunk(own, labels)]))
-    seconds = [_seconds(*step) for step in steps]
-    return Cost(batch, *seconds, *(_peak_bytes(*step) for step in steps))
+    seconds, memory = [_seconds(*step) for step in steps], [_peak_bytes(*step) for step in steps]
+    return Cost(batch, seconds[0], seconds[1], memory[0], memory[1])
 
 
 def _seconds(model: nn.Module, step: Callable[[], object]) -> float:

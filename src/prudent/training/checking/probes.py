@@ -16,7 +16,7 @@ from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
 from prudent.training.gradients.factors.tape import leaves_behind
-from prudent.training.gradients.kept_records import KeptRecordError
+from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.output_guard import as_outputs
 from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
 from prudent.training.step import check_parameter_types
@@ -452,7 +452,8 @@ def _norm_alone(subject: Subject, place: int) -> Tensor:
     loss = subject.loss(run_on(model, inputs), targets).sum()
     gradients = torch.autograd.grad(loss, trained, allow_unused=True)
     lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
-    return torch.linalg.vector_norm(torch.stack(lengths))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+    return norm
 
 
 def _unmoved_parameters(subject: Subject) -> Iterator[Finding]:

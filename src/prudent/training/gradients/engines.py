@@ -11,7 +11,10 @@ from prudent._torch_private import pytree
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
 from prudent.training.gradients.engine import (
     Engine,
+    Formed,
+    Gradients,
     Parameters,
+    Values,
     by_person,
     count_records,
     native_products,
@@ -25,10 +28,9 @@ from prudent.training.gradients.factors.tape import (
     leaves_behind,
     refuse_foreign,
 )
-from prudent.training.gradients.kept_records import EscapedTensorGuard
+from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import Draws, rows_of
-from prudent.training.gradients.results import Formed, Gradients, Values
-from prudent.training.gradients.unsupported import attempt, refuse_unsupported
+from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.gradients.watching import FunctionInterceptor
 
 
@@ -101,11 +103,9 @@ class BookKeeping(Engine):
         batch = inputs, targets
         device = next(iter(trained.values())).device
         with torch.no_grad(), native_products(), self._precision(device):
-            found: Tensor | None = attempt(run, batch)
-            if found is not None:
-                return found
-            rejected = self._rejected(run, batch)
-            return run(rejected.replaced(batch)).masked_fill(rejected.refused, torch.nan)
+            found: Tensor
+            found, rejected = self._tried(run, batch)
+            return found if rejected is None else found.masked_fill(rejected.refused, torch.nan)
 
     def _forward_backward(
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard

@@ -99,9 +99,13 @@ class Recorder(contextlib.ExitStack):
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
-        self._writer = _summary_writer(folder) if tensorboard else None
-        if self._writer is not None:
-            self.enter_context(contextlib.closing(self._writer))
+        self._writer: Any = None
+        if tensorboard:
+            if folder is None:
+                raise ValueError("Expected out, a folder for the TensorBoard files, got None.")
+            with _extras.needed("tensorboard=True"):
+                from torch.utils.tensorboard import SummaryWriter
+            self._writer = self.enter_context(contextlib.closing(SummaryWriter(str(folder))))
         self.enter_context(self._progress)
         self.enter_context(_progress.part("steps", steps - start))
 
@@ -165,14 +169,6 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
-
-
-def _summary_writer(folder: Path | None) -> Any:
-    if folder is None:
-        raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
-    with _extras.needed("tensorboard=True"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder))
 
 
 @attrs.define

@@ -59,7 +59,6 @@ from prudent.training.run.updates import (
     Scheduler,
     optimizer_of,
     restore_schedule,
-    schedule_state,
     scheduler_of,
 )
 from prudent.training.sampling import Batch, PoissonSampler
@@ -247,8 +246,6 @@ class Run:
         """The processes that execute the plan together."""
         return self.step.processes
 
-    # ---- opened
-
     @contextmanager
     def opened(self) -> Iterator[Self]:
         """Lock the folder, resume the run if asked to, charge its ledger; close it at the end."""
@@ -315,8 +312,6 @@ class Run:
             shown = self._evaluated()
             if self.best is not None:
                 self.best.check(shown)
-
-    # ---- stepped
 
     def __iter__(self) -> Iterator[Metrics]:
         """Take the steps that are left; yields the metrics of each evaluation."""
@@ -459,8 +454,6 @@ class Run:
             self._coming.close()
             self._coming = None
 
-    # ---- shown
-
     @contextmanager
     def shown(self) -> Iterator[nn.Module]:
         """A context with the model to evaluate: with averaged parameters if they are kept.
@@ -543,8 +536,6 @@ class Run:
             private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
         )
 
-    # ---- saved and resumed
-
     def _save(self) -> None:
         """Write a checkpoint, if there is a folder."""
         if self.reporting.out is not None:
@@ -558,7 +549,7 @@ class Run:
 
         Complete only in the first process.
         """
-        processes, keep = self.processes, self.processes.rank == 0
+        processes, keep, schedule = self.processes, self.processes.rank == 0, self.scheduler
         with processes.watched():
             model = whole_state(self.model.state_dict(), keep=keep)
             optimizer = whole_state(self.optimizer.state_dict(), keep=keep)
@@ -578,7 +569,8 @@ class Run:
             "reading": processes.gathered(torch.get_rng_state()),  # data sets may draw
             "passes": self.counters.passes,
             "averages": None if self.average is None else self.average.values,
-            "schedule": schedule_state(self.scheduler),
+            "schedule": schedule
+            and {"kind": type(schedule).__name__, "state": schedule.state_dict()},
             "best": None if self.best is None else self.best.state(),
         }
 

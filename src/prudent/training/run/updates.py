@@ -176,15 +176,8 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
     return scheduler
 
 
-def schedule_state(scheduler: LRScheduler | None) -> dict[str, Any] | None:
-    """The state of a scheduler for a checkpoint."""
-    if scheduler is None:
-        return None
-    return {"kind": type(scheduler).__name__, "state": scheduler.state_dict()}
-
-
 def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
-    """Restore what `schedule_state` returned.
+    """Restore the kind and the state of a scheduler that a checkpoint holds.
 
     Raises:
         ValueError: If the run was started with another kind of scheduler. Its repeated steps would
