@@ -99,20 +99,13 @@ def check_chunks(chunks: Sequence[Chunk], repeated: DeferredCheck) -> None:
             hint="Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows.",
         )
     for chunk in chunks:
-        valid = chunk.valid
+        ids, valid = chunk.ids, chunk.valid
         if valid is not None and (valid.dtype != torch.bool or valid.ndim != 1):
             raise _validate.ArgumentError(
                 "valid",
                 "one boolean for each row of a chunk",
                 shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
             )
-    _check_ids(chunks, repeated)
-
-
-def _check_ids(chunks: Sequence[Chunk], repeated: DeferredCheck) -> None:
-    """Raise an error if a batch holds a record twice."""
-    for chunk in chunks:
-        ids, valid = chunk.ids, chunk.valid
         if (ids is None) != (chunks[0].ids is None):
             raise _validate.ArgumentError(
                 "ids", "in every Chunk of a batch or in none", shown="ids in some"
@@ -154,7 +147,7 @@ def counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
 
     Guarantee:
         The ids of counted rows are all different, so no record counts twice, on any device and also
-        in a captured graph, where no error can be raised. Batches that pass `_check_ids` keep all
+        in a captured graph, where no error can be raised. Batches that pass `check_chunks` keep all
         rows.
     """
     if ids is None or not len(ids):

@@ -22,16 +22,17 @@ from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients.capture import Capture
 from prudent.training.gradients.engine import (
+    BookKeeping,
     Gradients,
     NoRecords,
     Recomputed,
     Values,
+    _Kept,
     by_person,
     check_same,
     count_records,
     native_products,
 )
-from prudent.training.gradients.engines import BookKeeping, _Kept
 from prudent.training.gradients.factors.tape import NormTape, Tape
 from prudent.training.gradients.host_state import HostState, check_repeatable
 from prudent.training.gradients.output_guard import (

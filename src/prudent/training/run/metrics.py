@@ -102,7 +102,7 @@ class Recorder(contextlib.ExitStack):
         self._writer: Any = None
         if tensorboard:
             if folder is None:
-                raise ValueError("Expected out, a folder for the TensorBoard files, got None.")
+                raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
             with _extras.needed("tensorboard=True"):
                 from torch.utils.tensorboard import SummaryWriter
             self._writer = self.enter_context(contextlib.closing(SummaryWriter(str(folder))))
