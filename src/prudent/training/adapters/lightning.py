@@ -69,10 +69,8 @@ def make_private(
         `docs/opacus.md`.
 
     Raises:
-        ArgumentError: If an argument is missing or does not fit; at the start of `fit`, if the
-            trainer runs several processes, accumulates or clips gradients, scales losses, searches
-            for a learning rate or a batch size, or would take more steps than the plan has; at the
-            first step, if a callback or a scheduler monitors what training has logged.
+        ArgumentError: If an argument, or at the start of `fit` a setting of the trainer, does not
+            fit; at the first step, if something monitors what training has logged.
     """
     options |= {"plan": plan, "delta": delta if plan is None else None}
     privacy = _Privacy(prepare(module if model is None else model, loader, **options), delta)

@@ -141,24 +141,17 @@ def _listed(names: list[str], most: int = 5) -> str:
 def findings(subject: Subject) -> Iterator[Finding]:
     """All that is found, until something makes the other probes pointless."""
     yield from _parameter_problems(subject)
-    try:
-        subject.copied()
-    except Exception as error:
-        yield Finding(
-            "model",
-            f"It cannot be copied: {type(error).__name__}: {error}",
-            "Keep no computed tensor in an attribute, and check a model that has not run yet.",
-        )
-        return
-    try:
-        subject.outputs()
-    except Exception as error:
-        yield Finding(
-            "model",
-            f"It does not run on the batch: {type(error).__name__}: {error}",
-            "Give inputs as the model takes them: a tensor, a tuple or a dictionary of arguments.",
-        )
-        return
+    copying = "Keep no computed tensor in an attribute, and check a model that has not run yet."
+    running = "Give inputs as the model takes them: a tensor, a tuple or a dictionary of arguments."
+    for act, problem, fix in (
+        (subject.copied, "It cannot be copied", copying),
+        (subject.outputs, "It does not run on the batch", running),
+    ):
+        try:
+            act()
+        except Exception as error:
+            yield Finding("model", f"{problem}: {type(error).__name__}: {error}", fix)
+            return
     for probes in (
         (_changes_in_forward, _state_problems),
         (_mixed_records, _loss_problems, _other_paths),  # the engine would refuse the same
@@ -177,18 +170,13 @@ def _loss_problems(subject: Subject) -> Iterator[Finding]:
     losses = subject.loss(outputs, subject.targets)
     if not isinstance(losses, Tensor) or losses.shape not in ((), (subject.records,)):
         shown = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        yield Finding(
-            "loss",
-            f"It returns {shown}, neither one number nor one value per record.",
-            "Average or add up the positions of each record, and then the records.",
-        )
+        problem = f"It returns {shown}, neither one number nor one value per record."
+        fix = "Average or add up the positions of each record, and then the records."
+        yield Finding("loss", problem, fix)
         return
     if not losses.requires_grad:
-        yield Finding(
-            "loss",
-            "It does not depend on the model's outputs.",
-            "Remove detach() or no_grad() from the model and the loss.",
-        )
+        fix = "Remove detach() or no_grad() from the model and the loss."
+        yield Finding("loss", "It does not depend on the model's outputs.", fix)
         return
     gradients = None  # of a loss that make_private refuses
     with contextlib.suppress(ArgumentError):
@@ -233,17 +221,15 @@ def _other_paths(subject: Subject) -> Iterator[Finding]:
     for leaf in leaves_behind([losses]):
         if id(leaf) in known:
             continue
-        name = names.get(id(leaf))
-        yield Finding(
-            "loss" if name is None else name,
-            "The loss reaches "
-            + ("a trained tensor that is not the model's" if name is None else "this parameter")
-            + " by another way than the outputs: its gradient would be neither clipped nor noised.",
-            "Move it into the model, and let forward return what the loss needs of it."
-            if name is None
-            else "Use the optimizer's weight_decay, let forward return the penalty as an output, "
-            "or detach() it.",
-        )
+        where, what = "loss", "a trained tensor that is not the model's"
+        fix = "Move it into the model, and let forward return what the loss needs of it."
+        if id(leaf) in names:
+            where, what = names[id(leaf)], "this parameter"
+            fix = (
+                "Use the optimizer's weight_decay, return the penalty as an output, or detach() it."
+            )
+        problem = f"The loss reaches {what} by another way than the outputs: its gradient would be "
+        yield Finding(where, problem + "neither clipped nor noised.", fix)
 
 
 def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tensor]:
