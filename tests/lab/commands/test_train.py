@@ -9,7 +9,7 @@ import torch
 
 from prudent.accounting import ZERO_OUT
 from prudent.cli import command_line, main
-from prudent.training import HeldOut, Plan, Sum, Watch
+from prudent.training import HeldOut, LossRelease, Plan, Sum
 from prudent.training.run.checkpoint import load_checkpoint
 from prudent_lab.settings import WatchSettings, setting_fields
 
@@ -117,7 +117,7 @@ def test_held_out_records_are_released_and_not_trained_on(capsys, archive, tmp_p
         aggregation=Sum(clip=1.0, noise_multiplier=2.0),
         expected_batch=30,
         relation=ZERO_OUT,
-        watch=Watch(loss_every=3, bound=3.0),
+        watch=LossRelease(loss_every=3, bound=3.0),
         held_out=HeldOut(every=2, noise_multiplier=4.0),
     )
     assert result["epsilon"] == plan.epsilon(1e-5)
