@@ -7,7 +7,7 @@ mean.
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -21,11 +21,8 @@ from prudent.release.columns.together.turns import together
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Noise
 from prudent.release.outcome import Branch, Released, UnknownSpread
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-)
+from prudent.release.pool import Pool
+from prudent.release.request import Priced, Request, Statistic
 from prudent.release.statistics.moments import (
     CLIPPED_SHARE,
     NARROW_SHARE,
@@ -110,11 +107,16 @@ def _ends(total: Released, confidence: float) -> tuple[float, float] | None:
     return low * _unit(scaled.scale), high * _unit(scaled.scale)
 
 
+def _pools(pool: Column) -> tuple[Column, Column]:
+    """The pools of the first and of the second columns of pairs."""
+    return pool, cast(Column, cast(Pool, pool).second())
+
+
 @attrs.frozen
 class Ratio(Statistic):
     """The quotient of two sums."""
 
-    sums: ClassVar[Statistic] = Total()
+    sums: ClassVar[Total] = Total()
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
@@ -127,7 +129,16 @@ class Ratio(Statistic):
         )
         event = dp.ComposedDpEvent([above.preview.event, below.preview.event])
         public = preview("ratio", additive(request), request, event)
-        return Priced(preview=public, mechanism=(above, below))
+        return Priced(preview=public, mechanism=(above, below), of_all_groups=True)
+
+    @override
+    def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
+        (above, first), (below, second) = zip(priced.mechanism, _pools(pool), strict=True)
+        tasks = [
+            lambda: self.sums.prepare(above, first, noise),
+            lambda: self.sums.prepare(below, second, noise),
+        ]
+        return attrs.evolve(priced, mechanism=tuple(together(tasks)))
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
@@ -152,6 +163,16 @@ class Ratio(Statistic):
             spread if known else UnknownSpread(spread),
             about=about,
         )
+
+    @override
+    def finish(
+        self, priced: Priced, pool: Column, outcomes: list[Any], noise: Noise
+    ) -> Sequence[Any]:
+        both = zip(priced.mechanism, _pools(pool), strict=True)
+        shares = [self.sums.clipped_share(*each, noise) for each in both]
+        if all(each is None or each.interval is not None for each in shares):
+            return outcomes
+        return [attrs.evolve(each, spread=UnknownSpread(each.spread)) for each in outcomes]
 
 
 @attrs.frozen
