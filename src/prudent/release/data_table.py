@@ -694,9 +694,9 @@ class Table:
 
         Args:
             edges: Public edges of the bins, in ascending order; records outside are counted below
-                and above. None: round numbers that cover a private interval which holds nearly all
-                records, and costs 30 % of ε.
-            bins: The number of bins to aim at, without edges.
+                and above. None: private quantiles of all groups together, so that bins hold about
+                as many records each; they cost 30 % of ε.
+            bins: The number of bins to aim at, without edges; few records have fewer.
             categories: Instead of bins, the values of a column of texts or other categories, from
                 public knowledge; or "private": those with enough records are found privately, which
                 needs `delta`.

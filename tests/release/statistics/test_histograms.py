@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+import prudent
 from prudent.accounting import PldAccountant
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import histogram
@@ -74,7 +75,7 @@ def test_few_records_have_few_bins() -> None:
     assert len(histogram(values, bins=1, epsilon=1.0).counts) == 1
 
 
-def test_groups_have_the_same_default_bins() -> None:
+def test_groups_have_the_same_default_bins(tmp_path: Path) -> None:
     pytest.importorskip("ibis", reason="groups are those of a table")
     drawn = np.random.default_rng(3)
     frame = {"g": ["a", "b"] * 1_000, "x": drawn.lognormal(3, 1, 2_000)}
@@ -83,6 +84,10 @@ def test_groups_have_the_same_default_bins() -> None:
     found = histogram(data, "x", **options, noise=ReproducibleNoise(2))
     assert found["a"].edges == found["b"].edges
     assert abs(sum(found["a"].counts) - 1_000) < 100
+    data.to_parquet(tmp_path / "t.parquet")
+    query = f"SELECT g, histogram(x) AS bins FROM '{tmp_path / 't.parquet'}' GROUP BY g"
+    asked = prudent.sql(query, groups=["a", "b"], epsilon=1.0, noise=ReproducibleNoise(2))
+    assert asked["bins"]["a"].edges == found["a"].edges
 
 
 def test_the_distribution_function_is_monotone_and_near_the_truth() -> None:
