@@ -20,7 +20,7 @@ from prudent.release.columns.kinds.table_columns import FEW, TableColumn
 from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.together.asking import Asked, alike, answer, query
 from prudent.release.columns.together.turns import ask
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import (
     Part,
@@ -60,7 +60,7 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             bounds, noise = part.request.bounds, ReproducibleNoise(0)
             made_up = [_rehearsed(each, 2 * FEW, bounds, note, known) for each in columns]
             asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
-            priced = withheld(price, part.statistic, asked, made_up[0])
+            priced = redact_errors(price, part.statistic, asked, made_up[0])
             own = dict(enumerate(made_up))
             PricedPart(part.statistic, own, priced.preview, priced).answer(None, noise)
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))

@@ -33,7 +33,7 @@ from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
 from prudent.release.columns.column import ArrayColumn, Column, KeptGroups, Kind, PerUnit
 from prudent.release.columns.together.turns import together
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Groups, Refused, Released
@@ -303,7 +303,7 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     )
     kept: Any = None
     if whole.selection is not None:
-        kept = withheld(whole.selection.select, withheld(counted.counts), noise)
+        kept = redact_errors(whole.selection.select, redact_errors(counted.counts), noise)
     found: list[Any] = []
     every: list[Any] = []
     for part in whole.parts:
@@ -417,18 +417,18 @@ class PricedPart:
             kept: The private groups that were chosen; None if groups are public.
             noise: Source of randomness.
         """
-        columns = self.records if kept is None else withheld(self.records.columns, kept)
+        columns = self.records if kept is None else redact_errors(self.records.columns, kept)
         if not columns:  # no private group was chosen
             return {}
         pool = cast(Column, Pool(list(columns.values()), self.fold))
         shared = attrs.evolve(self.release, preview=self.preview)
-        shared = withheld(self.statistic.prepare, shared, pool, noise)
+        shared = redact_errors(self.statistic.prepare, shared, pool, noise)
         tasks = []
         for group, column in columns.items():
             own = self.own.get(group)
             priced = shared if own is None else attrs.evolve(own, preview=self.preview)
             tasks.append(functools.partial(_answer, self.statistic, priced, column, noise))
-        outcomes = withheld(self.statistic.finish, shared, pool, together(tasks), noise)
+        outcomes = redact_errors(self.statistic.finish, shared, pool, together(tasks), noise)
         return dict(zip(columns, outcomes, strict=True))
 
 
@@ -613,10 +613,10 @@ def check_certifiable(records: Column) -> None:
 
 def _answer(statistic: Statistic, priced: Priced, records: Column, noise: Noise) -> Any:
     """Read the records, and answer with what was charged."""
-    outcome = withheld(statistic.answer, priced, records, noise)
+    outcome = redact_errors(statistic.answer, priced, records, noise)
     if priced.certifies is not None and isinstance(outcome, Released):
-        distance = withheld(statistic.distance, priced, records, outcome.value)
-        certificate = withheld(priced.certifies.release, *distance, noise=noise)
+        distance = redact_errors(statistic.distance, priced, records, outcome.value)
+        certificate = redact_errors(priced.certifies.release, *distance, noise=noise)
         outcome = attrs.evolve(outcome, certificate=certificate)
     if records.contribution.unit is not None:
         outcome = attrs.evolve(outcome, protected="unit")

@@ -16,7 +16,7 @@ from prudent.release.certificates import MARGIN_CAP
 from prudent.release.charging import charge
 from prudent.release.columns.column import Column, Kind, in_order
 from prudent.release.columns.scales import Scale
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Outcome
@@ -216,7 +216,7 @@ def trimmed_sum(
 
     source = source_of(noise)
     paid = charge(ledger, preview, receipt=receipt)
-    outcome = withheld(mechanism.release, rows, measure, everything, noise=source)
+    outcome = redact_errors(mechanism.release, rows, measure, everything, noise=source)
     outcome = tested.advised(outcome, _OF_SUMS)
     outcome = attrs.evolve(outcome, epsilon=preview.epsilon, delta=preview.delta)
     paid.note([outcome], outcome)
