@@ -334,21 +334,25 @@ GROUPED: dict[str, tuple[Callable[[np.random.Generator, int], FloatArray], Bound
 
 
 def group_errors(name: str, records: int, runs: int) -> dict[str, float]:
-    """The median error of the means of all groups, at ε = 1."""
-    import pandas as pd
-
-    import prudent
+    """The median error of the means of all groups, at ε = 1; arrays need no query engine."""
+    from prudent.release.columns.column import ArrayColumn
+    from prudent.release.noise import source_of
+    from prudent.release.request import PricedPart, Request, price
+    from prudent.release.statistics.moments import OneMoment
 
     draw, (low, high) = GROUPED[name]
     generator = np.random.default_rng(records)
     values = draw(generator, records)
     exact, clipped = values.mean(axis=1), np.clip(values, low, high)
     whole = bool((values == np.rint(values)).all())
-    names = [f"group {place}" for place in range(GROUPS)]
-    column = values.ravel().astype(np.int64) if whole else values.ravel()
-    table = prudent.Table(pd.DataFrame({"group": np.repeat(names, records), "value": column}))
-    asked = table.by("group", groups=names)
-    answers = [asked.mean("value", epsilon=1.0) for _ in range(runs)]
+    columns = {
+        place: ArrayColumn.of(each, "numbers", "integer" if whole else None)
+        for place, each in enumerate(values)
+    }
+    mean = OneMoment("mean", 1)
+    priced = price(mean, Request(epsilon=1.0, by="group"), columns[0])
+    asked = PricedPart(mean, columns, priced.preview, priced)
+    answers = [asked.answer(None, source_of(None)) for _ in range(runs)]
     shape, middle = (50 * runs, GROUPS), (low + high) / 2
 
     def noise(scale: float) -> FloatArray:
@@ -357,7 +361,7 @@ def group_errors(name: str, records: int, runs: int) -> dict[str, float]:
     total = clipped.sum(axis=1)
     counts = [np.maximum(1, np.rint(records + noise(2.0))) for _ in range(2)]
     found = {
-        "ours": [[float(each[name]) for name in names] for each in answers],
+        "ours": [[float(each[place]) for place in columns] for each in answers],
         "opendp": (total + noise(2 * max(abs(low), abs(high)))) / counts[0],
         "tumult": middle + (total - records * middle + noise(high - low)) / counts[1],
         "diffprivlib": np.clip(total / records + noise((high - low) / records), low, high),

@@ -399,12 +399,7 @@ def _purely(mechanism: ProposeTestReleaseMechanism, epsilon: float) -> ProposeTe
     """
     parts = 2 if mechanism.propose else 1  # a value without noise leaves all of ε to the test
     scale = math.nextafter(parts / epsilon, math.inf)
-    return attrs.evolve(
-        mechanism,
-        test=DiscreteLaplaceTest(scale),
-        robust_noise_multiplier=scale,
-        fallback_noise_multiplier=scale if mechanism.falls_back else math.inf,
-    )
+    return _noisier(attrs.evolve(mechanism, test=DiscreteLaplaceTest(scale)), scale)
 
 
 def _expected_error(mechanism: ProposeTestReleaseMechanism) -> float:
@@ -439,12 +434,10 @@ def _with_noise(
     bare = attrs.evolve(
         mechanism,
         propose=1.0 if mechanism.propose else 0.0,
-        robust_noise_multiplier=1.0,
         bounds=(0.0, 1.0) if mechanism.falls_back else None,
         fallback_sensitivity=None,
-        fallback_noise_multiplier=1.0 if mechanism.falls_back else math.inf,
     )
-    return _noisier(mechanism, _least_multiplier(bare, epsilon, delta))
+    return _noisier(mechanism, _least_multiplier(_noisier(bare, 1.0), epsilon, delta))
 
 
 def _noisier(
