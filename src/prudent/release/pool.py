@@ -1,5 +1,6 @@
 """The records of all groups together: what groups share is found once, from all of them."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ class Pool:
 
     def counts_below(self, edges: FloatArray) -> IntArray:
         """See `Column`."""
-        return np.sum(self._each(lambda column: column.counts_below(edges)), axis=0)
+        return np.asarray(sum(self._each(lambda column: column.counts_below(edges))))
 
     def half_octaves(self) -> tuple[IntArray, IntArray]:
         """See `Column`."""
@@ -65,7 +66,7 @@ class Pool:
 
     def _each(self, read: Callable[[Column], Any]) -> list[Any]:
         """What is read of each group, by one query for all of them."""
-        return together([lambda column=column: read(column) for column in self.columns])
+        return together([functools.partial(read, column) for column in self.columns])
 
 
 def _added_up(found: Sequence[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:

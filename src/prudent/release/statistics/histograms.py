@@ -287,7 +287,8 @@ class Bins(Statistic):
     @override
     def price(self, request: Request, records: Column) -> Priced:
         additive(request)  # checks the options
-        fold, own, rest = request.fold, {}, request.epsilon
+        fold, rest = request.fold, request.epsilon
+        own: dict[str, Any] = {}
         if self.edges is not None:
             own = {"numbers": tuple(_given(self.edges, records.scale))}
         else:

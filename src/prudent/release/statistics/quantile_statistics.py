@@ -286,9 +286,19 @@ class Choosing:
         ends = self.bounds if self.scaled is None else self.scaled.release(records, noise)
         assert ends is not None
         points = Points.read(records, ends, chosen.points)
-        found = chosen.release(points, noise, between)
-        known = found if public else tuple(_inside(one, points.measure) for one in found)
-        return tuple(_wider(_between(one, ends), points, between) for one in known)
+        spacing, measure, moved = points.lattice.spacing, points.measure, []
+        for one in chosen.release(points, noise, between):
+            if not public and one.interval_indices is not None:
+                first, last = one.interval_indices
+                inside = measure.low < first <= last < measure.high
+                one = attrs.evolve(one, whole=one.whole or not inside)
+            if one.interval is not None and (spacing != 1 or between):
+                # Values were moved to the nearest point: half a point more on either side.
+                low, high = one.interval
+                one = attrs.evolve(one, interval=(low - spacing / 2, high + spacing / 2))
+            # The point nearest to a value may be beyond the ends.
+            moved.append(attrs.evolve(one, value=min(max(one.value, ends[0]), ends[1])))
+        return tuple(moved)
 
 
 def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
@@ -298,28 +308,6 @@ def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
     lattice = scale.lattice()
     first, last = lattice.steps(list(ends)).tolist()
     return LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
-
-
-def _between(found: Selected, ends: tuple[float, float]) -> Selected:
-    """The answer, moved to the nearest end if the point nearest to it was beyond."""
-    return attrs.evolve(found, value=min(max(found.value, ends[0]), ends[1]))
-
-
-def _wider(found: Selected, points: Points, between: bool) -> Selected:
-    """The answer with half a point more on either side: values were moved to the nearest one."""
-    spacing = points.lattice.spacing
-    if found.interval is None or (spacing == 1 and not between):
-        return found
-    low, high = found.interval
-    return attrs.evolve(found, interval=(low - spacing / 2, high + spacing / 2))
-
-
-def _inside(found: Selected, measure: Measure) -> Selected:
-    if found.interval_indices is None:
-        return found
-    first, last = found.interval_indices
-    inside = measure.low < first <= last < measure.high
-    return attrs.evolve(found, whole=found.whole or not inside)
 
 
 def _scaled(
