@@ -23,7 +23,7 @@ from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.certify.report import CertifyResult, median_radius, shares
 from prudent.records.arrays import parts
-from prudent.release.failures import SourceError, withheld
+from prudent.release.failures import SourceError, redact_errors
 from prudent.release.noise import Distribution, Noise, SecureNoise
 from prudent_lab.attacks import (
     Target,
@@ -146,7 +146,7 @@ def run(
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
-        places, names = withheld(lambda: _places(coded, quick.known(), given, labels))
+        places, names = redact_errors(lambda: _places(coded, quick.known(), given, labels))
         target = Target(
             quick.counts_,
             coded.sizes,
