@@ -16,11 +16,11 @@ import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
 from prudent.release.columns.dialects import double
-from prudent.release.columns.kinds.pairs import PairColumn
-from prudent.release.columns.kinds.table_columns import FEW, TableColumn
-from prudent.release.columns.queries import sizes_of_groups
-from prudent.release.columns.together.asking import Asked, alike, answer, query
-from prudent.release.columns.together.turns import ask, together
+from prudent.release.columns.sql.column_queries import ColumnQuery, alike, answer, query
+from prudent.release.columns.sql.pair_columns import PairColumn
+from prudent.release.columns.sql.queries import sizes_of_groups
+from prudent.release.columns.sql.query_batching import ask, together
+from prudent.release.columns.sql.table_columns import FEW, TableColumn
 from prudent.release.failures import withheld
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import Part, Request, of_one_table, open_records, price
@@ -97,7 +97,7 @@ def _rehearsed(
 def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
     found.rehearses = column  # type: ignore[attr-defined]
 
-    def noted(asked: Sequence[Asked]) -> list[Any]:
+    def noted(asked: Sequence[ColumnQuery]) -> list[Any]:
         real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]  # type: ignore[attr-defined]
         for some in alike(real):
             some_real = [real[place] for place in some]
@@ -107,7 +107,7 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
         return answer(asked)
 
     found._ask = lambda question, reader=None, **given: ask(  # type: ignore[method-assign]
-        [Asked(found, question, given, reader)], noted
+        [ColumnQuery(found, question, given, reader)], noted
     )[0]
 
 

@@ -22,13 +22,11 @@ import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
-from prudent.release.columns import queries
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.columns.kinds import pairs, table_columns
 from prudent.release.columns.opening import open_column, open_groups
-from prudent.release.columns.table_rows import Asked, open_rows
-from prudent.release.columns.together import asking
-from prudent.release.columns.together.turns import together
+from prudent.release.columns.sql import column_queries, pair_columns, queries, table_columns
+from prudent.release.columns.sql.query_batching import together
+from prudent.release.columns.table_rows import ColumnSpec, open_rows
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
@@ -212,22 +210,22 @@ def test_spark_answers_as_duckdb_does(
 def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an engine adds 64-bit integers to wider ones or not; lattices of 2**53 points."""
     if how != "read here":
-        monkeypatch.setattr(asking.Asked, "reads", False)
+        monkeypatch.setattr(column_queries.ColumnQuery, "reads", False)
     if how == "as for spark":
-        for module in (queries, pairs, table_columns):
+        for module in (queries, pair_columns, table_columns):
             monkeypatch.setattr(module, "limb_bits", lambda _, factors=1: 26 // factors)
     table = pa.table({"x": ADVERSARIAL, "y": ADVERSARIAL[::-1]})
     column = open_column(table, "x")
     for lattice in LATTICES[1:3]:
         check_same_clipped_sums(column, ADVERSARIAL, lattice)
     one, two = Lattice(-30, -(2**52), 2**52), Lattice(-20, -(2**25), 2**25)
-    both: Any = open_rows(Asked(table, "x", other="y")).column()
+    both: Any = open_rows(ColumnSpec(table, "x", other="y")).column()
     kept = ~(np.isnan(ADVERSARIAL) | np.isnan(ADVERSARIAL[::-1]))
     first, second = (
         [int(step) - lattice.low for step in lattice.steps(values[kept])]
         for values, lattice in ((ADVERSARIAL, one), (ADVERSARIAL[::-1], two))
     )
-    assert both.sums(one, two) == pairs.ProductSums(
+    assert both.sums(one, two) == pair_columns.ProductSums(
         count=len(first),
         first=sum(first),
         second=sum(second),
@@ -239,7 +237,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
-    monkeypatch.setattr(asking, "BLOCK", 7)
+    monkeypatch.setattr(column_queries, "BLOCK", 7)
     first, second = ADVERSARIAL, ADVERSARIAL[::-1]
     group = np.arange(len(first)) % 3
     table = pa.table({"x": first, "y": second, "c": group})

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import attrs
 
-from prudent.release.columns.kinds.pairs import PairColumn, ProductSums
+from prudent.release.columns.sql.pair_columns import PairColumn, ProductSums
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism, NoiseRegion

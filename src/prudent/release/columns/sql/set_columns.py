@@ -4,8 +4,8 @@ import ibis
 import ibis.expr.types as ir
 import numpy as np
 
-from prudent.release.columns.kinds.table_columns import TableColumn
-from prudent.release.columns.together.asking import keys_of
+from prudent.release.columns.sql.column_queries import keys_of
+from prudent.release.columns.sql.table_columns import TableColumn
 
 
 class SetColumn(TableColumn):

@@ -6,11 +6,11 @@ import attrs
 import ibis.expr.types as ir
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import computed_once, limb_bits
-from prudent.release.columns.kinds.table_columns import TableColumn, joined, one_row, only
-from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
+from prudent.release.columns.dialects import limb_bits, materialize
 from prudent.release.columns.scales import Scale
-from prudent.release.columns.together.asking import Given, keys_of, whole
+from prudent.release.columns.sql.column_queries import Given, keys_of, whole
+from prudent.release.columns.sql.queries import aggregated, limbs_of, numbers_of, steps_of
+from prudent.release.columns.sql.table_columns import TableColumn, joined, one_row, only
 from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 
 
@@ -87,7 +87,7 @@ def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.
         one=steps_of(rows.value, **one) - whole(one["first"]),
         two=steps_of(rows.other, **two) - whole(two["first"]),
     )
-    rows = computed_once(steps)
+    rows = materialize(steps)
     bits = limb_bits(rows, factors=2)
     first = limbs_of(rows.one, wide, bits)
     second = limbs_of(rows.two, high, bits)

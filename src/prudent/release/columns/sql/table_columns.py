@@ -38,12 +38,12 @@ import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.release.columns import queries
 from prudent.release.columns.column import Contribution, Leaders
 from prudent.release.columns.dialects import PublicValue, encoding, image, limb_bits, typed
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.together.asking import Asked, Question, Reader, Share, answer
-from prudent.release.columns.together.turns import ask
+from prudent.release.columns.sql import queries
+from prudent.release.columns.sql.column_queries import ColumnQuery, Question, Reader, Share, answer
+from prudent.release.columns.sql.query_batching import ask
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
     PLACES,
@@ -331,7 +331,7 @@ class TableColumn:
     def _ask(self, question: Question, reader: Reader | None = None, **given: Any) -> Any:
         """Run a query, perhaps together with other columns, and return the engine's answer."""
         again = question in (queries.sizes_of_half_octaves, queries.fullest_points)
-        return ask([Asked(self, question, given, reader, again)], answer)[0]
+        return ask([ColumnQuery(self, question, given, reader, again)], answer)[0]
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""

@@ -2,8 +2,8 @@
 
 The columns may be the groups of a table, or the two columns of a statistic of pairs. Each is
 answered by code that knows of no other: it asks a question, draws noise, and asks the next one,
-which depends on what was released. `turns.together` runs such tasks in turns, each until it asks,
-and then the engine is asked once for all that ask alike.
+which depends on what was released. `query_batching.together` runs such tasks in turns, each until
+it asks, and then the engine is asked once for all that ask alike.
 
 Two ways lead to an answer:
 
@@ -27,8 +27,14 @@ import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import backend_name, double, doubles_of, fetched, handed_over
-from prudent.release.columns.together.turns import AT_ONCE
+from prudent.release.columns.dialects import (
+    arrow_batches,
+    backend_name,
+    double,
+    doubles_of,
+    fetched,
+)
+from prudent.release.columns.sql.query_batching import AT_ONCE
 from prudent.release.failures import withheld
 from prudent.release.lattice import BLOCK, FloatArray
 
@@ -130,7 +136,7 @@ class Shared(Protocol):
 
 
 @attrs.frozen(eq=False)
-class Asked:
+class ColumnQuery:
     """A question of one column.
 
     Attributes:
@@ -158,7 +164,7 @@ class Asked:
         """What is given, but for numbers that may be others."""
         return {n: None if isinstance(g, int | float) else g for n, g in self.given.items()}
 
-    def like(self, other: "Asked") -> bool:
+    def like(self, other: "ColumnQuery") -> bool:
         """Whether one query can answer both."""
         own, others = self.column.share, other.column.share
         if own.whole is not others.whole or self.reads or other.reads:
@@ -178,7 +184,7 @@ def values_table(columns: Mapping[str, Sequence[ir.Value]]) -> ir.Table:
     return rows.limit(size)  # else PostgreSQL looks the values up anew for every row of a join
 
 
-def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
+def query(asked: Sequence[ColumnQuery], whole: ir.Table) -> ir.Expr:
     """The query for questions that are alike, about the table that their columns share."""
     first = asked[0]
     if first.reads:
@@ -210,7 +216,7 @@ def _placed(whole: ir.Table, members: Members, numbers: dict[str, list[ir.Value]
     return whole.join(found, [whole[f"member_{i}"] == found[f"its_{i}"] for i in range(len(keys))])
 
 
-def _members(asked: Sequence[Asked]) -> Members:
+def _members(asked: Sequence[ColumnQuery]) -> Members:
     """The groups that ask, each once, though two columns of it may."""
     return list({id(each.column.share.member): each.column.share.member for each in asked}.values())
 
@@ -226,7 +232,7 @@ def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
     """The numbers of rows that the engine hands over, and first of none: a sum has a value."""
     names = [name for name in rows.columns if name != PLACE]
     yield [np.empty(0)] * len(names), [0] * groups
-    for batch in handed_over(rows, BLOCK):
+    for batch in arrow_batches(rows, BLOCK):
         columns = [doubles_of(batch, name) for name in names]
         if groups == 1:
             yield columns, [batch.num_rows]
@@ -237,7 +243,7 @@ def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
         yield [column[order] for column in columns], ends.tolist()
 
 
-def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
+def _read(asked: Sequence[ColumnQuery], whole: ir.Table) -> list[Any]:
     """What each adds up of the rows that the engine hands over."""
     members = _members(asked)
     places = [[id(each) for each in members].index(id(each.column.share.member)) for each in asked]
@@ -253,7 +259,7 @@ def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
     return [{name: count.tolist() for name, count in total.items()} for total in totals]
 
 
-def _answers(asked: Sequence[Asked]) -> list[Any]:
+def _answers(asked: Sequence[ColumnQuery]) -> list[Any]:
     """Ask the engine, and give each its part of the answer; errors may quote records."""
     share = asked[0].column.share
     whole = share.whole if share.kept is None else withheld(share.kept)
@@ -269,7 +275,7 @@ def _answers(asked: Sequence[Asked]) -> list[Any]:
     return [{name: [found[name][row] for row in own] for name in found} for own in rows]
 
 
-def alike(asked: Sequence[Asked]) -> Iterator[list[int]]:
+def alike(asked: Sequence[ColumnQuery]) -> Iterator[list[int]]:
     """The places of questions that one query answers."""
     left = list(range(len(asked)))
     while left:
@@ -280,7 +286,7 @@ def alike(asked: Sequence[Asked]) -> Iterator[list[int]]:
             yield some[start : start + AT_ONCE]
 
 
-def answer(asked: Sequence[Asked]) -> list[Any]:
+def answer(asked: Sequence[ColumnQuery]) -> list[Any]:
     """Answer questions in their order, with one query for those that are alike."""
     answers: dict[int, Any] = {}
     for some in alike(asked):
