@@ -106,8 +106,8 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
             note(" ".join(asks), query(some_real, whole))
         return answer(asked)
 
-    found._ask = lambda question, reader=None, **given: ask(  # type: ignore[method-assign]
-        [ColumnQuery(found, question, given, reader)], noted
+    found._ask = lambda question, decode, reader=None, **given: ask(  # type: ignore[method-assign]
+        [ColumnQuery(found, question, given, decode, reader)], noted
     )[0]
 
 

@@ -27,8 +27,10 @@ from prudent.release.columns.opening import open_column, open_groups
 from prudent.release.columns.sql import column_queries, pair_columns, queries, table_columns
 from prudent.release.columns.sql.query_batching import together
 from prudent.release.columns.table_rows import ColumnSpec, open_rows
+from prudent.release.failures import SourceError
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
+from tests import answered_twice
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
 
 USUAL = 300
@@ -277,3 +279,37 @@ def test_no_statistics_of_a_file_let_a_missing_number_in(tmp_path: Any) -> None:
     column = open_column(str(path), "x")
     assert column.count() == 4_998
     assert column.counts_below(np.array([math.inf])).tolist() == [4_997]
+
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "half-octaves": lambda x: x.half_octaves(),
+    "ranks": lambda x: x.order_statistics(2, 9),
+    "sums": lambda x: x.clipped_sum(-9.0, 9.0, LATTICES[1]),
+    "squares": lambda x: x.clipped_squares(-9.0, 9.0, LATTICES[1]),
+    "points": lambda x: x.frequencies(Lattice(-1, -40, 60), 9),
+    "pairs": lambda x: x.sums(LATTICES[1], LATTICES[1]),
+}
+
+
+@pytest.mark.parametrize("question", READ)
+def test_rows_that_answer_otherwise_than_the_engine_fail_a_test_run(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """See `tests/answered_twice.py`. The fault: a row of each block is lost."""
+    rows = pa.table({"x": np.arange(-5.0, 9.0), "y": np.arange(14.0)})
+
+    def asked() -> Any:
+        return READ[question](open_rows(ColumnSpec(rows, "x", other="y")).column())
+
+    asked()
+
+    def losing(block: Any, *result: Any) -> Any:
+        return column_queries.Reader(lambda *some: block(*(each[1:] for each in some)), *result)
+
+    for module in (table_columns, pair_columns):
+        monkeypatch.setattr(module, "Reader", losing)
+    with pytest.raises(SourceError):  # which withholds the difference
+        asked()
+    (differing,) = answered_twice.FAILED
+    answered_twice.FAILED.clear()
+    assert "SQL" in differing

@@ -25,7 +25,6 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 import numpy as np
-import numpy.typing as npt
 
 from prudent.release.columns.dialects import (
     arrow_batches,
@@ -47,9 +46,20 @@ PLACE = "place"
 Question = Callable[..., ir.Table]
 """Makes a query of rows, grouped by their `keys_of`, and of numbers, which may be columns."""
 
-Reader = Callable[..., dict[str, npt.NDArray[Any]]]
-"""What is counted of rows: takes their values, those of `other` if there is such a column, and
-returns whole numbers, which are added up over all batches."""
+
+@attrs.frozen
+class Reader:
+    """Answers a question from rows: by the functions that answer it of an array.
+
+    Attributes:
+        block: Takes the values of a few rows, and those of `other` if there is such a column; what
+            it returns of all blocks is added up by +.
+        result: The answer, of what was added up.
+    """
+
+    block: Callable[..., Any]
+    result: Callable[[Any], Any] = lambda total: total
+
 
 MOST_KEPT = 2**25
 """Numbers that were handed over and are kept for the next question: 256 MB."""
@@ -144,13 +154,15 @@ class ColumnQuery:
         question: Makes a query of a table and of what is given by name.
         given: Floating numbers may be others for each column; of integers the largest counts, and
             all else is the same for all.
-        reader: Answers it from the rows themselves; its answer is called as that of the question.
+        decode: Makes the answer of what the engine returned: columns by name.
+        reader: Answers it from the rows themselves; a test run asserts that its answer is the same.
         again: Whether the same rows are read again for what is asked next.
     """
 
     column: Shared
     question: Question
     given: dict[str, Any]
+    decode: Callable[[dict[str, list[Any]]], Any]
     reader: Reader | None = None
     again: bool = False
 
@@ -247,16 +259,16 @@ def _read(asked: Sequence[ColumnQuery], whole: ir.Table) -> list[Any]:
     """What each adds up of the rows that the engine hands over."""
     members = _members(asked)
     places = [[id(each) for each in members].index(id(each.column.share.member)) for each in asked]
-    totals: list[dict[str, Any]] = [{} for _ in asked]
+    totals: list[Any] = [None for _ in asked]
     again = any(each.again for each in asked)
     for columns, ends in asked[0].column.share.memory.read(whole, members, again):
-        for each, place, total in zip(asked, places, totals, strict=True):
+        for number, (each, place) in enumerate(zip(asked, places, strict=True)):
             own = columns[each.column.share.second :]
             part = slice(ends[place - 1] if place else 0, ends[place])
             assert each.reader is not None
-            for name, count in each.reader(*(column[part] for column in own)).items():
-                total[name] = total.get(name, 0) + count
-    return [{name: count.tolist() for name, count in total.items()} for total in totals]
+            added = each.reader.block(*(column[part] for column in own))
+            totals[number] = added if totals[number] is None else totals[number] + added
+    return [each.reader.result(total) for each, total in zip(asked, totals, strict=True)]  # type: ignore[union-attr]
 
 
 def _answers(asked: Sequence[ColumnQuery]) -> list[Any]:
@@ -267,12 +279,13 @@ def _answers(asked: Sequence[ColumnQuery]) -> list[Any]:
         return withheld(_read, asked, whole)
     found = withheld(fetched, query(asked, whole))
     if len(asked) == 1:
-        return [found]
+        return [asked[0].decode(found)]
     places = found.pop(PLACE)
     rows: list[list[int]] = [[] for _ in asked]
     for row, place in enumerate(places):
         rows[int(place)].append(row)
-    return [{name: [found[name][row] for row in own] for name in found} for own in rows]
+    parts = ({name: [found[name][row] for row in own] for name in found} for own in rows)
+    return [each.decode(part) for each, part in zip(asked, parts, strict=True)]
 
 
 def alike(asked: Sequence[ColumnQuery]) -> Iterator[list[int]]:

@@ -17,7 +17,7 @@ class SetColumn(TableColumn):
         Adding a unit adds k vertices to one side of a bipartite graph, and each adds 0 or 1 to the
         size of a maximum matching.
         """
-        found = self._ask(numbered)
+        found = self._ask(numbered, dict)
         return matched(found["holder"], found["kind"], self.contribution.records)
 
 
