@@ -49,7 +49,7 @@ from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.row_values.text_formats import TextFormat
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.sql.column_queries import Memory, Share
+from prudent.release.columns.sql.column_queries import Share
 from prudent.release.columns.sql.pair_columns import PairColumn
 from prudent.release.columns.sql.queries import sizes_of_groups
 from prudent.release.columns.sql.set_columns import SetColumn
@@ -127,7 +127,6 @@ class Opened:
     keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
     single: bool  # whether groups are named by one value, not by several
     owner: OpenTable  # the source, which must stay open while the rows are used
-    memory: Memory = attrs.field(factory=Memory, init=False)  # of rows that were handed over
 
     def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it.
@@ -228,9 +227,9 @@ class Opened:
         member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
-        share = Share(self.rows, member=member, memory=self.memory)
+        share = Share(self.rows, member=member, memory=self.owner.memory)
         if staged is not None:
-            share = Share(staged.rows, staged.kept, member, memory=self.memory)
+            share = Share(staged.rows, staged.kept, member, memory=self.owner.memory)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,

@@ -64,6 +64,8 @@ class Reader:
 MOST_KEPT = 2**25
 """Numbers that were handed over and are kept for the next question: 256 MB."""
 
+_BLOCKS = 32  # of rows that are sorted by groups at a time
+
 Batch: TypeAlias = tuple[list[FloatArray], list[int]]
 """Columns of numbers, ordered by groups, and where the rows of each group end."""
 
@@ -92,14 +94,14 @@ def keys_of(rows: ir.Table) -> list[str]:
 class Memory:
     """Rows that were handed over and may be read again: those of one query, if they are few."""
 
-    asked: tuple[Any, ...] = ()  # the table and the groups that they are of
+    asked: Any = None  # the table and the groups that they are of
     batches: list["Batch"] = attrs.field(factory=list)
     too_many: bool = False  # whether there were more than `MOST_KEPT` numbers
 
     def read(self, whole: ir.Table, members: "Members", again: bool) -> Iterator["Batch"]:
         """The numbers of all rows of some groups, a block at a time; kept if read again."""
-        asked = (whole, *members)
-        if list(map(id, self.asked)) == list(map(id, asked)):
+        asked = whole.op(), [tuple(each.op() for each in member) for member in members]
+        if self.asked == asked:
             yield from self.batches
             return
         kept: list[Batch] = []
@@ -112,7 +114,7 @@ class Memory:
                 kept.append(batch)
             else:
                 kept.clear()
-        self.asked, self.batches = (asked, kept) if kept else ((), [])
+        self.asked, self.batches = (asked, kept) if kept else (None, [])
 
 
 @attrs.frozen(eq=False)
@@ -244,7 +246,8 @@ def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
     """The numbers of rows that the engine hands over, and first of none: a sum has a value."""
     names = [name for name in rows.columns if name != PLACE]
     yield [np.empty(0)] * len(names), [0] * groups
-    for batch in arrow_batches(rows, BLOCK):
+    # Of several groups many rows at once, so that each has about a block of them.
+    for batch in arrow_batches(rows, BLOCK * min(groups, _BLOCKS)):
         columns = [doubles_of(batch, name) for name in names]
         if groups == 1:
             yield columns, [batch.num_rows]
@@ -263,11 +266,13 @@ def _read(asked: Sequence[ColumnQuery], whole: ir.Table) -> list[Any]:
     again = any(each.again for each in asked)
     for columns, ends in asked[0].column.share.memory.read(whole, members, again):
         for number, (each, place) in enumerate(zip(asked, places, strict=True)):
-            own = columns[each.column.share.second :]
-            part = slice(ends[place - 1] if place else 0, ends[place])
             assert each.reader is not None
-            added = each.reader.block(*(column[part] for column in own))
-            totals[number] = added if totals[number] is None else totals[number] + added
+            own, first = columns[each.column.share.second :], ends[place - 1] if place else 0
+            if totals[number] is None:  # the batch without rows
+                totals[number] = each.reader.block(*own)
+            for start in range(first, ends[place], BLOCK):
+                part = slice(start, min(start + BLOCK, ends[place]))
+                totals[number] = totals[number] + each.reader.block(*(c[part] for c in own))
     return [each.reader.result(total) for each, total in zip(asked, totals, strict=True)]  # type: ignore[union-attr]
 
 
