@@ -208,7 +208,7 @@ def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_
 def test_postgres_can_change_nothing(postgres_table: Any) -> None:
     where = postgres_table({"x": "float8"}, [(1.0,)])
     column = open_column(column="x", **where)
-    backend = column._rows.get_backend()  # type: ignore[attr-defined]
+    backend = column.rows.get_backend()  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="read-only transaction"):
         backend.raw_sql(f"DELETE FROM {where['table']}")
 

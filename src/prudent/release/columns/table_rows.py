@@ -52,8 +52,7 @@ from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.sql.column_queries import Share
 from prudent.release.columns.sql.pair_columns import PairColumn
 from prudent.release.columns.sql.queries import sizes_of_groups
-from prudent.release.columns.sql.set_columns import SetColumn
-from prudent.release.columns.sql.table_columns import TableColumn
+from prudent.release.columns.sql.table_columns import SetColumn, TableColumn
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import withheld

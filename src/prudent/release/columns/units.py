@@ -257,16 +257,11 @@ class StagedTable:
                 to PostgreSQL that belongs to the caller is left alone.
             owner: An object to keep alive as long as this table, such as the open source.
         """
-        self._rows = rows
+        self.rows = rows  # as an expression of its source
         self._owner = owner
         self._stage = _stage(rows, own_connection)
         self._kept: ir.Table | None = None
         weakref.finalize(self, self._stage.drop)
-
-    @property
-    def rows(self) -> ir.Table:
-        """The table as an expression of its source."""
-        return self._rows
 
     def kept(self) -> ir.Table:
         """The table as the engine keeps it; computed by the first call."""

@@ -32,6 +32,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
@@ -42,7 +43,14 @@ from prudent.release.columns.column import Contribution, Leaders, fullest, ranke
 from prudent.release.columns.dialects import PublicValue, encoding, image, limb_bits, typed
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sql import queries
-from prudent.release.columns.sql.column_queries import ColumnQuery, Question, Reader, Share, answer
+from prudent.release.columns.sql.column_queries import (
+    ColumnQuery,
+    Question,
+    Reader,
+    Share,
+    answer,
+    keys_of,
+)
 from prudent.release.columns.sql.query_batching import ask
 from prudent.release.failures import withheld
 from prudent.release.lattice import (
@@ -97,11 +105,11 @@ class TableColumn:
                 if it is asked for.
             owner: An object to keep alive as long as this column, such as the open source.
         """
-        self._rows = rows
-        self._type = rows.value.type() if dtype is None else dtype
-        self._scale = scale
-        self._contribution = Contribution() if contribution is None else contribution
-        self._share = Share(rows) if share is None else share
+        self.rows = rows
+        self.dtype = rows.value.type() if dtype is None else dtype
+        self.scale = scale
+        self.contribution = Contribution() if contribution is None else contribution
+        self.share = Share(rows) if share is None else share
         self._size = size
         self._owner = owner
         self._count: int | None = None
@@ -110,31 +118,6 @@ class TableColumn:
         self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
         self._below: dict[float, int] = {}
         self._last_clipped: tuple[Any, bool, tuple[int, int, int]] | None = None
-
-    @property
-    def rows(self) -> ir.Table:
-        """The table, with a column `value` that has a value in every row."""
-        return self._rows
-
-    @property
-    def share(self) -> Share:
-        """Which rows of a table that others may share."""
-        return self._share
-
-    @property
-    def dtype(self) -> dt.DataType:
-        """The type in which values are displayed."""
-        return self._type
-
-    @property
-    def scale(self) -> Scale:
-        """See `Column`."""
-        return self._scale
-
-    @property
-    def contribution(self) -> Contribution:
-        """See `Column`."""
-        return self._contribution
 
     def count(self) -> int:
         """See `Column`."""
@@ -218,7 +201,7 @@ class TableColumn:
         ends = (first, last) if squared else (lattice.low, lattice.high)
         farthest = max(middle - ends[0], ends[1] - middle, 1)
         given |= {"low": float(low), "high": float(high)} | queries.scaling(lattice)
-        bits = limb_bits(self._rows, factors=2 if squared else 1)
+        bits = limb_bits(self.rows, factors=2 if squared else 1)
 
         def block(values: FloatArray, *_: FloatArray) -> npt.NDArray[np.object_]:
             inside = np.count_nonzero((values >= low) & (values <= high))
@@ -308,7 +291,7 @@ class TableColumn:
 
     def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
         """Convert public values, perhaps given as strings, to the type of this column."""
-        return [typed(value, self._type, "categories") for value in values]
+        return [typed(value, self.dtype, "categories") for value in values]
 
     def listed(self, categories: Sequence[Hashable]) -> list[PublicValue]:
         """The values of a public list as they are stored, in the order of the list.
@@ -321,13 +304,13 @@ class TableColumn:
         """
         found = self.typed(categories)
         if len(set(found)) < len(found) or not (
-            self._type.is_string() or found == list(categories)
+            self.dtype.is_string() or found == list(categories)
         ):
-            raise ArgumentError("categories", f"of type {self._type}, each once", got=categories)
+            raise ArgumentError("categories", f"of type {self.dtype}, each once", got=categories)
         return found
 
     def _image(self, found: Any) -> Any:
-        return image(found, self._type, encoding(self._rows))
+        return image(found, self.dtype, encoding(self.rows))
 
     def _ask(
         self,
@@ -405,3 +388,47 @@ def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False
             twice = squares and len(set(places)) > 1
             total += int(value) << (sum(map(int, places)) * bits + twice)
     return total
+
+
+class SetColumn(TableColumn):
+    """The different values of each unit: a table with the columns `unit` and `value`."""
+
+    def distinct(self) -> int:
+        """See `Column`: the size of a maximum matching of values to units, k values to each.
+
+        Adding a unit adds k vertices to one side of a bipartite graph, and each adds 0 or 1 to the
+        size of a maximum matching.
+        """
+        found = self._ask(numbered, dict)
+        return matched(found["holder"], found["kind"], self.contribution.records)
+
+
+def numbered(rows: ir.Table) -> ir.Table:
+    """The units and values of all pairs, as numbers."""
+    keys = keys_of(rows)
+    return rows.select(
+        *keys,
+        holder=ibis.dense_rank().over(ibis.window(group_by=keys, order_by=rows.unit)),
+        kind=ibis.dense_rank().over(ibis.window(group_by=keys, order_by=rows.value)),
+    )
+
+
+def matched(units: list[int], values: list[int], most: int) -> int:
+    """The largest number of values that can be given to units which have them, `most` to each.
+
+    It is the largest flow from a source, through units of capacity `most` and values of capacity 1.
+    Its size is that of the pairs: a unit of very many values takes no more memory than many units.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    if not units:
+        return 0
+    holders, owners = np.unique(np.array(units, np.int64), return_inverse=True)
+    distinct, kinds = np.unique(np.array(values, np.int64), return_inverse=True)
+    first, last = 1 + len(holders), 1 + len(holders) + len(distinct)  # the first value, the sink
+    begins = np.concatenate([np.zeros(len(holders), int), 1 + owners, np.arange(first, last)])
+    ends = np.concatenate([np.arange(1, first), first + kinds, np.full(len(distinct), last)])
+    room = np.where(begins == 0, most, 1).astype(np.int32)
+    graph = csr_array((room, (begins, ends)), shape=(last + 1, last + 1))
+    return int(maximum_flow(graph, 0, last).flow_value)
