@@ -14,16 +14,16 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`asking`) |
+| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`column_queries`) |
 | sum or mean, where a released number of records is too small for bounds | sizes, values: 2 |
 | all of them with bounds, proportion | 1 |
-| any of these, of up to 200 groups | as many, of all groups at once (`asking`) |
+| any of these, of up to 200 groups | as many, of all groups at once (`column_queries`) |
 
-DuckDB hands the rows of sums and points over once if they are kept (`asking.MOST_KEPT`). With up to
-`FEW` records there is no sample and no count below. A mode of numbers fetches every
-point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
-all points if hardly any value does. All other answers have at most the rows of a window, or
-`QUANTILES` rows.
+DuckDB hands the rows of sums, points and windows of few records over once if they are kept
+(`column_queries.MOST_KEPT`). With up to `FEW` records there is no sample and no count below. A mode
+of numbers fetches every point of the lattice that holds nearly as many records as the fullest: few
+points if values repeat, all points if hardly any value does. All other answers have at most the
+rows of a window, or `QUANTILES` rows.
 """
 
 import itertools
