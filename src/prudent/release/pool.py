@@ -9,7 +9,7 @@ import numpy as np
 
 from prudent.release.columns.column import Column, Contribution
 from prudent.release.columns.scales import Scale
-from prudent.release.columns.together.turns import together
+from prudent.release.columns.sql.query_batching import together
 from prudent.release.lattice import FloatArray, IntArray, Lattice
 
 

@@ -15,11 +15,11 @@ import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
 from prudent.release.columns.dialects import double
-from prudent.release.columns.kinds.pairs import PairColumn
-from prudent.release.columns.kinds.table_columns import FEW, TableColumn
-from prudent.release.columns.queries import sizes_of_groups
-from prudent.release.columns.together.asking import Asked, alike, answer, query
-from prudent.release.columns.together.turns import ask
+from prudent.release.columns.sql.column_queries import ColumnQuery, alike, answer, query
+from prudent.release.columns.sql.pair_columns import PairColumn
+from prudent.release.columns.sql.queries import sizes_of_groups
+from prudent.release.columns.sql.query_batching import ask
+from prudent.release.columns.sql.table_columns import FEW, TableColumn
 from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import (
@@ -99,7 +99,7 @@ def _rehearsed(
 def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
     found.rehearses = column  # type: ignore[attr-defined]
 
-    def noted(asked: Sequence[Asked]) -> list[Any]:
+    def noted(asked: Sequence[ColumnQuery]) -> list[Any]:
         real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]  # type: ignore[attr-defined]
         for some in alike(real):
             some_real = [real[place] for place in some]
@@ -108,8 +108,8 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
             note(" ".join(asks), query(some_real, whole))
         return answer(asked)
 
-    found._ask = lambda question, reader=None, **given: ask(  # type: ignore[method-assign]
-        [Asked(found, question, given, reader)], noted
+    found._ask = lambda question, decode, reader=None, **given: ask(  # type: ignore[method-assign]
+        [ColumnQuery(found, question, given, decode, reader)], noted
     )[0]
 
 

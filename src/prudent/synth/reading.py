@@ -18,12 +18,12 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.conversions import text_of
 from prudent.release.columns.dialects import (
+    arrow_batches,
     as_double,
     backend_name,
     doubles_of,
     encoding,
     exact,
-    handed_over,
     number_of,
     number_of_text,
     scale_of,
@@ -168,7 +168,7 @@ class Source:
         rows, codec = self._table.select(**asked), encoding(self._table)
         found: dict[str, list[Any]] = {name: [] for name in asked}
         known: dict[str, dict[str, int]] = {name: {} for name in asked}
-        for batch in handed_over(rows):
+        for batch in arrow_batches(rows):
             for name in asked:
                 if name.startswith("t"):
                     found[name].append(_codes(batch.column(name), known[name], codec))

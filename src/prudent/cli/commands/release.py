@@ -403,8 +403,8 @@ def mode(
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:
     """The categories in the type of the column: the order of texts is not that of numbers."""
-    from prudent.release.columns.kinds.table_columns import TableColumn
     from prudent.release.columns.opening import open_column
+    from prudent.release.columns.sql.table_columns import TableColumn
 
     if categories is None:
         return None

@@ -27,7 +27,7 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import backend_name, double, exact, fetched
 from prudent.release.columns.sources import OpenTable, open_table
-from prudent.release.columns.together.asking import values_table
+from prudent.release.columns.sql.column_queries import values_table
 from prudent.release.columns.units import evenly_spaced
 from prudent.release.failures import redact_errors
 from prudent.release.joins import Join

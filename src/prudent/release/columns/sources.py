@@ -23,6 +23,7 @@ from prudent import _validate
 from prudent._redaction import redacted
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
+from prudent.release.columns.sql.column_queries import Memory
 from prudent.release.failures import SourceArgumentError, SourceError, redact_errors
 from prudent.release.joins import Join
 
@@ -88,6 +89,7 @@ class OpenTable:
     text: frozenset[str] = frozenset()
     own_connection: bool = True  # whether the connection was opened here, and not by the caller
     join: Join | None = None  # what it is a join of; None if it is one table
+    memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)  # of rows handed over
     # Of a join, the name that each column of each table has in it.
     origins: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
 
