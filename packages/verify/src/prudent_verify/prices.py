@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -22,7 +22,9 @@ from prudent_verify.events import (
 from prudent_verify.laws import CoarseGridError, Law, composed, upper
 from prudent_verify.pairs import (
     BITS,
+    FAR,
     THRESHOLD_ERROR,
+    VAST,
     BoundedRange,
     Laplace,
     Mixture,
@@ -112,6 +114,7 @@ _ONE = Relation("add-remove", 1)
 _MOST_RECORDS = 10**4
 _MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
+_MOST_NESTED, _MOST_OUTCOMES = 16, 1 << 14  # that are summed one by one
 
 
 def _pure(event: Event) -> Fraction | None:
@@ -190,7 +193,7 @@ def _chained(single: Callable[[float], float], total: float, distance: int, tilt
     return upper(found) if before <= total else math.inf
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Parts:
     """All releases of an event: profiles in both directions, and the number of runs of each."""
 
@@ -217,13 +220,26 @@ class Parts:
             known[leaf] = profile, count + (0 if before is None else before[1])
         if precision > 0:
             whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
-            known[None] = whole.profile, 1
+            known[None] = whole, 1
         return cls(tuple(known.values()), _releases(event))
 
     @property
     def runs(self) -> int:
         """The number of all runs."""
         return sum(count for _, count in self.laws)
+
+    @cached_property
+    def nested(self) -> Callable[..., arb] | None:
+        """The profile of one release, after others of few outcomes; None if these are too many."""
+        runs = [law for law, count in self.laws for _ in range(min(count, _MOST_NESTED))]
+        runs.sort(key=_outcomes)
+        if len(runs) < self.runs or math.prod(map(_outcomes, runs[:-1])) > _MOST_OUTCOMES:
+            return None
+        found = runs[-1]
+        for law in runs[-2::-1]:
+            assert isinstance(law, Worst)
+            found = law.before(found)
+        return found
 
     def prepared(
         self, tail: float, accuracy: float, *, below: bool = False
@@ -240,8 +256,9 @@ class Parts:
         error = THRESHOLD_ERROR * self.releases
 
         def bound(epsilon: float) -> float:
-            if below:
-                found = (1 - error) * largest([way(arb(epsilon) + error) for way in ways])
+            if below:  # vast noise before another release is not summed to the last digit
+                far = error + self.runs * FAR / VAST
+                found = (1 - error) * largest([way(arb(epsilon) + far) for way in ways])
                 return float(found.lower()) * (1 - 1e-12)
             return upper((1 + error) * largest([way(arb(epsilon) - error) for way in ways]))
 
@@ -251,8 +268,8 @@ class Parts:
         self, tail: float, accuracy: float, *, adding: bool, below: bool = False
     ) -> Callable[[arb], arb]:
         """The profile of one direction, by the law of the sum of all losses."""
-        if self.runs == 1:
-            return partial(self.laws[0][0], adding=adding)
+        if self.nested is not None:
+            return partial(self.nested, adding=adding)
         variance = 0.0
         for profile, count in self.laws:  # of a Gaussian the deviation is 2.5 times this
             variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
@@ -266,6 +283,10 @@ class Parts:
             law = (Law.below if below else Law.of)(there, back, interval, growth, tail / self.runs)
             own.append((law, count))
         return composed(own, tail, below=below).delta
+
+
+def _outcomes(profile: Callable[..., arb]) -> float:
+    return profile.outcomes if isinstance(profile, Worst) else math.inf
 
 
 def _releases(event: Event) -> int:
@@ -296,7 +317,7 @@ def _profile(leaf: Event, relation: Relation) -> Callable[..., arb] | None:
         return None if distance > 1 else _of_parts(inner)
     if distance > 1:
         return _at_distance(inner, rate, relation)
-    return worst_of(inner, rate).profile
+    return worst_of(inner, rate)
 
 
 def _of_parts(event: Event) -> Callable[..., arb]:
@@ -334,7 +355,7 @@ def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., a
         scaled = Laplace(pair.reach * distance, None)
     else:
         return None
-    return Worst((scaled,), arb(1), arb(0)).profile
+    return Worst((scaled,), arb(1), arb(0))
 
 
 def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
@@ -342,7 +363,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
 
     There is none of profiles that are not `tight`.
     """
-    closed, tail = parts.runs == 1, _TAIL * delta
+    closed, tail = parts.nested is not None, _TAIL * delta
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
     rounding = ROUNDING if closed else _GRID
     # Losses with atoms between points need a finer grid, and are not proved to the last digit.
