@@ -145,7 +145,7 @@ class BoundedRange:
 Pair: TypeAlias = Mixture | Laplace | BoundedRange
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Worst:
     """The pairs of one release, of which the worst counts at every ε, on a Poisson sample."""
 
@@ -176,8 +176,19 @@ class Worst:
         return profile
 
     def __call__(self, epsilon: arb, *, adding: bool) -> arb:
-        """δ(ε) of removing a record or of adding one, at any real ε (errata 2.1, Subsampling)."""
-        rate, growth = self.rate, epsilon.exp()
+        """δ(ε) of removing a record or of adding one, at any real ε."""
+
+        def pairs(at: arb, *, adding: bool) -> arb:
+            return largest([pair.profile(at, adding=adding) for pair in self.pairs])
+
+        return sampled(pairs, self.rate)(epsilon, adding=adding) + self.rate * self.slack
+
+
+def sampled(profile: Callable[..., arb], rate: arb) -> Callable[..., arb]:
+    """The profile of a release on a Poisson sample (errata 2.1, Subsampling)."""
+
+    def transformed(epsilon: arb, *, adding: bool) -> arb:
+        growth = epsilon.exp()
         if adding:  # H(absent || sampled), zero where the weight is not positive
             weight = 1 - (1 - rate) * growth
             scale, base = weight, rate * growth / weight
@@ -185,11 +196,11 @@ class Worst:
             weight = base = 1 + (growth - 1) / rate
             scale = rate
         if weight > 0:
-            at = base.log()
-            found = scale * largest([pair.profile(at, adding=adding) for pair in self.pairs])
-        else:  # if the ball of the weight contains zero, its upper end bounds the remaining term
-            found = least(epsilon) + abs(weight.nonnegative_part())
-        return found + rate * self.slack
+            return scale * profile(base.log(), adding=adding)
+        # If the ball of the weight contains zero, its upper end bounds the remaining term.
+        return least(epsilon) + abs(weight.nonnegative_part())
+
+    return transformed
 
 
 def largest(balls: list[arb]) -> arb:
@@ -223,6 +234,16 @@ def worst_of(event: Event, rate: arb) -> Worst:
             return Worst((Mixture((*answers, *revealed)),), rate, zero)
         case _:
             return Worst((_additive(event),), rate, zero)
+
+
+def additive(event: Event) -> bool:
+    """Whether an event is Gaussian noise with at most one other noise, so that it has one pair."""
+    noises = [(leaf.kind, count) for leaf, count in leaves(event)]
+    others = [each for each in noises if each[0] not in ("GaussianDpEvent", "GaussianTest")]
+    return len(others) <= 1 and all(
+        kind in ("LaplaceDpEvent", "DiscreteLaplaceDpEvent", "LaplaceTest", *_WHOLE) and count == 1
+        for kind, count in others
+    )
 
 
 def _additive(event: Event) -> Pair:
