@@ -358,17 +358,17 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
     if head is None:
         words += ", which the ledger itself must confirm: `prudent budget verify --digest`."
     yield _ok(problem is None, "ledger", words, str(problem))
-    if problem is None and answer is None:  # searches and rounds are noted before they end
+    if problem is None and answer is None:
         words = "the ledger does not note which answer was released."
-        decisive = receipt.kind in ("release", "model", "classifier")
-        yield Finding(Standing.UNCHECKED, "answer", words, decisive=decisive)
+        # Of a search that is noted when it begins: a later row would tell how long it took.
+        yield Finding(Standing.UNCHECKED, "answer", words, decisive=receipt.kind != "tuning")
     elif problem is None:
         noted_so = answer == receipt.part_digests()["released"]
         good, bad = "the ledger notes this one.", "the ledger notes another one."
         yield _ok(noted_so, "answer", good, bad)
 
 
-_COARSER = 1e-3  # a ledger prices a search by bounds that may be a little above the accountant's
+_COARSER = 0.05  # a ledger prices events by bounds that may be a little above what is proved
 _CHARGE = {"dataset", "delta", "details", "event", "label", "price", "sequence", "spent", "time"}
 _OUTCOME = {"charge", "dataset", "outcome", "sequence"}
 

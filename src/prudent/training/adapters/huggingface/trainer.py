@@ -342,7 +342,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
         output = super().train(resume_from_checkpoint, *rest, **options)
-        self._charge.note_release()
+        if not self._charge.binds_answers:  # else the first model that is saved now is noted
+            self._charge.note_release()
         return TrainOutput(output.global_step, math.nan, output.metrics)
 
     def training_step(
@@ -584,7 +585,9 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         predictable = self._continuity.key.predictable
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
         files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]
-        self._charge.write_receipt(file, state, files=files, predictable=predictable)
+        ended = self._step is not None and self._step.taken >= self.plan.steps
+        facts = {"ended": ended, "predictable": predictable}
+        self._charge.write_receipt(file, state, files=files, **facts)
 
     # ---- checkpoints -------------------------------------------------------------------------
 
