@@ -156,11 +156,15 @@ class Worst:
     @property
     def outcomes(self) -> float:
         """The number of outcomes of all pairs; infinite if they are not finitely many."""
-        if self.rate < 1 or not all(isinstance(pair, Mixture) for pair in self.pairs):
+        if self.rate < 1 or len(self._mixtures) < len(self.pairs):
             return math.inf
-        parts = [part for pair in self.pairs for part in pair.parts]  # type: ignore[union-attr]
+        parts = [part for pair in self._mixtures for part in pair.parts]
         noiseless = all(not (sigma is not None and 0 < sigma < VAST) for _, _, sigma in parts)
         return len(parts) if noiseless else math.inf
+
+    @property
+    def _mixtures(self) -> list[Mixture]:
+        return [pair for pair in self.pairs if isinstance(pair, Mixture)]
 
     def before(self, then: Callable[..., arb]) -> Callable[..., arb]:
         """The profile of this release, of finitely many outcomes, and of what follows it.
@@ -170,7 +174,7 @@ class Worst:
 
         def profile(epsilon: arb, *, adding: bool) -> arb:
             rest = partial(then, adding=adding)
-            each = [pair.profile(epsilon, adding=adding, then=rest) for pair in self.pairs]
+            each = [pair.profile(epsilon, adding=adding, then=rest) for pair in self._mixtures]
             return largest(each) + self.slack
 
         return profile

@@ -19,7 +19,7 @@ def problem_of(kind: str, asked: Mapping[str, Any], event: Event, relation: Rela
     elif kind == "tuning":
         trials = asked["trials"]
         own = {name: each for name, each in event.fields if name != "event"}
-        given = {"shape": "inf"} if trials["kind"] == "Poisson" else {}
+        given: dict[str, Any] = {"shape": "inf"} if trials["kind"] == "Poisson" else {}
         given |= {name: each for name, each in trials.items() if name != "kind"}
         given = {name: None if each == "inf" else each for name, each in given.items()}
         if event.kind not in SELECTIONS or given != own:

@@ -77,7 +77,7 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     if added is not None and added[1] <= delta and (added[1] == 0 or distance == 1):
         total = float_above(added[0] * distance)
         if total <= epsilon or delta == 0:
-            sharp = not any(each.kind in _COARSE for each in event.walk())
+            sharp = not any(each.kind in _COARSE for each in event.walk() if not _is_whole(each))
             method = "exact sums of rational numbers" if sharp else "a sum of bounds on all parts"
             return Found(total, method, total if sharp else 0.0)
     if delta == 0:
@@ -123,6 +123,11 @@ _MOST_RECORDS = 10**4
 _MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
 _MOST_NESTED, _MOST_OUTCOMES = 16, 1 << 14  # that are summed one by one
+
+
+def _is_whole(event: Event) -> bool:
+    """Whether an event is a sample of all records."""
+    return bool(event.kind == SAMPLED and event["sampling_probability"] == 1)
 
 
 def _added_up(event: Event) -> tuple[Fraction, Fraction] | None:
@@ -250,7 +255,7 @@ class Parts:
                 total *= _outcomes(law)
                 if isinstance(law, Worst) and total <= _MOST_OUTCOMES:
                     apart.append(law)
-            rest[law] = count - apart.count(law)
+            rest[law] = count - sum(each is law for each in apart)
         if not +rest:
             rest[apart.pop()] = 1
         return apart, tuple((+rest).items())
