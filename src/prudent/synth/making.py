@@ -172,7 +172,7 @@ def synthesize(
     make = functools.partial(_made, opened, engine, rules, unit, per_unit)
     made = redact_errors(make, prices=prices)
     files = {} if target is None else written(made, target)
-    paid.note([made], made.plain(), files=files)
+    paid.note([made], made.plain() | ({"files": files} if files else {}), files=files)
     return made
 
 

@@ -330,7 +330,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
         output = super().train(resume_from_checkpoint, *rest, **options)
-        self._charge.note_release()
+        if not self._charge.binds_answers:  # else the first model that is saved now is noted
+            self._charge.note_release()
         return TrainOutput(output.global_step, math.nan, output.metrics)
 
     def training_step(
@@ -561,7 +562,9 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._charge.model_card(self.model, predictable=predictable, **facts).write(folder)
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
         files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]
-        self._charge.write_receipt(file, state, files=files, predictable=predictable)
+        ended = self._step is not None and self._step.taken >= self.plan.steps
+        facts = {"ended": ended, "predictable": predictable}
+        self._charge.write_receipt(file, state, files=files, **facts)
 
     def _save_secrets(self, folder: Path) -> None:
         """Write what only a private run needs beside the files of a checkpoint."""
