@@ -59,6 +59,7 @@ _NEAR = 4.0  # scales, beyond which a record votes whether the line goes on
 _CLEAR_VOTE = 2.0  # deviations of noise from which on the votes of a column are clear
 _CLEAR_SUM = 1.5  # the same for all columns together
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
+_DEPENDENT = "the rows of one unit are not independent of each other"
 
 
 @attrs.frozen(eq=False)
@@ -145,6 +146,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         certificate_: How many records the slopes withstand, if `certify` asks for it.
     """
 
+    _through_origin: ClassVar[bool] = True
     _rounds: ClassVar[int] = 2  # of Newton steps, each of which clips the residuals anew
     r2 = False  # an argument of those that can release it
 
@@ -209,9 +211,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _learn(self, engine: SumEngine) -> None:
         count, width = self.n_records_, len(engine.rows.names) - 1
         # Rows are shortened as a whole and not clipped column by column: a line stays a line.
-        features = standardised(engine, width, count).rescaled(engine, "edges", count)
+        features = standardised(engine, width, count)
+        features = features if self._intercept else features.through_origin()
+        features = features.rescaled(engine, "edges", count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
+        if not self._intercept:
+            centre, scale = 0.0, math.hypot(centre, scale)
         penalty = self._penalty(features)
         whitening = Whitening.release(engine, "moment", features, count, penalty)
         far = self._far(engine, whitening, count, penalty)
@@ -230,7 +236,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         limits = self._limits(fitting, found, steps[-1].limit)
         self._features = attrs.evolve(features, limits=limits)
         self._found = found * scale
-        self._found[0] += centre
+        self._found[0] = self._found[0] + centre if self._intercept else 0.0
         self.coef_, self.intercept_ = features.unscaled(self._found)
         self._set_intervals(fitting, outcome)
         if self.certify is not None:
@@ -323,10 +329,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         rows = np.vstack([outcome.root[0] - features.locations @ slopes, slopes]) * fitting.scale
         centres = np.array([self.intercept_, *self.coef_])
         ends = centres[:, None] + outcome.ends(rows) * [-1.0, 1.0]
-        held = outcome.held(rows) | (outcome.missing != "")
+        missing = outcome.missing if fitting.engine.prices.records == 1 else _DEPENDENT
+        held = outcome.held(rows) | (missing != "")
         ends[held] = np.nan
+        if not self._intercept:
+            ends[0], held[0] = 0.0, False
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
-        self.no_interval_ = outcome.missing or (HELD if held.any() else "")
+        self.no_interval_ = missing or (HELD if held.any() else "")
 
     def _limits(self, fitting: Fitting, found: FloatArray, limit: float) -> FloatArray:
         """Release where predictions clip each column: far away if the line continues there.
@@ -377,7 +386,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         if self.certify is not None:
             lines.append(str(self.certificate_))
         price = f"({rounded_up(self.epsilon_, 6)}, {rounded_up(self.delta_, 6)})-DP"
-        return "\n".join([*lines, f"{price} for {ADD_REMOVE.sentence('record')}"])
+        return "\n".join([*lines, f"{price} for {ADD_REMOVE.sentence(self._protected)}"])
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Draw the slopes with their intervals; one that has none is drawn without.
@@ -389,7 +398,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         from matplotlib.figure import Figure  # a heavy import, for pictures only
 
         check_is_fitted(self)
-        terms, values, ends = zip(*list(self._coefficients())[1:], strict=True)
+        terms, values, ends = zip(*list(self._coefficients())[self._intercept :], strict=True)
         errors = np.abs(np.nan_to_num(np.array(ends).T - values))
         figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
         axes = figure.add_subplot()
@@ -406,7 +415,8 @@ class LinearModel(RegressorMixin, BoundedEstimator):
 
     def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
         """The name, the value and the ends of the interval of each, the intercept first."""
-        yield "(intercept)", float(self.intercept_), self.intercept_interval_
+        if self._intercept:
+            yield "(intercept)", float(self.intercept_), self.intercept_interval_
         for term, value, ends in zip(self.terms_, self.coef_, self.intervals_, strict=True):
             yield str(term), float(value), tuple(ends.tolist())
 
@@ -517,6 +527,7 @@ class QuantileRegressor(LinearModel):
     """
 
     _title: ClassVar[str] = "quantile regression"
+    _through_origin: ClassVar[bool] = False  # its steps start near the line, as a quantile is
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
     _rounds: ClassVar[int] = len(_smoothed)
 

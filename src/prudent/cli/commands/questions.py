@@ -203,7 +203,7 @@ def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "Linear
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:
     from prudent.estimators.formula import Formula
 
-    features = max(1, len(Formula.parse(formula).columns))
+    features = len(Formula.parse(formula).factors)
     previews = [
         fitted.dry_run(count, features) for count in (_FORECASTS if records is None else (records,))
     ]

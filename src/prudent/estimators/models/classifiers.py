@@ -114,6 +114,7 @@ class LogisticRegression(PrivateClassifier, BoundedEstimator):
     """
 
     _title: ClassVar[str] = "logistic regression"
+    _through_origin: ClassVar[bool] = True
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -127,13 +128,15 @@ class LogisticRegression(PrivateClassifier, BoundedEstimator):
     @override
     def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
-        self._features = standardised(engine, width, self.n_records_)
+        features = standardised(engine, width, self.n_records_)
+        self._features = features if self._intercept else features.through_origin()
         whitening = Whitening.release(engine, "moment", self._features, self.n_records_)
         found = before = np.zeros((width + 1, kinds))
         for _ in range(ROUNDS):
             ahead = found + _MOMENTUM * (found - before)
             step = whitening.root @ self._step(engine, whitening, ahead)
             before, found = found, ahead + kinds * step
+        found[0] *= self._intercept
         self._found = found
         slopes, intercept = self._features.unscaled(found)
         if kinds == 2:
