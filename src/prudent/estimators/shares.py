@@ -137,7 +137,10 @@ def calibrate(
 def _event(
     parts: tuple[BudgetPart, ...], mu: float, also: tuple[dp.DpEvent, ...] = ()
 ) -> dp.DpEvent:
-    return dp.ComposedDpEvent([*(part.event(mu) for part in parts), *also])
+    """The event of all parts; Gaussian sums are together one, whose μ² is the sum of theirs."""
+    sums_share = math.fsum(part.share for part in parts if not part.choice)
+    one = [BudgetPart(sums_share).event(mu)] if sums_share else []
+    return dp.ComposedDpEvent([*(p.event(mu) for p in parts if p.choice), *one, *also])
 
 
 @functools.lru_cache(maxsize=256)
