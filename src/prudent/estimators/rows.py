@@ -30,6 +30,7 @@ from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 
 _BATCH = 2**15
+_TEXTS = ("StringDtype", "CategoricalDtype")  # types of pandas that are declared to hold no numbers
 _NUMBERS = "biufmMcO"  # kinds of arrays in which each cell may hold a number
 
 
@@ -147,7 +148,10 @@ def number_table(source: Any, **options: Any) -> Any:
     if len(set(names)) < len(names):
         raise ArgumentError("X", "columns of different names", shown="two of the same name")
     source = source.set_axis(names, axis=1) if hasattr(source, "set_axis") else source
-    return NumberTable(source, **options)
+    # A column of objects of pandas declares nothing: one record makes it of a column of numbers.
+    types = source.dtypes.items() if hasattr(source, "set_axis") else ()
+    texts = [name for name, each in types if type(each).__name__ in _TEXTS]
+    return NumberTable(source, texts=texts, **options)
 
 
 def _column_names(frame: Any) -> list[str]:

@@ -120,8 +120,13 @@ class NumberTable:
         table: str | None = None,
         where: Predicate | str | None = None,
         columns: Sequence[str] | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
-        """Open a table; see `prudent.release.columns.joining.open_source`."""
+        """Open a table; see `prudent.release.columns.joining.open_source`.
+
+        Columns in `texts` are refused as numbers, also where the source does not declare types.
+        """
+        self._texts = texts
         self.owner = open_source(
             source, connect=connect, table=table, columns=columns if where is None else None
         )
@@ -209,6 +214,13 @@ class NumberTable:
         """
         if not isinstance(name, Expression) or is_name(name):
             _validate.one_of(self.names, column=name)
+        if name in self._texts:
+            raise _validate.ArgumentError(
+                "column",
+                "of numbers",
+                shown=f"{name!r}, of texts or categories",
+                hint=f"Leave it out, or write C({name}) in a formula.",
+            )
         if name in self.owner.text:
             return lambda table: _number_of_any_text(table[name])
         dtype = named_value(self.table, name, "formula").type()
