@@ -219,6 +219,11 @@ def test_a_classifier_takes_a_formula(frame: pd.DataFrame, classes: Any) -> None
         assert list(fitted.classes_) == ["no", "yes"]
         assert fitted.terms_[0] == "age"
         assert fitted.score(old, old.old) > 0.8
+        if model is LogisticRegression:
+            lines = fitted.summary().splitlines()
+            assert [line.split()[0] for line in lines[1:3]] == ["(intercept)", "age"]
+            assert "no interval (–): the steps stop before the maximum" in fitted.summary()
+            assert lines[-1] == "(30, 1e-06)-DP for adding or removing one record"
 
 
 def test_a_weighted_fit_is_refused_before_a_charge(frame: pd.DataFrame) -> None:

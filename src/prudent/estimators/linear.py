@@ -14,7 +14,6 @@ line that was fitted to the middle is known to hold for the tails.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -22,12 +21,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest, outward, rounded_up
-from prudent.accounting.relations import ADD_REMOVE
+from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
 from prudent.estimators.engine import SumEngine, along
@@ -44,6 +41,7 @@ from prudent.estimators.features import (
 )
 from prudent.estimators.influence import HELD, PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
+from prudent.estimators.summaries import CoefficientSummary
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
 
@@ -129,7 +127,7 @@ Outcome = Refined | Rounds
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearModel(RegressorMixin, BoundedEstimator):
+class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
     """A linear model by rounds of noisy Newton steps: least squares, unless a subclass says more.
 
     Attributes:
@@ -366,53 +364,12 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         """What a fit makes small, for residuals in any unit: their squares."""
         return errors * errors
 
-    def summary(self) -> str:
-        """The model as text: coefficients with intervals, what was clipped, and the price."""
-        check_is_fitted(self)
-        rows = [("", "coefficient", "95 % interval")]
-        for term, value, (low, high) in self._coefficients():
-            ends = "–" if math.isnan(low) else " to ".join(outward(low, high))
-            rows.append((term, nearest(value), ends))
-        first, second = (max(len(row[place]) for row in rows) for place in (0, 1))
-        lines = [f"{a:<{first}}  {b:>{second}}  {c}".rstrip() for a, b, c in rows]
-        lines.append(
-            f"about {max(0, round(self.n_records_)):,} records, of which about "
-            f"{round(self.n_clipped_):,} were clipped"
-        )
-        if self.no_interval_:
-            lines.append(f"no interval (–): {self.no_interval_}")
-        if self.r2:
-            lines.append(f"R² about {nearest(self.r2_, 2)}")
-        if self.certify is not None:
-            lines.append(str(self.certificate_))
-        price = f"({rounded_up(self.epsilon_, 6)}, {rounded_up(self.delta_, 6)})-DP"
-        return "\n".join([*lines, f"{price} for {ADD_REMOVE.sentence(self._protected)}"])
+    @override
+    def _facts(self) -> list[str]:
+        facts = [f"R² about {nearest(self.r2_, 2)}"] if self.r2 else []
+        return facts + ([str(self.certificate_)] if self.certify is not None else [])
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the slopes with their intervals; one that has none is drawn without.
-
-        Args:
-            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
-                notebook shows.
-        """
-        from matplotlib.figure import Figure  # a heavy import, for pictures only
-
-        check_is_fitted(self)
-        terms, values, ends = zip(*list(self._coefficients())[self._intercept :], strict=True)
-        errors = np.abs(np.nan_to_num(np.array(ends).T - values))
-        figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
-        axes = figure.add_subplot()
-        axes.axvline(0.0, color="#b0b0b0", linewidth=1)
-        axes.errorbar(
-            values, range(len(terms)), xerr=errors, fmt="o", color="#1f6f8b", ecolor="#b0b0b0"
-        )
-        axes.set_yticks(range(len(terms)), terms)
-        axes.invert_yaxis()
-        axes.set(xlabel=f"slope (bars: 95 % intervals), ε = {rounded_up(self.epsilon_, 6)}")
-        if path is not None:
-            figure.savefig(path)
-        return figure
-
+    @override
     def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
         """The name, the value and the ends of the interval of each, the intercept first."""
         if self._intercept:
