@@ -93,7 +93,8 @@ def regress(
     formula: str = typer.Argument(
         metavar="FORMULA",
         help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
-        "are public, missing(column) to keep rows in which it is missing.",
+        "are public, missing(column) to keep rows in which it is missing; a * b, a:b, log(a), "
+        "I(a ** 2), bin(a, 1, 5), ., - a, - 1.",
         show_default=False,
     ),
     source: options.Source = None,
@@ -115,6 +116,10 @@ def regress(
     r2: bool = typer.Option(
         False, "--r2", help="Also release R², from the same budget; not for median."
     ),
+    unit: str | None = options.value(
+        "COLUMN", "Whose row it is: protect all rows of a unit, and keep one of them.", default=None
+    ),
+    per_unit: int = options.whole_number("Keep so many rows of each unit.", default=1),
     where: options.Where = None,
     connect: options.Connect = None,
     table: options.Table = None,
@@ -169,7 +174,9 @@ def regress(
         refused = None
         try:
             target = receipt_file(receipt, sign)
-            fitted.fit(source, formula, connect=connect, table=table, where=where, receipt=target)
+            units = {"unit": unit, "per_unit": per_unit}
+            rows = {"connect": connect, "table": table, "where": where}
+            fitted.fit(source, formula, **rows, **units, receipt=target)
         except TooFewRecordsError as error:
             refused = str(error)
     price = {"epsilon": fitted.epsilon_, "delta": fitted.delta_}
