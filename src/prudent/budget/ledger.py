@@ -335,8 +335,8 @@ class Ledger:
         """Pickles as its address, without a password: another process opens the same ledger."""
         text = os.fspath(self._location)
         place = shown(text) if is_postgres(text) else os.path.abspath(text)
-        given = {"dataset": self._dataset, "asker": self._asker}
-        return functools.partial(type(self), place, **given), ()
+        given = functools.partial(type(self), place, dataset=self._dataset, asker=self._asker)
+        return given, ()
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.location!r}, dataset={self._dataset!r}, {self._budget})"

@@ -207,7 +207,7 @@ class _Reader:
         return found
 
     def crossed(self, left: dict[Term, None], right: dict[Term, None]) -> dict[Term, None]:
-        found = {}
+        found: dict[Term, None] = {}
         for one, other in itertools.product(left, right):
             factors = tuple(dict.fromkeys((*one, *other)))
             kinds = {each.kind for each in factors}
