@@ -265,7 +265,7 @@ PTR = {
 }
 SHAPES = {
     "plain": {},
-    "watched": {"watch": prudent.Watch(loss_every=7, bound=2.0, noise_multiplier=9.0)},
+    "watched": {"watch": prudent.LossRelease(loss_every=7, bound=2.0, noise_multiplier=9.0)},
     "after another": {"before": dp.GaussianDpEvent(30.0)},
     "in turns": {"bands": 4},
     "tested": PTR,

@@ -6,7 +6,6 @@ values and ranks are made up; in a release they come from earlier answers, so th
 private.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,10 +19,17 @@ from prudent.release.columns.kinds.pairs import PairColumn
 from prudent.release.columns.kinds.table_columns import FEW, TableColumn
 from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.together.asking import Asked, alike, answer, query
-from prudent.release.columns.together.turns import ask, together
-from prudent.release.failures import withheld
+from prudent.release.columns.together.turns import ask
+from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.request import Part, Request, of_one_table, open_records, price
+from prudent.release.request import (
+    Part,
+    PricedPart,
+    Request,
+    of_one_table,
+    open_records,
+    price,
+)
 
 _VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
 _GROUPS = 2  # that are rehearsed
@@ -54,13 +60,9 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             bounds, noise = part.request.bounds, ReproducibleNoise(0)
             made_up = [_rehearsed(each, 2 * FEW, bounds, note, known) for each in columns]
             asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
-            priced = withheld(price, part.statistic, asked, made_up[0])
-            together(
-                [
-                    functools.partial(withheld, part.statistic.answer, priced, each, noise)
-                    for each in made_up
-                ]
-            )
+            priced = redact_errors(price, part.statistic, asked, made_up[0])
+            own = dict(enumerate(made_up))
+            PricedPart(part.statistic, own, priced.preview, priced).answer(None, noise)
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
     if not preview.parts:
         return shown[0]

@@ -162,7 +162,7 @@ class Source:
         return {f"n{place}": as_double(read(column, field.scale))}
 
     def read(self) -> list[Cells]:
-        """Read all rows; call it inside `withheld`."""
+        """Read all rows; call it inside `redact_errors`."""
         terms = [self._terms(place, each) for place, each in enumerate(self.fields)]
         asked = {name: term for each in terms for name, term in each.items()}
         rows, codec = self._table.select(**asked), encoding(self._table)

@@ -26,7 +26,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from prudent import ArgumentError, HeldOut, Ledger, Watch
+from prudent import ArgumentError, HeldOut, Ledger, LossRelease
 from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
@@ -875,7 +875,7 @@ def test_a_saved_model_has_a_card(
         sampling_rate=0.5,
         steps=2,
         aggregation=Sum(clip=0.5, noise_multiplier=3.0),
-        watch=Watch(loss_every=1, bound=2.0),
+        watch=LossRelease(loss_every=1, bound=2.0),
     )
     private = trainer(bert(), arguments(logging_steps=1), plan=noisy)
     private.save_model(str(tmp_path / "before"))
@@ -1020,7 +1020,7 @@ class TestHeldOut:
         self, arguments: Callable[..., TrainingArguments]
     ) -> None:
         watched = {
-            "watch": Watch(loss_every=1, bound=2.0),
+            "watch": LossRelease(loss_every=1, bound=2.0),
             "held_out": HeldOut(every=1, noise_multiplier=9.0),
         }
         data = Sentences(9, seed=5)

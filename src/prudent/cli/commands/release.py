@@ -307,7 +307,7 @@ def histogram(
     request: Request,
     edges: str | None = options.value(
         "A,B,…",
-        "Edges of the bins, from public knowledge. Without them 40 % of ε finds some.",
+        "Edges of the bins, from public knowledge. Without them 30 % of ε finds quantiles.",
         default=None,
     ),
     bins: int = options.whole_number("How many bins to aim at, without --edges.", default=20),

@@ -56,7 +56,7 @@ from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.together.asking import Memory, Share
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 
 _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.String,
@@ -202,11 +202,11 @@ class Opened:
             staged: The table that `staged` returned.
             at_least: Groups with fewer records are omitted inside the engine.
         """
-        rows = self.rows if staged is None else withheld(staged.kept)
+        rows = self.rows if staged is None else redact_errors(staged.kept)
         if self.contribution.sets and staged is not None:  # a set may be of any size
             rows = at_most(rows, self.contribution.records)
-        found = withheld(fetched, sizes_of_groups(rows, at_least=at_least))
-        codec = withheld(encoding, rows)
+        found = redact_errors(fetched, sizes_of_groups(rows, at_least=at_least))
+        codec = redact_errors(encoding, rows)
         stored = zip(*(found[name] for name in members_of(rows)), strict=True)
         sizes: dict[tuple[PublicValue, ...], int] = {}
         for values, count in zip(stored, found["records"], strict=True):

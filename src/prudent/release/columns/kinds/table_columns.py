@@ -44,7 +44,7 @@ from prudent.release.columns.dialects import PublicValue, encoding, image, limb_
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.together.asking import Asked, Question, Reader, Share, answer
 from prudent.release.columns.together.turns import ask
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     PLACES,
     FloatArray,
@@ -290,7 +290,7 @@ class TableColumn:
     def most_frequent(self) -> Any:
         """See `Column`."""
         found = self._ask(queries.largest_group)["value"]
-        return withheld(self._image, found[0]) if found else None
+        return redact_errors(self._image, found[0]) if found else None
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         """See `Column`."""

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from prudent.release.columns.dialects import backend_name, double, doubles_of, fetched, handed_over
 from prudent.release.columns.together.turns import AT_ONCE
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import BLOCK, FloatArray
 
 NUMBERS = "value", "other"
@@ -256,10 +256,10 @@ def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
 def _answers(asked: Sequence[Asked]) -> list[Any]:
     """Ask the engine, and give each its part of the answer; errors may quote records."""
     share = asked[0].column.share
-    whole = share.whole if share.kept is None else withheld(share.kept)
+    whole = share.whole if share.kept is None else redact_errors(share.kept)
     if asked[0].reads:
-        return withheld(_read, asked, whole)
-    found = withheld(fetched, query(asked, whole))
+        return redact_errors(_read, asked, whole)
+    found = redact_errors(fetched, query(asked, whole))
     if len(asked) == 1:
         return [found]
     places = found.pop(PLACE)
