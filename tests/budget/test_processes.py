@@ -1,6 +1,7 @@
 """Many processes at one ledger, some of them killed: never overdrawn, no release forgotten."""
 
 import multiprocessing
+import pickle
 import random
 import time
 from multiprocessing.context import ForkServerProcess
@@ -91,3 +92,14 @@ def test_a_process_killed_before_its_commit_leaves_nothing(location: str, tmp_pa
         ledger.charge(charging.EVENT, "after")
         assert [charge.label for charge in ledger.history()] == ["before", "after"]
         assert ledger.verify() == 2
+
+
+def test_a_ledger_pickles_as_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy charges the same budget, from any folder; it is no budget of its own."""
+    monkeypatch.chdir(tmp_path)
+    with Ledger.create("b.db", epsilon=1.0, delta=1e-6, dataset="d") as ledger:
+        content = pickle.dumps(ledger)
+        monkeypatch.chdir(tmp_path.parent)
+        with pickle.loads(content) as copy:
+            copy.charge(charging.EVENT, "once")
+        assert [each.label for each in ledger.history()] == ["once"]

@@ -106,6 +106,7 @@ def test_a_forecast_reads_nothing(run: Callable[..., Any]) -> None:
         (("pay ~ age", "FILE", "--where", "age >"), "where"),
         (("pay ~ age", "missing.parquet"), "existing file"),
         (("pay ~ age", "FILE", "--certify", "0"), "certify"),
+        (("pay ~ age", "FILE", "--unit", "nobody"), "unit"),
     ],
 )
 def test_bad_input_is_told_in_one_line(
@@ -117,3 +118,10 @@ def test_bad_input_is_told_in_one_line(
     assert message in answer.err
     assert answer.err.count("\n") == 1
     assert not answer.out
+
+
+def test_all_rows_of_a_unit_are_protected(run: Callable[..., Any], file: str) -> None:
+    words = ("pay ~ I(age ** 2)", file, "--epsilon", "20", "--unit", "region")
+    answer = run("regress", *words)
+    assert answer.status == 3  # a row of each region is not enough
+    assert "records (a noisy count) are too few" in answer.err

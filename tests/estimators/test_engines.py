@@ -8,7 +8,10 @@ import pandas as pd
 from prudent.estimators import LinearRegression
 from prudent.release.noise import ReproducibleNoise
 
-FORMULA = "pay ~ age + C(region, n, s) + missing(hours) + flag"
+FORMULA = (
+    "pay ~ age * C(region, n, s) + missing(hours) + flag + log(age) + I(age ** 2) + sqrt(age):flag"
+    " + bin(age, 30, 50.5)"
+)
 
 
 def frame() -> pd.DataFrame:
@@ -19,14 +22,22 @@ def frame() -> pd.DataFrame:
             "region": generator.choice(["n", "s", "w"], 300),
             "hours": np.where(generator.random(300) < 0.2, np.nan, generator.normal(40, 5, 300)),
             "flag": generator.random(300) < 0.5,
+            "who": generator.integers(0, 120, 300),
         }
     )
-    return found.assign(pay=found.age + 4.0 * found.flag + generator.normal(size=300))
+    # One record whose products and logarithms no engine has.
+    found.loc[300] = [-1e300, "n", 1e308, True, 121]
+    found = found.astype({"flag": bool, "who": "int64"})
+    return found.assign(pay=found.age + 4.0 * found.flag + generator.normal(size=301))
 
 
-def fitted(source: Any, **options: Any) -> list[float]:
-    model = LinearRegression(epsilon=50.0, noise=ReproducibleNoise(1))
-    return model.fit(source, FORMULA, **options).coef_.tolist()
+def fitted(source: Any, **options: Any) -> list[list[float]]:
+    """The coefficients of rows by themselves, and of two rows of each unit."""
+    found = []
+    for units in ({}, {"unit": "who", "per_unit": 2}):
+        model = LinearRegression(epsilon=50.0, noise=ReproducibleNoise(1))
+        found.append(model.fit(source, FORMULA, **options, **units).coef_.tolist())
+    return found
 
 
 def test_postgres(postgres_url: str) -> None:
@@ -36,10 +47,10 @@ def test_postgres(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
             "CREATE TABLE pay_of_models "
-            "(age float8, region text, hours float8, flag boolean, pay float8)"
+            "(age float8, region text, hours float8, flag boolean, who int8, pay float8)"
         )
         with connection.cursor() as cursor:
-            cursor.executemany("INSERT INTO pay_of_models VALUES (%s, %s, %s, %s, %s)", rows)
+            cursor.executemany("INSERT INTO pay_of_models VALUES (%s, %s, %s, %s, %s, %s)", rows)
     found = fitted(None, connect=postgres_url, table="pay_of_models")
     assert found == fitted(frame())
 

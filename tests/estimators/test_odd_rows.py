@@ -299,3 +299,15 @@ def test_a_column_of_texts_is_named_as_a_reason_for_few_rows() -> None:
             fitted(rows, "y")
         told.add(str(caught.value).partition("fewer columns")[2])
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("dtype", ["string", "category", "string[pyarrow]"])
+@pytest.mark.parametrize("target", ["y", "y ~ a + text", np.arange(20.0)])
+def test_declared_texts_of_a_frame_are_refused_before_a_charge(dtype: str, target: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": np.arange(20.0), "text": ["1", "b"] * 10})
+    frame = frame.astype({"text": dtype}).assign(y=1.0)
+    book = Book()
+    with pytest.raises(ArgumentError, match=r"text.*C\(text\)|'text'"):
+        LinearRegression(epsilon=1.0, ledger=book).fit(frame, target)
+    assert not book.charges

@@ -15,7 +15,17 @@ from sklearn.preprocessing import PolynomialFeatures  # noqa: E402
 from sklearn.utils.estimator_checks import check_estimator  # noqa: E402
 
 import prudent  # noqa: E402
-from prudent.estimators import LinearRegression, QuantileRegressor, Ridge  # noqa: E402
+from prudent.estimators import (  # noqa: E402
+    PCA,
+    GaussianNB,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    KMeans,
+    LinearRegression,
+    LogisticRegression,
+    QuantileRegressor,
+    Ridge,
+)
 from prudent.release.noise import Distribution, ReproducibleNoise  # noqa: E402
 
 # The records of these tests are public.
@@ -32,10 +42,19 @@ class Same(ReproducibleNoise):
         return bound // 2
 
 
+MODELS = [
+    *(LinearRegression, Ridge, QuantileRegressor, LogisticRegression, GaussianNB),
+    *(GradientBoostingRegressor, GradientBoostingClassifier, KMeans, PCA),
+]
+
 # What privacy forces, each with its reason.
 EXCLUDED = {
+    "check_classifiers_regression_target": "whether labels are numbers is in the records",
+    "check_classifiers_train": "it fits a list of rows, which declares no number of features",
+    "check_clustering": "it fits a list of rows, which declares no number of features",
     "check_dtype_object": "a record that is not a number is absent, and raises nothing",
     "check_estimators_empty_data_messages": "how many records there are is private, even if none",
+    "check_fit2d_1feature": "of ten records no label has enough to be found",
     "check_fit2d_1sample": "how many records there are is private, even if one",
     "check_regressors_train": "it fits a list of rows, which declares no number of features",
     "check_supervised_y_no_nan": "a record without a target is absent, and raises nothing",
@@ -43,12 +62,12 @@ EXCLUDED = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("model", [LinearRegression, Ridge, QuantileRegressor])
+@pytest.mark.parametrize("model", MODELS)
 def test_scikit_learns_checks_pass_but_for_named_ones(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The checks fit ten records, which are refused at any ε; all else is as in use.
-    monkeypatch.setattr(model, "_needed", staticmethod(lambda *given: -1e9))
+    monkeypatch.setattr(model, "_refusal", lambda *given: None)
     found = check_estimator(
         model(epsilon=50.0, noise=Same(0)),
         expected_failed_checks=EXCLUDED,
@@ -82,6 +101,16 @@ def test_cross_validation_charges_every_fold(tmp_path: Path) -> None:
         scores = cross_val_score(model, frame, targets, cv=3)
         assert len(ledger.history()) == 3
     assert scores.min() > 0.5
+
+
+@pytest.mark.thorough
+def test_two_processes_charge_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame, targets = table()
+    with prudent.Ledger.create("b.db", epsilon=100.0, delta=1e-4) as ledger:
+        model = LinearRegression(epsilon=10.0, ledger=ledger)
+        assert cross_val_score(model, frame, targets, cv=2, n_jobs=2).min() > 0.5
+        assert len(ledger.history()) == 2
 
 
 def test_a_model_is_shown_by_what_was_chosen() -> None:

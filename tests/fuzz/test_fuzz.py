@@ -90,7 +90,7 @@ def test_every_file_format_of_the_sources_is_a_target() -> None:
         "prudent_lab/features/sentences.py",
         "certify/known.py",  # classifier
         "cli/answering.py",  # options
-        "estimators/saving.py",  # fit of a search
+        "tune/saving.py",  # fit of a search
         "prudent_lab/commands/certify.py",  # landmarks
         "prudent_lab/commands/train.py",  # settings
         "prudent_lab/features/resnet.py",  # safetensors, torch weights; comes with the package

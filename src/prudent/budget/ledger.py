@@ -8,6 +8,7 @@ Rows are only ever appended. Each holds the hash of all before it, so that an ed
 """
 
 import contextlib
+import functools
 import getpass
 import os
 import threading
@@ -32,7 +33,14 @@ from prudent.budget.charges import (
     with_outcomes,
 )
 from prudent.budget.journal import LedgerJournal, verify
-from prudent.budget.storage import LedgerError, LedgerRow, StorageError, open_store, shown
+from prudent.budget.storage import (
+    LedgerError,
+    LedgerRow,
+    StorageError,
+    is_postgres,
+    open_store,
+    shown,
+)
 
 __all__ = [
     "Balance",
@@ -322,6 +330,13 @@ class Ledger:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def __reduce__(self) -> Any:
+        """Pickles as its address, without a password: another process opens the same ledger."""
+        text = os.fspath(self._location)
+        place = shown(text) if is_postgres(text) else os.path.abspath(text)
+        given = functools.partial(type(self), place, dataset=self._dataset, asker=self._asker)
+        return given, ()
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.location!r}, dataset={self._dataset!r}, {self._budget})"

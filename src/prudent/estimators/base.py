@@ -83,7 +83,8 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     """A model of a table, without bounds on the data.
 
     Guarantee:
-        `fit` is (ε, δ)-DP for adding or removing one record, whatever the data; see `event_`.
+        `fit` is (ε, δ)-DP for adding or removing one record, or one unit, whatever the data; see
+        `event_`.
 
     Subclasses are data classes of their arguments, among them those below; say in `_parts` how they
     divide the budget; and read the rows in `_learn`, once they are found to be enough.
@@ -114,6 +115,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
     _title: ClassVar[str] = "model"
     _supervised: ClassVar[bool] = True
     _quantiles: ClassVar[str] = "columns"  # the part whose quantiles need most records
+    _through_origin: ClassVar[bool] = False  # whether a model without an intercept is another
 
     epsilon: float = 1.0
     delta: float = 1e-6
@@ -156,11 +158,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         share = _SELECTION / columns
         return PartitionSelection(epsilon=share * self.epsilon, delta=share * self.delta)
 
-    def _prices(self, features: int, private: int = 0) -> Prices:
-        """The prices of a fit to so many features of unknown scale, and private categories."""
+    def _prices(self, features: int, private: int = 0, records: int = 1) -> Prices:
+        """The prices of a fit to so many features of unknown scale, and private categories.
+
+        A unit has at most so many records; it counts once in the choice of each category.
+        """
         selection = self._selection(private)
         also = () if selection is None else (selection.event,) * private
-        return calibrate(self.epsilon, self.delta, self._parts(features), also)
+        return calibrate(self.epsilon, self.delta, self._parts(features), also, records)
 
     def fit(
         self,
@@ -171,9 +176,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         connect: str | None = None,
         table: str | None = None,
         where: Any = None,
+        unit: Any = None,
+        per_unit: int = 1,
         receipt: ReceiptTarget | None = None,
     ) -> Self:
         """Fit the model; charges the ledger before any record is read.
+
+        Guarantee:
+            (ε, δ)-DP for adding or removing one record or, with `unit`, all rows of one unit.
 
         Args:
             X: The features, as an array or a frame. Or the whole table: a frame, the path of a
@@ -184,6 +194,12 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             connect: The address of a database, instead of X.
             table: The name of the table in that database.
             where: Which rows to keep, as in `prudent.median`.
+            unit: The privacy unit of each row: the name of a column of the table, which is then no
+                feature; or an array, if y is one. A row without one is absent. None: every row is
+                protected by itself.
+            per_unit: The number of complete rows that are kept of a unit, evenly spaced in the
+                order of their features. The noise grows with it; with more than one there are no
+                intervals, as rows of one unit are not independent.
             receipt: Where to write the receipt, as in `prudent.median`.
 
         Raises:
@@ -199,25 +215,27 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             raise ValueError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
-        if isinstance(y, str) and "~" in y:
-            options = {"connect": connect, "table": table, "where": where}
-            return self._fit_formula(Formula.parse(y), X, receipt, **options)
         labels = self._classes()
+        most = 1 if unit is None else _validate.count(1, 10**4, per_unit=per_unit)
+        options = {"connect": connect, "table": table, "where": where, "unit": unit, "most": most}
+        # All that is charged, and noted.
+        noted = (table if connect else X, connect, unit, most, receipt)
+        if isinstance(y, str) and "~" in y:
+            return self._fit_formula(y, X, labels, noted, features, **options)
         asked = ModelData(
             data=X,
             target=y if self._supervised else None,
             classes=labels,
             features=features,
-            connect=connect,
-            table=table,
-            where=where,
+            **options,
         )
         rows, names = asked.open()
         self._formula: Formula | None = None
+        self._intercept = True
         self._remember(asked, names)
-        known, prices = self._priced(rows.names, len(names))
+        known, prices = self._priced(rows.names, len(names), most)
         noise = source_of(self.noise)
-        paid = self._charge(prices, table if connect else X, connect, y, receipt)
+        paid = self._charge(prices, y, *noted)
         if selection := self._selection(labels == []):
             labels = redact_errors(asked.labels, selection, noise)
             if len(labels) < 2:
@@ -229,39 +247,54 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         )
 
     def _fit_formula(
-        self, formula: Formula, source: Any, receipt: ReceiptTarget | None, **options: Any
+        self, text: str, source: Any, labels: Any, noted: Any, features: Any, **options: Any
     ) -> Self:
         """Fit a model to mixed columns; levels of categories are found and charged with it."""
-        if self._classes() is not None or not self._supervised:
-            raise ArgumentError("y", "a formula only for a regression", got=str(formula.target))
-        rows = FormulaRows(formula, source, **options)
-        private = len(formula.private)
-        prices, noise = self._prices(formula.numbers, private), source_of(self.noise)
-        named = options["table"] if options["connect"] else source
-        paid = self._charge(prices, named, options["connect"], formula.target, receipt)
+        if features is not None or not self._supervised:
+            what = "features" if self._supervised else "y"
+            raise ArgumentError(what, "no other beside a formula", shown=text)
+        if options["unit"] is not None:
+            _validate.instance(str, "the name of a column of the table", unit=options["unit"])
+        rows = FormulaRows(text, source, labels, **options)
+        formula, private = rows.formula, len(rows.private)
+        if not (formula.intercept or self._through_origin):
+            raise ArgumentError("formula", "with an intercept, for this model", got=text)
+        numbers = formula.known.count(False)
+        prices, noise = self._prices(numbers, private, options["most"]), source_of(self.noise)
+        paid = self._charge(prices, formula.target.features[0], *noted)
 
         def learn() -> TooFewRecordsError | None:
-            rows.choose(self._selection(private), noise)
+            selection = self._selection(private)
+            self._labels = rows.choose(selection, noise)
+            if self._labels is not None and len(self._labels) < 2 and selection is not None:
+                return TooFewLabelsError(selection.needed(0.95))
             known = dict(rows.known) | self._bounded(rows.names)
             return self._counted(SumEngine(rows, prices, noise, known))
 
+        self._intercept = formula.intercept
         refused = redact_errors(learn)
         self._formula, self._names = rows.formula, rows.formula.features
         self.n_features_in_ = len(formula.columns)
-        self.feature_names_in_ = np.array([each.name for each in formula.columns], dtype=object)
+        self.feature_names_in_ = np.array(formula.columns, dtype=object)
         return self._fitted(paid, refused, prices)
 
     def _charge(
         self,
         prices: Prices,
+        target: Any,
         source: Any,
         connect: str | None,
-        target: Any,
+        unit: Any,
+        most: int,
         receipt: ReceiptTarget | None,
     ) -> ChargedRelease:
         """Charge the ledger, if there is one; return what notes the outcome."""
+        self._protected = "record" if unit is None else "unit"
         column = target if isinstance(target, str) else None
         given: dict[str, Any] = {"connect": connect, "receipt": receipt, "kind": "model"}
+        if unit is not None:
+            named = unit if isinstance(unit, str) else "unit"
+            given |= {"unit": named, "more": {"per_unit": most}}
         return charge(self.ledger, self._preview(prices), source, column, **given)
 
     def _fitted(
@@ -283,11 +316,11 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             raise refused
         return self
 
-    def _priced(self, names: Sequence[str], features: int) -> tuple[Any, Prices]:
+    def _priced(self, names: Sequence[str], features: int, records: int = 1) -> tuple[Any, Prices]:
         """Public locations and scales, and the prices of a fit."""
         known = self._bounded(names)
         unknown = sum(place not in known for place in range(features))
-        return known, self._prices(unknown, self._classes() == [])
+        return known, self._prices(unknown, self._classes() == [], records)
 
     def columns_of(self, X: Any, y: Any) -> tuple[Sequence[str], int]:
         """The names of the columns of a fit to an array or a frame, and its number of features."""

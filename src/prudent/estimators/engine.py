@@ -61,6 +61,7 @@ of values up there would make it a likely one.
 """
 
 _EXACT = 2.0**52
+_CACHED = 2**11  # rows whose vectors fit a processor's cache
 _END = 2.0**64  # no double that a quantile may be is farther from zero
 _LEAST_P = 10**6  # a probability is a multiple of one over this
 _FAR = 21.0  # loss of log weight from which on all values weigh the same: a probability of 1e-9
@@ -291,7 +292,7 @@ class SumEngine:
 
         There is one batch at least, which may be empty, so that every sum has its length.
         """
-        most = int(2 * _EXACT) // largest
+        most = min(int(2 * _EXACT) // largest, _CACHED)
         yield np.empty((0, len(self.rows.names)))
         for batch in self.rows.batches():
             for start in range(0, len(batch), most):

@@ -1,18 +1,29 @@
 """Models of mixed columns: what each column of a table becomes, as a formula says.
 
-`salary ~ age + hired + C(region) + C(sex, f, m) + missing(hours)`
+`log(salary) ~ age * C(sex, f, m) + I(hours ** 2) + C(region) + bin(tenure, 1, 5, 20)`
 
 | term | features |
 | --- | --- |
 | `age` | the number: days for a date, microseconds for a time, 0 or 1 for a boolean |
+| `log(age)`, `sqrt(age)`, … | a function of one row, in the grammar of `row_values.expressions` |
+| `I(age ** 2)`, `I(hours > 40)` | an expression of one row, in the same grammar |
 | `missing(hours)` | the number, and 1 where there is none; other gaps make a row absent |
 | `C(sex, f, m)` | 1 for each of these public levels but the first; a row of another is absent |
 | `C(region)` | levels with enough records, found privately: 1 for each but the first, and "other" |
+| `bin(age, 30, 65)` | 1 for 30 to below 65 and 1 from 65 on |
+| `a:b` | the products of the features of both |
+| `a * b`, `(a + b) * c` | `a + b + a:b` |
+| `.` | all columns but the target, the unit, and those of categories and bins |
+| `- a` | without this term |
+| `- 1`, `+ 0` | without an intercept; the first category then has all of its levels |
 
 Names with other characters than letters, digits, points and underscores are put in backquotes.
+What has no value for a row, such as the logarithm of 0, makes the row absent; nothing fails.
 The features of categories are 0 and 1, which is public, so that no budget is spent on their scale.
 """
 
+import functools
+import itertools
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,7 +34,14 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.estimators.rows import Rows, matrix_of, number_table, rows_of
+from prudent.estimators.rows import (
+    Rows,
+    matrix_of,
+    named_labels,
+    number_table,
+    private_groups,
+    rows_of,
+)
 from prudent.release.lattice import FloatArray
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
@@ -34,48 +52,73 @@ OTHER = "other"
 INDICATOR = 0.0, 0.5
 """Location and scale of a feature that is 0 or 1."""
 
-_NAME = r"`[^`]+`|[\w.]+"
-_TERM = re.compile(
-    rf"\s*(?:(?P<kind>C|missing)\(\s*(?P<inner>{_NAME})\s*(?:,(?P<levels>[^()]*))?\)|(?P<name>{_NAME}))\s*"
+_TOKEN = re.compile(
+    r"\s*(?:(?P<name>`[^`]+`|[^\W\d][\w.]*)|(?P<number>\d+)|(?P<sign>[-+*:()])|(?P<all>\.(?!\w)))\s*"
 )
+_KINDS = {"C": "category", "missing": "missing", "bin": "bins"}
+_CALLED = {"I": "", "log": "ln"}  # whose names in SQL are others
 
 
 @attrs.frozen
-class FormulaColumn:
-    """A term of a formula."""
+class Factor:
+    """What one column, or an expression, becomes."""
 
-    name: str  # the column of the table
-    kind: str = "number"  # "number", "missing" for a number that may be missing, or "category"
-    # The levels of a category; None if they are to be found privately.
-    levels: tuple[Hashable, ...] | None = None
+    name: str  # the column of the table, or the expression
+    kind: str = "number"  # "number", "missing" if it may be missing, "category" or "bins"
+    # The levels of a category; None if they are to be found privately. The cuts of bins.
+    levels: tuple[Any, ...] | None = None
     other: bool = False  # whether a category has a further level, for all that are not listed
+    whole: bool = False  # whether a category has a feature for its first level as well
+    text: str = ""  # of an expression, as it was written
 
+    @property
+    def private(self) -> bool:
+        """Whether it has levels that are to be found."""
+        return self.kind == "category" and self.levels is None
+
+    @property
+    def public(self) -> bool:
+        """Whether its features are 0 or 1."""
+        return self.kind in ("category", "bins")
+
+    @property
     def features(self) -> list[str]:
         """The names of the features that it becomes."""
         if self.kind == "number":
-            return [self.name]
+            return [self.text or self.name]
         if self.kind == "missing":
             return [self.name, f"missing({self.name})"]
         levels = list(self.levels or ())
+        if self.kind == "bins":
+            ends = [f"{low:g} to {high:g}" for low, high in itertools.pairwise(levels)]
+            return [f"{self.name}[{each}]" for each in [*ends, f"{levels[-1]:g} on"]]
         other = f"any {OTHER}" if OTHER in levels else OTHER
-        return [
-            f"{self.name}[{each}]" for each in levels[1:] + [other] * (self.other and bool(levels))
-        ]
+        named = levels[not self.whole :] + [other] * (self.other and bool(levels))
+        return [f"{self.name}[{each}]" for each in named]
 
     def terms(self, table: Any) -> list[Any]:
         """What makes the features, for a `NumberTable`."""
-        if self.kind == "number":
-            return [table.number(self.name)]
+        if self.kind == "category":
+            if not self.levels:
+                return []
+            place, last = table.place(self.name, self.levels), len(self.levels)
+            return [
+                functools.partial(_indicator, place, at, last if self.other else None)
+                for at in range(not self.whole, last + self.other)
+            ]
+        number = table.number(_expression(self.name) if self.text else self.name)
         if self.kind == "missing":
-            number = table.number(self.name)
             return [number, lambda rows: _flag(number(rows))]
-        if not self.levels:
-            return []
-        place, last = table.place(self.name, self.levels), len(self.levels)
-        return [
-            _indicator(place, at, last if self.other else None)
-            for at in range(1, last + self.other)
-        ]
+        if self.kind == "bins":
+            ends = itertools.pairwise([*(self.levels or ()), None])
+            return [functools.partial(_within, number, *each) for each in ends]
+        return [number]
+
+
+def _expression(text: str) -> Any:
+    from prudent.release.columns.row_values.expressions import parsed
+
+    return parsed(text, "formula")
 
 
 def _flag(number: Any) -> Any:
@@ -83,168 +126,404 @@ def _flag(number: Any) -> Any:
     return missing.cast("int32").cast("float64")
 
 
-def _indicator(place: Any, at: int, other: int | None) -> Any:
-    def term(rows: Any) -> Any:
-        found = place(rows)
-        found = found if other is None else found.fill_null(float(other))
-        return (found == float(at)).cast("int32").cast("float64")
+def _indicator(place: Any, at: int, other: int | None, rows: Any) -> Any:
+    found = place(rows)
+    found = found if other is None else found.fill_null(float(other))
+    return (found == float(at)).cast("int32").cast("float64")
 
-    return term
+
+def _within(number: Any, low: float, high: float | None, rows: Any) -> Any:
+    import ibis
+
+    found = number(rows).cast("float64")
+    inside = found >= low if high is None else (found >= low) & (found < high)
+    known = found <= float("inf")  # NaN is above, and NULL is not
+    return ibis.ifelse(known, inside.cast("int32").cast("float64"), ibis.null("float64"))
+
+
+Term = tuple[Factor, ...]
+"""Factors whose features are multiplied; none of them: the intercept."""
+
+_NO_INTERCEPT: Term = (Factor("0", "none"),)
+
+
+@attrs.define
+class _Reader:
+    """Reads the right side of a formula: its tokens, one after the other."""
+
+    text: str
+    others: Sequence[str] | None  # what a point stands for; None if that is not known
+    whole: str  # the formula
+    at: int = 0
+
+    def refuse(self, why: str, hint: str = "") -> ArgumentError:
+        return ArgumentError(
+            "formula",
+            "such as 'salary ~ age + C(region) + hours'",
+            got=self.whole,
+            why=why,
+            hint=hint,
+        )
+
+    def peek(self, *signs: str) -> bool:
+        found = _TOKEN.match(self.text, self.at)
+        return found is not None and found["sign"] in signs
+
+    def next(self) -> "re.Match[str]":
+        found = _TOKEN.match(self.text, self.at)
+        if found is None:
+            rest = self.text[self.at :].strip()
+            raise self.refuse(f"{rest!r} is no term" if rest else "a term is empty")
+        self.at = found.end()
+        return found
+
+    def sum(self) -> dict[Term, None]:
+        """Terms in their order; the intercept, (), is one of them."""
+        found: dict[Term, None] = {(): None}
+        minus = self.peek("-") and bool(self.next())
+        while True:
+            for each in self.product():
+                if minus or each == _NO_INTERCEPT:
+                    found.pop(() if each == _NO_INTERCEPT else each, None)
+                else:
+                    found[each] = None
+            if not self.peek("+", "-"):
+                return found
+            minus = self.next()["sign"] == "-"
+
+    def product(self) -> dict[Term, None]:
+        found = self.interaction()
+        while self.peek("*"):
+            self.next()
+            right = self.interaction()
+            found |= right | self.crossed(found, right)
+        return found
+
+    def interaction(self) -> dict[Term, None]:
+        found = self.atom()
+        while self.peek(":"):
+            self.next()
+            found = self.crossed(found, self.atom())
+        return found
+
+    def crossed(self, left: dict[Term, None], right: dict[Term, None]) -> dict[Term, None]:
+        found: dict[Term, None] = {}
+        for one, other in itertools.product(left, right):
+            factors = tuple(dict.fromkeys((*one, *other)))
+            kinds = {each.kind for each in factors}
+            if not one or not other or kinds & {"missing", "none"}:
+                raise self.refuse("only numbers, categories and bins are multiplied")
+            if any(each.private for each in factors) and not all(each.public for each in factors):
+                raise self.refuse(
+                    "a number is multiplied by a category whose levels are not given",
+                    "Name its levels, as in C(region, north, south).",
+                )
+            found[factors] = None
+        return found
+
+    def atom(self) -> dict[Term, None]:
+        token = self.next()
+        if token["number"]:
+            if token["number"] not in "01":
+                raise self.refuse(f"{token['number']} is no term", "Write I(…) for expressions.")
+            return {() if token["number"] == "1" else _NO_INTERCEPT: None}
+        if token["all"]:
+            if self.others is None:
+                raise self.refuse("'.' stands for columns of a table, and there is none")
+            return {(Factor(name),): None for name in self.others}
+        if token["sign"] == "(":
+            found = self.sum()
+            found.pop((), None)
+            if self.next()["sign"] == ")":
+                return found
+        if not token["name"]:
+            raise self.refuse("a term is empty")
+        if self.peek("(") and token["name"][0] != "`":
+            return {(self.call(token["name"]),): None}
+        return {(Factor(token["name"].strip("`")),): None}
+
+    def call(self, name: str) -> Factor:
+        """A function of one row, or a kind of columns."""
+        start, parts = self.at, _arguments(self.text, self.at)
+        if not parts:
+            raise self.refuse("a parenthesis is not closed")
+        self.at += sum(map(len, parts)) + len(parts) + 1
+        written = re.sub(r"\s+", " ", f"{name}{self.text[start : self.at].strip()}")
+        inner, *levels = (each.strip() for each in parts)
+        kind = _KINDS.get(name)
+        if kind is None:
+            inside = re.sub("`([^`]+)`", r'"\1"', ",".join(parts))
+            inside = re.sub(r"\blog\(", "ln(", inside)
+            return Factor(f"{_CALLED.get(name, name)}({inside})", text=written)
+        if not inner:
+            raise self.refuse(f"{name}() names no column")
+        plain = re.fullmatch(r"`[^`]+`|[\w.]+", inner)
+        inner = inner.strip("`") if plain else re.sub("`([^`]+)`", r'"\1"', inner)
+        if kind == "bins":
+            cuts = self.cuts(levels)
+            return Factor(inner, kind, cuts, text="" if plain else inner)
+        if levels and (kind != "category" or not len(set(levels)) == len(levels) > 1):
+            raise self.refuse("C(…) has two or more distinct levels, missing(…) none")
+        if "" in levels:
+            raise self.refuse("a level is empty")
+        public = tuple(each.strip("'") for each in levels) or None
+        return Factor(inner, kind, public, text="" if plain or kind == "category" else inner)
+
+    def cuts(self, levels: Sequence[str]) -> tuple[float, ...]:
+        try:
+            cuts = tuple(map(float, levels))
+        except ValueError:
+            cuts = ()
+        if not cuts or not all(one < other for one, other in itertools.pairwise((*cuts, np.inf))):
+            raise self.refuse("bin(column, 18, 65) needs ascending numbers")
+        return cuts
+
+
+def _arguments(text: str, at: int) -> list[str]:
+    """The arguments of a call, from its parenthesis on; none if that is not closed."""
+    depth, start, quote, found = 0, at + 1, "", []
+    for place in range(at, len(text)):
+        each = text[place]
+        if quote or each in "'\"`":
+            quote = ("" if each == quote else quote) if quote else each
+            continue
+        depth += (each == "(") - (each == ")")
+        if depth == 0 or (depth == 1 and each == ","):
+            found.append(text[start:place])
+            start = place + 1
+        if depth == 0:
+            return found
+    return []
 
 
 @attrs.frozen
 class Formula:
     """A target and what explains it."""
 
-    target: str  # the column of the target
-    columns: tuple[FormulaColumn, ...]  # the terms
+    target: Factor  # the target: a column or an expression
+    terms: tuple[Term, ...]  # the terms
+    intercept: bool = True  # whether there is one
 
     @classmethod
-    def parse(cls, text: str) -> "Formula":
+    def parse(
+        cls, text: str, names: Sequence[str] | None = None, unit: str | None = None
+    ) -> "Formula":
         """Read a formula.
+
+        Args:
+            text: The formula.
+            names: The columns of the table, which a point may stand for.
+            unit: That of privacy units, which is none of them.
 
         Raises:
             ArgumentError: if it is none.
         """
-        target, _, right = text.partition("~")
-        found = []
-        for part in right.split("+"):
-            read = _TERM.fullmatch(part)
-            if read is None:
-                raise ArgumentError(
-                    "formula",
-                    "such as 'salary ~ age + C(region) + hours'",
-                    got=text,
-                    why=f"{part.strip()!r} is no term" if part.strip() else "a term is empty",
-                )
-            name = (read["inner"] or read["name"]).strip("`")
-            kind = {None: "number", "C": "category", "missing": "missing"}[read["kind"]]
-            levels = None
-            if read["levels"] is not None:
-                levels = tuple(each.strip() for each in read["levels"].split(","))
-                if kind != "category" or not len(set(levels)) == len(levels) > 1 or "" in levels:
-                    raise ArgumentError(
-                        "formula", "with two or more distinct levels, in C(…) only", got=text
-                    )
-            found.append(FormulaColumn(name, kind, levels))
-        names = [each.name for each in found]
-        if re.fullmatch(rf"\s*(?:{_NAME})\s*", target) is None or len(set(names)) < len(names):
-            raise ArgumentError("formula", "of one target and distinct columns", got=text)
-        return cls(target.strip().strip("`"), tuple(found))
+        left, _, right = text.partition("~")
+        (target,) = _read(text, left, None, target=True)
+        if len(target) != 1 or target[0].kind != "number":
+            raise ArgumentError("formula", "of one target, a number", got=text)
+        others = None
+        if names is not None:
+            taken = {unit, *_columns(target[0])}
+            marked = _read(text, right, [])
+            taken |= {each.name for term in marked for each in term if each.kind != "number"}
+            others = [name for name in names if name not in taken]
+        terms = _read(text, right, others)
+        intercept = () in terms
+        terms = [each for each in terms if each]
+        if not terms:
+            raise ArgumentError("formula", "with terms", got=text)
+        if {*_columns(target[0])} & {
+            name for term in terms for each in term for name in _columns(each)
+        }:
+            raise ArgumentError("formula", "without its target among the terms", got=text)
+        if not intercept:
+            first = next(
+                (each for each in terms if len(each) == 1 and each[0].kind == "category"), None
+            )
+            if first is not None:
+                terms[terms.index(first)] = (attrs.evolve(first[0], whole=True),)
+        return cls(target[0], tuple(terms), intercept)
+
+    @property
+    def factors(self) -> list[Factor]:
+        """The factors of all terms, each once."""
+        return list(dict.fromkeys(each for term in self.terms for each in term))
 
     @property
     def private(self) -> list[str]:
         """The columns whose levels are to be found privately."""
-        return [each.name for each in self.columns if each.kind == "category" and not each.levels]
+        return list(dict.fromkeys(each.name for each in self.factors if each.private))
 
     @property
-    def numbers(self) -> int:
-        """The number of features of unknown scale."""
-        return sum(each.kind != "category" for each in self.columns)
+    def known(self) -> list[bool]:
+        """Of each feature whether it is 0 or 1, which is public."""
+        return [
+            all(each.public for each in term) or (term[0].kind == "missing" and at > 0)
+            for term in self.terms
+            for at in range(len(_features(term)))
+        ]
 
     def with_levels(self, levels: Mapping[str, Sequence[Hashable]]) -> "Formula":
         """The formula with the levels that were found."""
-        return attrs.evolve(
-            self,
-            columns=tuple(
-                attrs.evolve(each, levels=tuple(levels[each.name]), other=True)
-                if each.name in levels
-                else each
-                for each in self.columns
-            ),
-        )
+
+        def found(each: Factor) -> Factor:
+            if not each.private:
+                return each
+            return attrs.evolve(each, levels=tuple(levels[each.name]), other=True)
+
+        return attrs.evolve(self, terms=tuple(tuple(map(found, term)) for term in self.terms))
 
     @property
     def features(self) -> list[str]:
         """The names of all features."""
-        return [name for each in self.columns for name in each.features()]
+        return [name for term in self.terms for name in _features(term)]
 
-    def rows(self, table: Any, *, target: bool = True) -> Any:
-        """The `NumberRows` of all features and, if there is one, of the target."""
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the terms use."""
+        return list(dict.fromkeys(name for each in self.factors for name in _columns(each)))
+
+    def rows(self, table: Any, target: Any = None, **units: Any) -> Any:
+        """The `NumberRows` of all features and, if one is given, of a term for the target."""
         terms: list[Any] = []
         gaps = []
-        for each in self.columns:
-            if each.kind == "missing":
+        for term in self.terms:
+            if term[0].kind == "missing":
                 gaps.append(f"x{len(terms)}")
-            terms += each.terms(table)
-        if target:
-            terms.append(table.number(self.target))
+            for each in itertools.product(*(factor.terms(table) for factor in term)):
+                terms.append(each[0] if len(each) == 1 else table.product(*each))
+        terms += [] if target is None else [target]
         # By place: a level may make a feature of the name of a column.
-        return table.rows({f"x{place}": term for place, term in enumerate(terms)}, gaps=gaps)
+        return table.rows({f"x{at}": term for at, term in enumerate(terms)}, gaps=gaps, **units)
 
     def queries(self, data: Any) -> FloatArray:
         """The features of rows that a model is asked about, in their order; NaN in gaps."""
         opened = number_table(data)
         if not self.features:  # no level of any category was found
             return np.empty((int(opened.table.count().execute()), 0))
-        return matrix_of(self.rows(opened, target=False), complete=False)
+        return matrix_of(self.rows(opened), complete=False)
+
+
+def _read(whole: str, part: str, others: Sequence[str] | None, target: bool = False) -> list[Term]:
+    """The terms of one side of a formula."""
+    reader = _Reader(part.strip(), others, whole)
+    found = reader.atom() if target else reader.sum()
+    if reader.at < len(reader.text):
+        raise reader.refuse(f"{reader.text[reader.at :]!r} is no term")
+    return list(found)
+
+
+def _features(term: Term) -> list[str]:
+    return [":".join(each) for each in itertools.product(*(factor.features for factor in term))]
+
+
+def _columns(factor: Factor) -> list[str]:
+    if not factor.text:
+        return [factor.name]
+    from sqlglot import expressions as sql
+
+    return list(
+        dict.fromkeys(node.name for node in _expression(factor.name).tree.find_all(sql.Column))
+    )
 
 
 class FormulaRows(Rows):
     """Rows of a table as a formula says, once the levels of its categories are known."""
 
-    def __init__(self, formula: Formula, source: Any, **options: Any) -> None:
-        """Open the table; reads names and types."""
-        self._source, self._options = source, options
-        self._table = number_table(source, **options)
-        self.formula = formula
-        _validate.one_of(self._table.names, target=formula.target)
-        for each in formula.columns:
-            _validate.one_of(
-                [n for n in self._table.names if n != formula.target], column=each.name
-            )
-            if each.kind != "category":
-                self._check_number(each.name)
-            elif each.levels:
-                self._table.place(each.name, each.levels)
-        self._check_number(formula.target)
-        self._groups = {name: self._groups_of(name) for name in formula.private}
+    def __init__(
+        self,
+        text: str,
+        source: Any,
+        classes: Sequence[Hashable] | None = None,
+        unit: str | None = None,
+        most: int = 1,
+        **options: Any,
+    ) -> None:
+        """Open the table; reads names and types.
+
+        Args:
+            text: The formula.
+            source: The table.
+            classes: The labels of the target: an empty list if they are to be found privately, None
+                if it is a number.
+            unit: The column of privacy units; None: every row is one.
+            most: The number of rows that are kept of a unit.
+            **options: Of the table.
+        """
+        self._source, self._options, self._units = source, options, {"unit": unit, "most": most}
+        self._table = table = number_table(source, **options)
+        self.formula = formula = Formula.parse(text, table.names, unit)
+        self._classes = classes
+        for each in formula.factors:
+            if not each.text and each.kind != "category":
+                names = [name for name in table.names if name != formula.target.name]
+                _validate.one_of(names, column=each.name)
+            if not each.private:
+                self._checked(each)
+        if classes is None:
+            self._checked(formula.target)
+        elif classes:
+            table.place(formula.target.name, classes)
+        if unit is not None:
+            table.unit(unit)
+        self.private = [*formula.private, *([formula.target.name] if classes == [] else [])]
+        self._groups = {
+            name: private_groups(source, name, unit=unit, **options) for name in self.private
+        }
         self._rows: Any = None
 
-    def _check_number(self, name: str) -> None:
+    def _checked(self, factor: Factor) -> None:
         try:
-            self._table.number(name)
+            factor.terms(self._table)
         except ArgumentError:
+            if factor.text or factor.public or factor.name not in self._table.names:
+                raise
             raise ArgumentError(
                 "formula",
-                f"with a number for {name!r}",
-                shown=f"a column of type {self._table.table[name].type()}",
-                hint=f"Write C({name}) if it holds categories.",
+                f"with a number for {factor.name!r}",
+                shown=f"a column of type {self._table.table[factor.name].type()}",
+                hint=f"Write C({factor.name}) if it holds categories.",
             ) from None
 
-    def _groups_of(self, name: str) -> Any:
-        from prudent.release.columns.opening import open_private_groups
-
-        return open_private_groups(self._source, by=name, **self._options)
-
-    def choose(self, selection: PartitionSelection | None, noise: Noise) -> None:
+    def choose(
+        self, selection: PartitionSelection | None, noise: Noise
+    ) -> Sequence[Hashable] | None:
         """Release the levels of each private category, at the price of one selection each.
 
         Args:
             selection: Finds levels; None if there is no private category.
             noise: Source of randomness.
+
+        Returns:
+            The labels of the target; None if it is a number.
         """
         levels = {}
         for name, groups in self._groups.items():
             assert selection is not None
             levels[name] = selection.select(groups.counts(), noise)
+        labels = self._classes
+        if labels == []:
+            labels = named_labels(levels.pop(self.formula.target.name), self._source)
         self.formula = self.formula.with_levels(levels)
-        self._rows = rows_of(self.formula.rows(self._table), self._source)
+        target = self.formula.target
+        last = (
+            target.terms(self._table)[0]
+            if labels is None
+            else self._table.place(target.name, labels)
+        )
+        self._rows = rows_of(self.formula.rows(self._table, last, **self._units), self._source)
+        return labels
 
     @property
     @override
     def names(self) -> Sequence[str]:
-        return [*self.formula.features, self.formula.target]
+        return [*self.formula.features, self.formula.target.features[0]]
 
     @property
     def known(self) -> Mapping[int, tuple[float, float]]:
         """The location and the scale of the features of categories, by place: both are public."""
-        indicators = [
-            each.kind == "category" or at > 0
-            for each in self.formula.columns
-            for at in range(len(each.features()))
-        ]
-        return {place: INDICATOR for place, known in enumerate(indicators) if known}
+        return {place: INDICATOR for place, known in enumerate(self.formula.known) if known}
 
     @override
     def batches(self) -> Iterator[FloatArray]:

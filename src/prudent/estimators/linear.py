@@ -14,7 +14,6 @@ line that was fitted to the middle is known to hold for the tails.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -22,12 +21,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import nearest, outward, rounded_up
-from prudent.accounting.relations import ADD_REMOVE
+from prudent._rounding import nearest, rounded_up
 from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
 from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
 from prudent.estimators.engine import SumEngine, along
@@ -44,6 +41,7 @@ from prudent.estimators.features import (
 )
 from prudent.estimators.influence import HELD, PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
+from prudent.estimators.summaries import CoefficientSummary
 from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
 
@@ -59,6 +57,7 @@ _NEAR = 4.0  # scales, beyond which a record votes whether the line goes on
 _CLEAR_VOTE = 2.0  # deviations of noise from which on the votes of a column are clear
 _CLEAR_SUM = 1.5  # the same for all columns together
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
+_DEPENDENT = "the rows of one unit are not independent of each other"
 
 
 @attrs.frozen(eq=False)
@@ -128,7 +127,7 @@ Outcome = Refined | Rounds
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LinearModel(RegressorMixin, BoundedEstimator):
+class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
     """A linear model by rounds of noisy Newton steps: least squares, unless a subclass says more.
 
     Attributes:
@@ -145,6 +144,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         certificate_: How many records the slopes withstand, if `certify` asks for it.
     """
 
+    _through_origin: ClassVar[bool] = True
     _rounds: ClassVar[int] = 2  # of Newton steps, each of which clips the residuals anew
     r2 = False  # an argument of those that can release it
 
@@ -209,9 +209,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
     def _learn(self, engine: SumEngine) -> None:
         count, width = self.n_records_, len(engine.rows.names) - 1
         # Rows are shortened as a whole and not clipped column by column: a line stays a line.
-        features = standardised(engine, width, count).rescaled(engine, "edges", count)
+        features = standardised(engine, width, count)
+        features = features if self._intercept else features.through_origin()
+        features = features.rescaled(engine, "edges", count)
         (centre,), (scale,) = standardise(engine, "target", [width], count)
         centre = self._start(engine, width, centre)
+        if not self._intercept:
+            centre, scale = 0.0, math.hypot(centre, scale)
         penalty = self._penalty(features)
         whitening = Whitening.release(engine, "moment", features, count, penalty)
         far = self._far(engine, whitening, count, penalty)
@@ -230,7 +234,7 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         limits = self._limits(fitting, found, steps[-1].limit)
         self._features = attrs.evolve(features, limits=limits)
         self._found = found * scale
-        self._found[0] += centre
+        self._found[0] = self._found[0] + centre if self._intercept else 0.0
         self.coef_, self.intercept_ = features.unscaled(self._found)
         self._set_intervals(fitting, outcome)
         if self.certify is not None:
@@ -323,10 +327,13 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         rows = np.vstack([outcome.root[0] - features.locations @ slopes, slopes]) * fitting.scale
         centres = np.array([self.intercept_, *self.coef_])
         ends = centres[:, None] + outcome.ends(rows) * [-1.0, 1.0]
-        held = outcome.held(rows) | (outcome.missing != "")
+        missing = outcome.missing if fitting.engine.prices.records == 1 else _DEPENDENT
+        held = outcome.held(rows) | (missing != "")
         ends[held] = np.nan
+        if not self._intercept:
+            ends[0], held[0] = 0.0, False
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
-        self.no_interval_ = outcome.missing or (HELD if held.any() else "")
+        self.no_interval_ = missing or (HELD if held.any() else "")
 
     def _limits(self, fitting: Fitting, found: FloatArray, limit: float) -> FloatArray:
         """Release where predictions clip each column: far away if the line continues there.
@@ -357,56 +364,16 @@ class LinearModel(RegressorMixin, BoundedEstimator):
         """What a fit makes small, for residuals in any unit: their squares."""
         return errors * errors
 
-    def summary(self) -> str:
-        """The model as text: coefficients with intervals, what was clipped, and the price."""
-        check_is_fitted(self)
-        rows = [("", "coefficient", "95 % interval")]
-        for term, value, (low, high) in self._coefficients():
-            ends = "–" if math.isnan(low) else " to ".join(outward(low, high))
-            rows.append((term, nearest(value), ends))
-        first, second = (max(len(row[place]) for row in rows) for place in (0, 1))
-        lines = [f"{a:<{first}}  {b:>{second}}  {c}".rstrip() for a, b, c in rows]
-        lines.append(
-            f"about {max(0, round(self.n_records_)):,} records, of which about "
-            f"{round(self.n_clipped_):,} were clipped"
-        )
-        if self.no_interval_:
-            lines.append(f"no interval (–): {self.no_interval_}")
-        if self.r2:
-            lines.append(f"R² about {nearest(self.r2_, 2)}")
-        if self.certify is not None:
-            lines.append(str(self.certificate_))
-        price = f"({rounded_up(self.epsilon_, 6)}, {rounded_up(self.delta_, 6)})-DP"
-        return "\n".join([*lines, f"{price} for {ADD_REMOVE.sentence('record')}"])
+    @override
+    def _facts(self) -> list[str]:
+        facts = [f"R² about {nearest(self.r2_, 2)}"] if self.r2 else []
+        return facts + ([str(self.certificate_)] if self.certify is not None else [])
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the slopes with their intervals; one that has none is drawn without.
-
-        Args:
-            path: The file to write, SVG or PNG by its name; None only returns the figure, which a
-                notebook shows.
-        """
-        from matplotlib.figure import Figure  # a heavy import, for pictures only
-
-        check_is_fitted(self)
-        terms, values, ends = zip(*list(self._coefficients())[1:], strict=True)
-        errors = np.abs(np.nan_to_num(np.array(ends).T - values))
-        figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")
-        axes = figure.add_subplot()
-        axes.axvline(0.0, color="#b0b0b0", linewidth=1)
-        axes.errorbar(
-            values, range(len(terms)), xerr=errors, fmt="o", color="#1f6f8b", ecolor="#b0b0b0"
-        )
-        axes.set_yticks(range(len(terms)), terms)
-        axes.invert_yaxis()
-        axes.set(xlabel=f"slope (bars: 95 % intervals), ε = {rounded_up(self.epsilon_, 6)}")
-        if path is not None:
-            figure.savefig(path)
-        return figure
-
+    @override
     def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
         """The name, the value and the ends of the interval of each, the intercept first."""
-        yield "(intercept)", float(self.intercept_), self.intercept_interval_
+        if self._intercept:
+            yield "(intercept)", float(self.intercept_), self.intercept_interval_
         for term, value, ends in zip(self.terms_, self.coef_, self.intervals_, strict=True):
             yield str(term), float(value), tuple(ends.tolist())
 
@@ -517,6 +484,7 @@ class QuantileRegressor(LinearModel):
     """
 
     _title: ClassVar[str] = "quantile regression"
+    _through_origin: ClassVar[bool] = False  # its steps start near the line, as a quantile is
     _smoothed: ClassVar[tuple[float, ...]] = (0.7, 0.5, 0.3, 0.3)  # of the residuals, by round
     _rounds: ClassVar[int] = len(_smoothed)
 

@@ -10,8 +10,9 @@ come as an array or a table.
 
 import datetime
 import functools
+import math
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 
 _BATCH = 2**15
+_TEXTS = ("StringDtype", "CategoricalDtype")  # types of pandas that are declared to hold no numbers
 _NUMBERS = "biufmMcO"  # kinds of arrays in which each cell may hold a number
 
 
@@ -146,7 +148,10 @@ def number_table(source: Any, **options: Any) -> Any:
     if len(set(names)) < len(names):
         raise ArgumentError("X", "columns of different names", shown="two of the same name")
     source = source.set_axis(names, axis=1) if hasattr(source, "set_axis") else source
-    return NumberTable(source, **options)
+    # A column of objects of pandas declares nothing: one record makes it of a column of numbers.
+    types = source.dtypes.items() if hasattr(source, "set_axis") else ()
+    texts = [name for name, each in types if type(each).__name__ in _TEXTS]
+    return NumberTable(source, texts=texts, **options)
 
 
 def _column_names(frame: Any) -> list[str]:
@@ -182,6 +187,10 @@ class ModelData:
     connect: str | None = None  # the address of a database, instead of `data`
     table: str | None = None  # the name of the table in that database
     where: Any = None  # which rows to keep, as in `prudent.median`
+    # The privacy unit of each row: the name of a column of the table or, beside an array of
+    # targets, an array. None: every row is one.
+    unit: Any = None
+    most: int = 1  # the number of rows that are kept of a unit
 
     @property
     def named(self) -> bool:
@@ -190,7 +199,11 @@ class ModelData:
 
     def open(self) -> tuple[Rows, list[str]]:
         """Open the rows, without reading any; and return them with the names of the features."""
-        own = not self.named or not (self.target is None or isinstance(self.target, str))
+        if self.unit is not None and isinstance(self.target, str):
+            _validate.instance(str, "the name of a column of the table", unit=self.unit)
+        own = not self.named or not all(
+            each is None or isinstance(each, str) for each in (self.target, self.unit)
+        )
         if not self.named:
             for name in ("features", "table", "where"):
                 if getattr(self, name) is not None:
@@ -198,27 +211,61 @@ class ModelData:
             array = array_of(self.data)
             records, names = len(array), [f"x{place}" for place in range(array.shape[1])]
             read: Callable[[], FloatArray] = functools.partial(doubles, array)
-            if self.target is None:
-                return ArrayRows.beside(names, read), names
         elif own and (self.where is not None or not _in_memory(self.data)):
-            raise ArgumentError(
-                "y", "the name of a column of the table", shown=type(self.target).__name__
-            )
+            name = "unit" if self.target is None else "y"
+            raise ArgumentError(name, "the name of a column of the table", shown="an array")
         else:
             terms, names, opened = self._terms(None if own else self.target)
-            rows = opened.rows(terms)
             if not own:
+                rows = opened.rows(terms, unit=self.unit, most=self.most)
                 return rows_of(rows, self.data), names
+            rows = opened.rows(terms)
             records, read = len(self.data), functools.partial(matrix_of, rows, complete=False)
-        count, targets = self._targets()
-        if count != records:
-            raise ArgumentError("y", "one value for each row of X", shown="another number")
-        return ArrayRows.beside([*names, "target"], read, targets), names
+        parts, whole = [read], list(names)
+        if self.target is not None:
+            count, targets = self._targets()
+            if count != records:
+                raise ArgumentError("y", "one value for each row of X", shown="another number")
+            parts, whole = [read, targets], [*names, "target"]
+        found = ArrayRows.beside(whole, *parts, *self._unit_codes(records))
+        return self._of_units(found), names
+
+    def _unit_codes(self, records: int) -> list[Callable[[], FloatArray]]:
+        """What reads a number for the unit of each row of an array; nothing if rows are units."""
+        if self.unit is None:
+            return []
+        if len(_container(self.unit, "unit")) != records:
+            raise ArgumentError("unit", "one value for each row of X", shown="another number")
+
+        def read() -> FloatArray:
+            codes: dict[Hashable, float] = {None: math.nan}
+            cells = map(conversions.category, _cells(self.unit, "unit"))
+            return np.array([codes.setdefault(each, float(len(codes))) for each in cells])[:, None]
+
+        return [read]
+
+    def _of_units(self, rows: ArrayRows) -> ArrayRows:
+        """Of rows whose last column has the unit, what is kept of each unit."""
+        if self.unit is None:
+            return rows
+
+        def read() -> FloatArray:
+            import pyarrow
+
+            matrix = rows._read()
+            named = {f"x{place}": matrix[:, place] for place in range(matrix.shape[1])}
+            opened = number_table(pyarrow.table(named))
+            *names, unit = named
+            terms = {name: opened.number(name) for name in names}
+            return matrix_of(opened.rows(terms, unit=unit, most=self.most))
+
+        return ArrayRows(rows.names, read)
 
     def _terms(self, target: str | None) -> tuple[dict[str, Any], list[str], Any]:
         """Columns of the table, the names of those that are features, and the table, opened."""
         opened = number_table(self.data, connect=self.connect, table=self.table, where=self.where)
-        features = [name for name in opened.names if name != target]
+        named = self.unit if isinstance(self.unit, str) else None
+        features = [name for name in opened.names if name not in (target, named)]
         if self.features is not None:
             for name in self.features:
                 _validate.one_of(features, features=name)
@@ -235,36 +282,37 @@ class ModelData:
 
     def _groups(self) -> Any:
         """The private groups of a named target, opened."""
-        from prudent.release.columns.opening import open_private_groups
-
         given = {"connect": self.connect, "table": self.table, "where": self.where}
-        return open_private_groups(self.data, by=self.target, **given)
+        return private_groups(self.data, self.target, unit=self.unit, **given)
 
     def labels(self, selection: PartitionSelection, noise: Noise) -> list[Hashable]:
         """Choose the labels that have enough records; private until then."""
         if isinstance(self.target, str):
-            found = selection.select(self._groups().counts(), noise)
-            # Without a declared type labels are texts; those of numbers are named as numbers.
-            texts = hasattr(self.data, "iloc") and all(isinstance(each, str) for each in found)
-            numbers = texts and all(str(each).removeprefix("-").isdecimal() for each in found)
-            return [int(str(each)) for each in found] if numbers else found
-        cells = map(conversions.category, self._cells())
+            return named_labels(selection.select(self._groups().counts(), noise), self.data)
+        cells = map(conversions.category, _cells(self.target, "y"))
         # One record without a label makes floats of whole numbers in some containers.
         whole = (int(each) if type(each) is float and each.is_integer() else each for each in cells)
         # Among objects 1, True and 1.0 are equal: which of them is named must not depend on
         # the record that comes first, so each type is chosen by itself.
-        keyed: Counter[Hashable] = Counter(in_order(each) for each in whole if each is not None)
+        given = [None if each is None else in_order(each) for each in whole]
+        if self.unit is not None:  # each counts for the label that most of its rows have
+            own: dict[Hashable, Counter[Any]] = defaultdict(Counter)
+            for each, unit in zip(given, _cells(self.unit, "unit"), strict=True):
+                own[conversions.category(unit)].update([] if each is None else [each])
+            own.pop(None, None)
+            given = [min(each, key=lambda k: (-each[k], k), default=None) for each in own.values()]
+        keyed: Counter[Hashable] = Counter(each for each in given if each is not None)
         kept: list[Any] = [*selection.select(keyed, noise)]
         return list(dict.fromkeys(label for _, label, _ in kept))
 
     def _targets(self) -> tuple[int, Callable[[], FloatArray]]:
         """The number of targets that are not in the table, and what reads them as doubles."""
-        given = self._target_container()
+        given = _container(self.target, "y")
         if self.classes is not None:
             places = {label: float(at) for at, label in enumerate(self.classes)}
 
             def read() -> FloatArray:
-                cells = map(conversions.category, self._cells())
+                cells = map(conversions.category, _cells(self.target, "y"))
                 return np.array([places.get(each, np.nan) for each in cells], np.float64)[:, None]
 
             return len(given), read
@@ -275,41 +323,60 @@ class ModelData:
         terms, _, opened = ModelData(data=given)._terms(None)
         return len(given), functools.partial(matrix_of, opened.rows(terms), complete=False)
 
-    def _cells(self) -> list[Any]:
-        """The targets that are not in the table, as objects; None for one that cannot be read."""
-        given = self._target_container()
-        if isinstance(given, np.ndarray):
-            return given.reshape(-1).tolist()  # None where masked
-        column = given.iloc[:, 0] if hasattr(given, "iloc") else given[_column_names(given)[0]]
-        column = column.to_arrow() if hasattr(column, "to_arrow") else column  # of polars
-        try:
-            return list(column.to_list() if hasattr(column, "to_list") else column.to_pylist())
-        except Exception:  # of one cell, which would then speak for all
-            return [_cell(column, place) for place in range(len(column))]
 
-    def _target_container(self) -> Any:
-        """An array of targets, or a frame of one column; nothing is converted, or read."""
-        given = self.target
-        if isinstance(given, list | tuple):
-            given = np.fromiter(given, dtype=object, count=len(given))  # whatever each of them is
-        elif is_frame(given):
-            given = _frame_of(given)
-            if set(map(str, getattr(given, "dtypes", ()))) == {"object"}:
-                given = given.to_numpy()  # without a type to convert by, each cell has its own
-        elif not isinstance(given, str) and hasattr(given, "__array__"):
-            given = _array(given)
-        else:
-            raise ArgumentError("y", "one value for each row of X", shown=type(given).__name__)
-        shape = getattr(given, "shape", ())
-        if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,)):
-            # A message of scikit-learn would hold the number of records.
-            raise ArgumentError("y", "one real number for each row of X", shown="another array")
-        if len(getattr(self.target, "shape", ())) == 2:
-            from sklearn.exceptions import DataConversionWarning
+def named_labels(found: list[Hashable], source: Any) -> list[Hashable]:
+    """Labels that were found, as a user names them.
 
-            told = "A column-vector y was passed when a 1d array was expected: y.ravel()."
-            warnings.warn(told, DataConversionWarning, stacklevel=2)
-        return given
+    Without a declared type labels are texts; those of numbers are named as numbers.
+    """
+    texts = hasattr(source, "iloc") and all(isinstance(each, str) for each in found)
+    numbers = texts and all(str(each).removeprefix("-").isdecimal() for each in found)
+    return [int(str(each)) for each in found] if numbers else found
+
+
+def private_groups(source: Any, name: str, **given: Any) -> Any:
+    """The groups of a column of a table, opened, for a private choice among them."""
+    from prudent.release.columns.opening import open_private_groups
+
+    return open_private_groups(source, by=name, **given)
+
+
+def _cells(column: Any, name: str) -> list[Any]:
+    """A column that is not in the table, as objects; None for a cell that cannot be read."""
+    given = _container(column, name)
+    if isinstance(given, np.ndarray):
+        return given.reshape(-1).tolist()  # None where masked
+    column = given.iloc[:, 0] if hasattr(given, "iloc") else given[_column_names(given)[0]]
+    column = column.to_arrow() if hasattr(column, "to_arrow") else column  # of polars
+    try:
+        return list(column.to_list() if hasattr(column, "to_list") else column.to_pylist())
+    except Exception:  # of one cell, which would then speak for all
+        return [_cell(column, place) for place in range(len(column))]
+
+
+def _container(column: Any, name: str) -> Any:
+    """An array of one column, or a frame; nothing is converted, or read."""
+    given = column
+    if isinstance(given, list | tuple):
+        given = np.fromiter(given, dtype=object, count=len(given))  # whatever each of them is
+    elif is_frame(given):
+        given = _frame_of(given)
+        if set(map(str, getattr(given, "dtypes", ()))) == {"object"}:
+            given = given.to_numpy()  # without a type to convert by, each cell has its own
+    elif not isinstance(given, str) and hasattr(given, "__array__"):
+        given = _array(given)
+    else:
+        raise ArgumentError(name, "one value for each row of X", shown=type(given).__name__)
+    shape = getattr(given, "shape", ())
+    if not 1 <= len(shape) <= 2 or shape[1:] not in ((), (1,)):
+        # A message of scikit-learn would hold the number of records.
+        raise ArgumentError(name, "one value for each row of X", shown="another array")
+    if name == "y" and len(getattr(column, "shape", ())) == 2:
+        from sklearn.exceptions import DataConversionWarning
+
+        told = "A column-vector y was passed when a 1d array was expected: y.ravel()."
+        warnings.warn(told, DataConversionWarning, stacklevel=2)
+    return given
 
 
 def array_of(data: Any) -> npt.NDArray[Any]:

@@ -68,7 +68,8 @@ class Prices:
 
     Guarantee:
         If each part is used at most as often as it says, the model has the privacy of `event`, and
-        is (ε, δ)-DP for adding or removing one record.
+        is (ε, δ)-DP for adding or removing one unit, which has at most so many records: a sum
+        changes by as many times what a record adds, and so does the score of a choice.
     """
 
     epsilon: float  # ε of the model
@@ -77,6 +78,7 @@ class Prices:
     mu: float  # the total μ of the parts
     # Events of what else the model releases, at a price of its own.
     also: tuple[dp.DpEvent, ...] = ()
+    records: int = 1  # of a unit, at most
 
     @property
     def event(self) -> dp.DpEvent:
@@ -84,16 +86,20 @@ class Prices:
         return _event(tuple(self.parts.values()), self.mu, self.also)
 
     def choice_epsilon(self, name: str) -> float:
-        """ε of one choice of a part."""
-        return 2 * self.parts[name].mu(self.mu)
+        """ε of one choice of a part, for a record."""
+        return 2 * self.parts[name].mu(self.mu) / self.records
 
     def multiplier(self, name: str) -> float:
-        """The noise multiplier of one sum of a part."""
-        return 1 / self.parts[name].mu(self.mu)
+        """The noise multiplier of one sum of a part, for a record."""
+        return self.records / self.parts[name].mu(self.mu)
 
 
 def calibrate(
-    epsilon: float, delta: float, parts: Mapping[str, BudgetPart], also: tuple[dp.DpEvent, ...] = ()
+    epsilon: float,
+    delta: float,
+    parts: Mapping[str, BudgetPart],
+    also: tuple[dp.DpEvent, ...] = (),
+    records: int = 1,
 ) -> Prices:
     """Return the prices of the parts, as large as (epsilon, delta) allows.
 
@@ -102,6 +108,7 @@ def calibrate(
         delta: δ of the model.
         parts: The parts by name. Their shares are fractions of the sum of all shares.
         also: Events of what else is released; the parts get what these leave.
+        records: The largest number of records of a unit.
 
     Raises:
         ArgumentError: if ε or δ is out of range, or ε is too small for so many parts.
@@ -112,8 +119,8 @@ def calibrate(
     total = math.fsum(part.share for part in used.values())
     used = {name: attrs.evolve(part, share=part.share / total) for name, part in used.items()}
     mu = _total_mu(epsilon, delta, tuple(used.values()), also)
-    prices = Prices(epsilon, delta, used, mu, also)
-    sizes = {name: part.mu(mu) for name, part in used.items()}
+    prices = Prices(epsilon, delta, used, mu, also, records)
+    sizes = {name: part.mu(mu) / records for name, part in used.items()}
     if any(
         size < (_LEAST_CHOICE / 2 if used[name].choice else 1 / LARGEST_MULTIPLIER)
         for name, size in sizes.items()
@@ -130,7 +137,10 @@ def calibrate(
 def _event(
     parts: tuple[BudgetPart, ...], mu: float, also: tuple[dp.DpEvent, ...] = ()
 ) -> dp.DpEvent:
-    return dp.ComposedDpEvent([*(part.event(mu) for part in parts), *also])
+    """The event of all parts; Gaussian sums are together one, whose μ² is the sum of theirs."""
+    sums_share = math.fsum(part.share for part in parts if not part.choice)
+    one = [BudgetPart(sums_share).event(mu)] if sums_share else []
+    return dp.ComposedDpEvent([*(p.event(mu) for p in parts if p.choice), *one, *also])
 
 
 @functools.lru_cache(maxsize=256)

@@ -336,8 +336,8 @@ class _Fit:
 
     def __call__(self, setting: Setting, folder: Path) -> Scored:
         """Fit, score, and keep the model."""
-        from prudent.estimators import saving
         from prudent.release.noise import source_of
+        from prudent.tune import saving
 
         model = self.model(setting).fit(*self.data)
         score = float(self._right(model))
@@ -366,7 +366,7 @@ class _Fit:
 
     def load(self, setting: Setting, folder: Path) -> Any:
         """The fitted estimator."""
-        from prudent.estimators import saving
+        from prudent.tune import saving
 
         model = self.model(setting).set_params(noise=None)
         saving.read(folder / _FIT, model)

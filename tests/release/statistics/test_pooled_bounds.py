@@ -12,9 +12,9 @@ pytest.importorskip("ibis", reason="groups are those of a table")
 
 import prudent
 from prudent.release.columns.column import ArrayColumn, Contribution
+from prudent.release.columns.pool import Pool
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.pool import Pool
 from tests.fuzz.neighbours import Charges
 from tests.fuzz.transcripts import Transcript, choices_noted
 

@@ -93,7 +93,8 @@ def regress(
     formula: str = typer.Argument(
         metavar="FORMULA",
         help="TARGET ~ COLUMN + …; C(column) for categories, C(column, a, b) if their levels "
-        "are public, missing(column) to keep rows in which it is missing.",
+        "are public, missing(column) to keep rows in which it is missing; a * b, a:b, log(a), "
+        "I(a ** 2), bin(a, 1, 5), ., - a, - 1.",
         show_default=False,
     ),
     source: options.Source = None,
@@ -115,6 +116,10 @@ def regress(
     r2: bool = typer.Option(
         False, "--r2", help="Also release R², from the same budget; not for median."
     ),
+    unit: str | None = options.value(
+        "COLUMN", "Whose row it is: protect all rows of a unit, and keep one of them.", default=None
+    ),
+    per_unit: int = options.whole_number("Keep so many rows of each unit.", default=1),
     where: options.Where = None,
     connect: options.Connect = None,
     table: options.Table = None,
@@ -169,7 +174,9 @@ def regress(
         refused = None
         try:
             target = receipt_file(receipt, sign)
-            fitted.fit(source, formula, connect=connect, table=table, where=where, receipt=target)
+            rows: dict[str, Any] = {"connect": connect, "table": table, "where": where}
+            rows |= {"unit": unit, "per_unit": per_unit}
+            fitted.fit(source, formula, **rows, receipt=target)
         except TooFewRecordsError as error:
             refused = str(error)
     price = {"epsilon": fitted.epsilon_, "delta": fitted.delta_}
@@ -203,7 +210,7 @@ def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "Linear
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:
     from prudent.estimators.formula import Formula
 
-    features = max(1, len(Formula.parse(formula).columns))
+    features = len(Formula.parse(formula).factors)
     previews = [
         fitted.dry_run(count, features) for count in (_FORECASTS if records is None else (records,))
     ]

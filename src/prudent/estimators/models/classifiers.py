@@ -12,7 +12,9 @@
 """
 
 import abc
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,11 +29,13 @@ from prudent.estimators.base import BoundedEstimator, PrivateEstimator
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.features import ClassMoments, Whitening, one_hot, standardised
 from prudent.estimators.shares import BudgetPart, choices, sums
+from prudent.estimators.summaries import CoefficientSummary
 from prudent.release.lattice import FloatArray
 
 ROUNDS = 4
 """Steps of the likelihood."""
 
+_STOPPED = "the steps stop before the maximum of the likelihood, by an unknown distance"
 _MOMENTUM = 0.5  # of the step before, which is looked ahead by
 _FINENESS = 1024  # entries of the table for each unit of the exponent
 _EXPONENTIALS = np.exp(-np.arange(40 * _FINENESS + 1) / _FINENESS)
@@ -101,7 +105,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator, abc.ABC):
 
 
 @dataclass(eq=False, repr=False)
-class LogisticRegression(PrivateClassifier, BoundedEstimator):
+class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator):
     """Private multinomial logistic regression without bounds on the data.
 
     Its arguments are those of `PrivateEstimator`.
@@ -111,9 +115,12 @@ class LogisticRegression(PrivateClassifier, BoundedEstimator):
             first.
         intercept_: The scores where all columns are 0.
         classes_: The labels.
+        no_interval_: Why there are no intervals: a few steps of the likelihood with a bound on its
+            curvature stop before its maximum, by a distance that is not released.
     """
 
     _title: ClassVar[str] = "logistic regression"
+    _through_origin: ClassVar[bool] = True
 
     @override
     def _parts(self, features: int) -> dict[str, BudgetPart]:
@@ -127,18 +134,30 @@ class LogisticRegression(PrivateClassifier, BoundedEstimator):
     @override
     def _learn(self, engine: SumEngine) -> None:
         kinds, width = self._keep_classes(), len(engine.rows.names) - 1
-        self._features = standardised(engine, width, self.n_records_)
+        features = standardised(engine, width, self.n_records_)
+        self._features = features if self._intercept else features.through_origin()
         whitening = Whitening.release(engine, "moment", self._features, self.n_records_)
         found = before = np.zeros((width + 1, kinds))
         for _ in range(ROUNDS):
             ahead = found + _MOMENTUM * (found - before)
             step = whitening.root @ self._step(engine, whitening, ahead)
             before, found = found, ahead + kinds * step
+        found[0] *= self._intercept
         self._found = found
         slopes, intercept = self._features.unscaled(found)
         if kinds == 2:
             slopes, intercept = slopes[:, 1:] - slopes[:, :1], intercept[1:] - intercept[:1]
         self.coef_, self.intercept_ = slopes.T, intercept
+        self.no_interval_ = _STOPPED
+
+    @override
+    def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+        several = len(self.coef_) > 1
+        for at, (first, slopes) in enumerate(zip(self.intercept_, self.coef_, strict=True)):
+            label = f"{self.classes_[at]}: " if several else ""
+            terms = zip(["(intercept)", *self.terms_], [first, *slopes], strict=True)
+            for term, value in itertools.islice(terms, not self._intercept, None):
+                yield f"{label}{term}", float(value), (math.nan, math.nan)
 
     def _step(self, engine: SumEngine, whitening: Whitening, found: FloatArray) -> FloatArray:
         """Release the gradient of the likelihood, in whitened coordinates."""

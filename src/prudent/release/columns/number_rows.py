@@ -5,11 +5,13 @@ together, and its records are clipped and weighed in ways that no engine knows. 
 engine, as doubles, a batch at a time. A row that has no value in one of the columns is absent.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ibis
+import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import numpy as np
 
@@ -25,15 +27,18 @@ from prudent.release.columns.dialects import (
     number_of_text,
     present,
     stored_literal,
+    tried,
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.joining import open_source
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row
-from prudent.release.columns.row_values.expressions import parse_condition
+from prudent.release.columns.row_values.expressions import Expression, is_name, parse_condition
+from prudent.release.columns.row_values.functions import FORMS, finished
 from prudent.release.columns.scales import NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.sql.table_columns import TableColumn
-from prudent.release.columns.table_rows import group_key
+from prudent.release.columns.table_rows import group_key, identifying, named_value
+from prudent.release.columns.units import StagedTable, evenly_spaced
 from prudent.release.lattice import FloatArray
 
 Term = Callable[[ir.Table], ir.Value]
@@ -44,40 +49,57 @@ class NumberRows:
     """A table of doubles. Nothing that it returns may be published without a mechanism.
 
     Guarantee: each row is a function of one record alone; a record whose row has a missing number
-    is absent.
+    is absent. With units, the rows that are kept of a unit are a function of its rows alone.
     """
 
-    def __init__(self, table: ir.Table, owner: OpenTable, gaps: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        table: ir.Table,
+        names: Sequence[str],
+        owner: OpenTable,
+        gaps: Sequence[str] = (),
+        most: int | None = None,
+    ) -> None:
         """Wrap a table of doubles.
 
         Args:
-            table: The table.
+            table: The table: a column x0, x1, … for each name and, with `most`, `unit`.
+            names: The names of the columns.
             owner: Stays open as long as this object.
-            gaps: Columns in which a row may have no number.
+            gaps: The names of columns in which a row may have no number.
+            most: Of each unit so many complete rows are kept, evenly spaced in their order; None if
+                every row is its own unit. Columns are compared from the first to the last, so that
+                a target decides among rows with equal features only: chosen by its target, a row
+                would not be one of the population that a model is about.
         """
-        self._table = table
-        self._owner = owner
-        self._gaps = gaps
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return tuple(self._table.columns)
+        self.names = tuple(names)
+        self._table, self._owner, self._staged = table, owner, None
+        self._own = [f"x{place}" for place in range(len(self.names))]
+        needed = [own for own, name in zip(self._own, names, strict=True) if name not in gaps]
+        if most is None:
+            self._complete = _without_gaps(table, needed)
+            return
+        rows = _without_gaps(table.filter(table.unit.notnull()), needed)
+        # Engines differ in where NULL and NaN come in an order; a column that may have gaps is
+        # followed by one that tells them. Zeros of both signs are alike here, and to every model.
+        order = [ibis.ifelse(present(rows[own]), rows[own], double(-math.inf)) for own in self._own]
+        kept = evenly_spaced(rows, ["unit"], most, order).select(*self._own)
+        self._staged = StagedTable(kept, own_connection=owner.own_connection, owner=owner)
 
     @property
     def complete(self) -> ir.Table:
         """The rows that have a number in every column that needs one."""
-        return _without_gaps(self._table, [n for n in self.names if n not in self._gaps])
+        return self._complete if self._staged is None else self._staged.kept()
 
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
         for batch in arrow_batches(rows):
-            yield np.stack([doubles_of(batch, name) for name in self.names], axis=1)
+            yield np.stack([doubles_of(batch, own) for own in self._own], axis=1)
 
     def column(self, place: int) -> TableColumn:
         """One column of the complete rows, to be asked where the data are."""
-        rows = self.complete.select(value=self.names[place])
+        rows = self.complete.select(value=self._own[place])
         return TableColumn(_without_gaps(rows, ["value"]), scale=NUMBER, owner=self._owner)
 
 
@@ -98,8 +120,13 @@ class NumberTable:
         table: str | None = None,
         where: Predicate | str | None = None,
         columns: Sequence[str] | None = None,
+        texts: Sequence[str] = (),
     ) -> None:
-        """Open a table; see `prudent.release.columns.joining.open_source`."""
+        """Open a table; see `prudent.release.columns.joining.open_source`.
+
+        Columns in `texts` are refused as numbers, also where the source does not declare types.
+        """
+        self._texts = texts
         self.owner = open_source(
             source, connect=connect, table=table, columns=columns if where is None else None
         )
@@ -114,10 +141,46 @@ class NumberTable:
         """The names of all columns."""
         return tuple(self.table.columns)
 
-    def rows(self, terms: Mapping[str, Term], gaps: Sequence[str] = ()) -> NumberRows:
-        """The rows of these terms, by name; those in `gaps` need no number."""
-        chosen = {name: as_double(term(self.table)) for name, term in terms.items()}
-        return NumberRows(self.table.select(**chosen), self.owner, gaps)
+    def rows(
+        self,
+        terms: Mapping[str, Term],
+        gaps: Sequence[str] = (),
+        unit: str | None = None,
+        most: int = 1,
+    ) -> NumberRows:
+        """The rows of these terms, by name; those in `gaps` need no number.
+
+        With the name of a column of privacy units, at most so many rows of each unit.
+        """
+        chosen = {
+            f"x{place}": as_double(term(self.table)) for place, term in enumerate(terms.values())
+        }
+        if unit is not None:
+            chosen["unit"] = self.unit(unit)
+        rows = self.table.select(**chosen)
+        return NumberRows(rows, list(terms), self.owner, gaps, None if unit is None else most)
+
+    def unit(self, name: str) -> ir.Value:
+        """The privacy units of the rows.
+
+        Raises:
+            ArgumentError: if there is no such column, or its values cannot be told apart.
+        """
+        _validate.one_of(self.names, unit=name)
+        return exact(identifying(self.table[name], name), backend_name(self.table))
+
+    def product(self, *terms: Term) -> Term:
+        """The product of terms; no value where it is none, in every engine."""
+
+        def term(table: ir.Table) -> ir.Value:
+            engine = backend_name(table)
+            found, *others = (as_double(each(table)) for each in terms)
+            for each in others:
+                found = FORMS[ops.Multiply](ops.Multiply(found, each), engine)
+            found = finished(found, found.type())
+            return tried(found) if engine == "duckdb" else found
+
+        return term
 
     def place(self, name: str, levels: Sequence[Hashable]) -> Term:
         """The place of a record's category in a public list; no value if it is not in there.
@@ -126,7 +189,8 @@ class NumberTable:
             ArgumentError: if there is no such column, it has no categories, or a level is not of
                 its type.
         """
-        _validate.one_of(self.names, column=name)
+        if is_name(name):
+            _validate.one_of(self.names, column=name)
         key = group_key(self.table, name, self.owner)
         stored = [stored_literal(key.stored(level), self.table) for level in levels]
 
@@ -140,7 +204,7 @@ class NumberTable:
         return term
 
     def number(self, name: str) -> Term:
-        """The numbers of a column: those of dates in days, of times in microseconds.
+        """The numbers of a column or expression: dates in days, times in microseconds.
 
         Each text of a column without a type is read by itself: as a number, else as a boolean,
         else as a date, or as a time if it has a colon.
@@ -148,14 +212,22 @@ class NumberTable:
         Raises:
             ArgumentError: if there is no such column, or it has no numbers.
         """
-        _validate.one_of(self.names, column=name)
+        if not isinstance(name, Expression) or is_name(name):
+            _validate.one_of(self.names, column=name)
+        if name in self._texts:
+            raise _validate.ArgumentError(
+                "column",
+                "of numbers",
+                shown=f"{name!r}, of texts or categories",
+                hint=f"Leave it out, or write C({name}) in a formula.",
+            )
         if name in self.owner.text:
             return lambda table: _number_of_any_text(table[name])
-        dtype = self.table[name].type()
+        dtype = named_value(self.table, name, "formula").type()
         if dtype.is_boolean():
-            return lambda table: table[name].cast("int32")
+            return lambda table: named_value(table, name, "formula").cast("int32")
         scale = scale_of_type(dtype, backend_name(self.table), name)
-        return lambda table: number_of(table[name], scale)
+        return lambda table: number_of(named_value(table, name, "formula"), scale)
 
 
 def _number_of_any_text(text: ir.StringValue) -> ir.Value:

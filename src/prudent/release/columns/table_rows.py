@@ -277,7 +277,7 @@ def open_rows(asked: ColumnSpec) -> Opened:
                 "per_unit", "a rule such as mean, for two columns", got=asked.per_unit
             )
     if asked.unit is not None:
-        chosen["unit"] = exact(_identifying(rows[asked.unit], asked.unit), engine)
+        chosen["unit"] = exact(identifying(rows[asked.unit], asked.unit), engine)
     keys = tuple(group_key(rows, name, opened) for name in asked.keys)
     chosen |= {f"member_{place}": exact(key.value, engine) for place, key in enumerate(keys)}
     rows = rows.select(**chosen)
@@ -325,7 +325,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
     return list(dict.fromkeys(found))
 
 
-def _named(rows: ir.Table, text: str, argument: str) -> Any:
+def named_value(rows: ir.Table, text: str, argument: str) -> Any:
     """The column of this name, or the value of the expression that the text is."""
     if text in rows.columns and (not isinstance(text, Expression) or is_name(text)):
         return rows[text]
@@ -363,7 +363,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
         name, colon, unit = text.rpartition(":")
         if colon and text not in rows.columns and name in rows.columns:
             _validate.one_of(periods.UNITS, by=unit)
-        column = _named(rows, text, "by")
+        column = named_value(rows, text, "by")
         dtype = column.type()
         if not isinstance(dtype, _GROUPING):
             hint = f"Name a period of it: {text}:day, {text}:month or {text}:hour."
@@ -378,7 +378,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
         return GroupKey(_one_zero(column), dtype)
     name, unit = period
     _validate.one_of(periods.UNITS, by=unit)
-    column = _named(rows, name, "by")
+    column = named_value(rows, name, "by")
     dtype = column.type()
     wanted = periods.scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
     if name in opened.text:
@@ -395,7 +395,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     return GroupKey(periods.starts(numbers, scale, unit), dt.date, wanted, unit)
 
 
-def _identifying(column: ir.Column, name: str) -> ir.Column:
+def identifying(column: ir.Column, name: str) -> ir.Column:
     """Return the column of units, or raise if its type is one that can make a query fail.
 
     Lists, structures and documents may hold a text that is not valid, or a time that overflows,
@@ -415,7 +415,7 @@ def _value(
     rows: ir.Table, asked: ColumnSpec, name: str, opened: OpenTable, argument: str = "column"
 ) -> tuple[ir.Value, Scale | None]:
     """Return the numbers of a column and their scale, or its categories and None."""
-    column = _named(rows, name, argument)
+    column = named_value(rows, name, argument)
     dtype, declared = column.type(), asked.read_as
     if isinstance(declared, Mapping):
         declared = declared.get(name)

@@ -17,11 +17,11 @@ from prudent import _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.accounting._numeric import float_below
 from prudent.release.columns.column import Column
+from prudent.release.columns.pool import Pool
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.noise import Noise
 from prudent.release.outcome import NoiseSpread, Released, price_lines
-from prudent.release.pool import Pool
 from prudent.release.ptr.margins import HALF
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import Count, additive, preview

@@ -19,6 +19,7 @@ from prudent._rounding import exact, outward, rounded_up
 from prudent.accounting._numeric import float_below
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind
+from prudent.release.columns.pool import Pool
 from prudent.release.columns.scales import NUMBER
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.noise import Distribution, Noise
@@ -30,7 +31,6 @@ from prudent.release.outcome import (
     ScaledSpread,
     UnknownSpread,
 )
-from prudent.release.pool import Pool
 from prudent.release.request import (
     Priced,
     Request,

@@ -184,9 +184,14 @@ def fit(
     if is_covered and not ended_before:
         if file is not None:
             state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
-            facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": predictable}
+            facts: dict[str, Any] = {
+                "pass_rate": run.pass_rate,
+                "lost": lost,
+                "predictable": predictable,
+            }
             files = [] if out is None else [out / CHECKPOINT]
-            first(partial(run.charge.write_receipt, file, lambda: state, files=files, **facts))
+            facts |= {"files": files, "predictable": predictable}
+            first(partial(run.charge.write_receipt, file, lambda: state, **facts))
         if out is not None:
             first(partial(run.charge.model_card(model, predictable=predictable).write, out))
     first(run.charge.note_release)

@@ -10,7 +10,7 @@ translated to an ibis expression, operation by operation, which is then checked 
 | '2024-01-31', date '2024-01-31' | a date, beside a column of dates; always a date |
 | = == <> != < <= > >= and or not | comparisons, conditions |
 | between … and …, in (…), is null, like, ilike | with `not` as well |
-| + - * / // % | arithmetic, in doubles; d - e of dates: days |
+| + - * / // %, x ** 2 | arithmetic, in doubles; powers to 6; d - e of dates: days |
 | abs, floor, ceil, round, ln, exp, sqrt, least, greatest, clip(x, low, high) | of numbers |
 | case when … then … else … end, if, coalesce, nullif | |
 | lower, upper, trim, ltrim, rtrim, length, substr, left, right, replace, \|\| | of texts |
@@ -53,7 +53,7 @@ _TYPES = {
     "TEXT": "string",
 }
 _LIST = (
-    "comparisons, and, or, not, between, in, is null, like, + - * / // %, case, if, coalesce, "
+    "comparisons, and, or, not, between, in, is null, like, + - * / // % **, case, if, coalesce, "
     "nullif, cast, abs, floor, ceil, round, ln, exp, sqrt, least, greatest, clip, lower, upper, "
     "trim, length, substr, left, right, replace, ||, year, quarter, month, day, dayofweek, hour, "
     "minute, extract, date_trunc, date_diff"
@@ -86,6 +86,7 @@ _PARTS: dict[str, Callable[[Any], Any]] = {
 }
 _PARTS["dow"] = _PARTS["dayofweek"]
 _UNITS = {"day": "D", "week": "W", "month": "M", "quarter": "Q", "year": "Y"}
+_MOST_POWER = 6
 _WITHIN_DAYS = ("hour", "minute", "second")
 _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.And: (("this", "expression"), lambda a, b: a & b),
@@ -111,6 +112,7 @@ _CALLED: dict[type, tuple[tuple[str, ...], Callable[..., Any]]] = {
     sql.Minute: (("this",), _PARTS["minute"]),
     sql.Month: (("this",), _PARTS["month"]),
     sql.Nullif: (("this", "expression"), lambda a, b: a.nullif(b)),
+    sql.Pow: (("this", "expression"), lambda a, n: _power(_numeric(a), _constant(n))),
     sql.Quarter: (("this",), _PARTS["quarter"]),
     sql.Replace: (("this", "expression", "replacement"), lambda a, b, c: a.replace(b, c)),
     sql.Right: (("this", "expression"), lambda a, n: a.right(_constant(n))),
@@ -277,7 +279,10 @@ class _Translation:
         """Translate one node; all nodes are of a listed type."""
         kind = type(node)
         if kind in _ALIKE:
-            return _ALIKE[kind](*_alike(self.of(node.this), self.of(node.expression)))
+            pair = _alike(self.of(node.this), self.of(node.expression))
+            if kind in _COMPUTED and all(each.type().is_string() for each in pair):
+                pair = _numeric(pair[0]), _numeric(pair[1])
+            return _ALIKE[kind](*pair)
         if kind in _CALLED:
             names, call = _CALLED[kind]
             given = [each for name in names if (each := node.args.get(name)) not in (None, [])]
@@ -411,6 +416,13 @@ def _constant(value: Any) -> Any:
 
 def _numeric(value: ir.Value) -> ir.Value:
     return _read_as(value, dt.float64)
+
+
+def _power(value: ir.Value, exponent: Any) -> ir.Value:
+    """A small whole power, as products: what `pow` fails on differs from engine to engine."""
+    if exponent not in range(1, _MOST_POWER + 1):
+        raise ValueError
+    return value if exponent == 1 else value * _power(value, exponent - 1)
 
 
 def _moment(value: ir.Value, kind: str = "date") -> ir.Value:

@@ -558,7 +558,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         on_hub = _HUB_NAME.fullmatch(base) and not Path(base).exists()  # paths are not published
         folder.mkdir(parents=True, exist_ok=True)
         predictable = self._continuity.key.predictable
-        facts = {"base_model": base if on_hub else None, "library": "transformers"}
+        facts: dict[str, Any] = {"base_model": base if on_hub else None, "library": "transformers"}
         self._charge.model_card(self.model, predictable=predictable, **facts).write(folder)
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
         files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]

@@ -13,9 +13,9 @@ from prudent.estimators import (
     GradientBoostingRegressor,
     KMeans,
     LinearRegression,
-    saving,
 )
 from prudent.release.noise import ReproducibleNoise
+from prudent.tune import saving
 
 DRAW = np.random.default_rng(3)
 FEATURES = DRAW.normal(size=(3_000, 2))
