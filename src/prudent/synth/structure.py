@@ -1,8 +1,8 @@
 """Which pairs of columns are measured, and rows that follow all that was measured.
 
-First a tree of pairs that joins all columns is chosen and measured, edge by edge, and rows are made
-along it. Then pairs that those rows describe badly are chosen and measured, in two rounds. Last,
-rows are weighted, drawn and swapped until they follow all of it.
+First a tree of pairs that joins all columns is chosen and measured, and rows are made along it.
+Then pairs that those rows describe badly are chosen and measured, in two rounds, after each of
+which rows are made anew. Last, rows are weighted so that they follow all tables, and drawn.
 
 **Scores.** A table with counts f in cells of a pair of columns scores
 Σ |f - m| - 2 Σ min(f, τ), where m are whole counts of what was released so far (columns that are
@@ -14,8 +14,10 @@ several resolutions.
 Everything after the noise is post-processing, in floating point.
 """
 
+import functools
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -27,23 +29,24 @@ from prudent.synth.engine import TableEngine
 SPREAD = 4
 """How far apart one record can move the scores of candidates, in records."""
 
-FINER = (1, 4, 16, 64)
-"""Resolutions of a table: its cells, relative to those whose noise is `NOISE_SHARE` of the rows."""
+Key = tuple[int, int, int]
+"""A candidate: the places of two columns, and one of `_FINER`."""
 
-NOISE_SHARE = 0.05
-LOST = 0.8  # τ, in deviations of the noise
-SWEEPS = 12  # over all measured tables, when rows are weighted
-COPIES, MOST_BASE = 8, 400_000  # rows that are made for one that is kept, and in all
-LAST = 3  # sweeps over one-way counts alone, at the end
-FITTINGS = 30  # of a table to its margins
-TRIALS = 16
-FLOOR = 0.5
-TEMPER = 1.0
+_NOISE_SHARE = 0.05  # so much total variation in noise have the cells of the coarsest tables
+_FINER = (1, 4, 16, 64)  # times as many cells have finer ones
+_LOST = 0.8  # τ, in deviations of the noise
+_ROUNDS = 2  # in which pairs are measured after rows were made
+_COPIES, _MOST_BASE = 8, 400_000  # rows that are made for one that is kept, and in all
+_TRIALS = 16  # values that are tried for each cell of a row
+_POWER = 0.5  # of the ratio of a count to that of independent columns, by which one is kept
+_SWEEPS = 12  # over all measured tables, when rows are weighted
+_LAST = 3  # sweeps over one-way counts alone, at the end
+_FITTINGS = 30  # of a table to its margins
 
 
 def pairs_repaired(columns: int) -> int:
     """The number of pairs that are measured after rows were made once."""
-    return min((columns - 1) * (columns - 2) // 2, 2 * columns)
+    return min((columns - 1) * (columns - 2) // 2, 3 * columns)
 
 
 @attrs.frozen(eq=False)
@@ -92,18 +95,20 @@ class Structure:
         self._domains, self._codes, self._engine, self._one = domains, codes, engine, one
         self.rows = max(1, round(float(one[0].sum())))
         self._sigma = engine.deviation("tables") if len(domains) > 1 else 1.0
-        self._cells = max(9.0, NOISE_SHARE * self.rows / (0.4 * self._sigma))
+        self._cells = max(9.0, _NOISE_SHARE * self.rows / (0.4 * self._sigma))
         self._maps: dict[tuple[int, int], IntArray] = {}
         self._generator = engine.generator()
-        self._base = self.rows * max(1, min(COPIES, MOST_BASE // self.rows))
+        self._base = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         self.measured: list[Marginal] = []
-        every = itertools.combinations(range(len(domains)), 2)
-        self._forms = {(*pair, finer): self._table(pair, finer) for pair in every for finer in FINER}
-        self._exact = {key: self._counted(form, codes) for key, form in self._forms.items()}
-        lost = round(LOST * self._sigma)
-        self._hidden = {
-            key: 2 * int(np.minimum(each, lost).sum()) for key, each in self._exact.items()
+        pairs = itertools.combinations(range(len(domains)), 2)
+        self._forms = {
+            (*pair, finer): self._form(pair, finer) for pair in pairs for finer in _FINER
         }
+        self._exact = {
+            key: np.bincount(form.groups(codes), minlength=form.counts.size)
+            for key, form in self._forms.items()
+        }
+        self._left = set(self._forms)  # candidates of pairs that were not measured
 
     # ---- tables of counts
 
@@ -113,21 +118,36 @@ class Structure:
             self._maps[column, most] = coarse(self._domains[column], shares, most)
         return self._maps[column, most]
 
-    def _table(self, columns: tuple[int, ...], finer: int) -> Marginal:
-        """The form of a table: small columns as they are, others in groups, within `_cells`."""
+    def _form(self, columns: tuple[int, int], finer: int) -> Marginal:
+        """The form of a table: a small column as it is, others in groups, within the cells."""
         room, found = self._cells * finer, {}
         ascending = sorted(columns, key=lambda column: (self._domains[column].size, column))
-        for place, column in enumerate(ascending):
-            most = max(2, int(room ** (1 / (len(columns) - place))))
-            found[column] = self._map(column, most)
+        for most, column in zip((int(math.sqrt(room)), 0), ascending, strict=True):
+            found[column] = self._map(column, max(2, most or int(room)))
             room /= int(found[column].max()) + 1
         maps = tuple(found[column] for column in columns)
         empty = np.zeros([int(each.max()) + 1 for each in maps], np.int64)
         return Marginal(columns, maps, empty, self._sigma)
 
-    def _counted(self, table: Marginal, codes: Sequence[IntArray]) -> IntArray:
-        size = table.counts.size
-        return np.bincount(table.groups(codes), minlength=size).reshape(table.counts.shape)
+    def _margins(self, form: Marginal) -> list[FloatArray]:
+        """The released counts of the groups of each column."""
+        return [
+            np.bincount(groups, self._one[column])
+            for column, groups in zip(form.columns, form.maps, strict=True)
+        ]
+
+    def _independent(self, form: Marginal) -> FloatArray:
+        return np.outer(*self._margins(form)) / self.rows
+
+    def _goal(self, table: Marginal) -> FloatArray:
+        """What was measured, without negative counts, and near the one-way counts."""
+        counts = projected(table.counts.astype(float), float(self.rows))
+        rows, columns = self._margins(table)
+        counts += 1e-6 * np.outer(rows, columns) / self.rows**2
+        for _ in range(_FITTINGS):
+            counts *= columns / np.maximum(counts.sum(axis=0), 1e-300)
+            counts *= (rows / np.maximum(counts.sum(axis=1), 1e-300))[:, None]
+        return counts
 
     # ---- the choice of tables
 
@@ -136,114 +156,103 @@ class Structure:
         count = len(self._domains)
         if count == 1:
             return [self._allotted(self._one[0], self.rows)]
-        scores = self._scores(self._independent)
-        placed: set[int] = set()
+        scores, placed = self._scores(self._independent), set[int]()
         while len(placed) < count:
-            near = [key for key in scores if not placed or len(placed & {*key[:2]}) == 1]
-            best = self._engine.best("select", [scores[key] for key in near], 1, SPREAD)
-            self._measure(near[best], scores)
-            placed |= {*near[best][:2]}
-        codes = self._made()
-        weights = self._raked(codes)
+            near = [key for key in self._left if not placed or len(placed & {*key[:2]}) == 1]
+            placed |= {*self._measure({key: scores[key] for key in sorted(near)})}
+        codes, weights = self._made()
         left = pairs_repaired(count)
-        while left:
-            fresh = self._scores(lambda form: self._weighted(form, codes, weights))
-            scores = {key: fresh[key] for key in scores}
-            for _ in range(min(count, left)):
-                best = self._engine.best("select", list(scores.values()), 1, SPREAD)
-                self._measure(list(scores)[best], scores)
-                left -= 1
-            codes = self._made()
-            weights = self._raked(codes)
+        for rounds in range(_ROUNDS, 0, -1):
+            scores = self._scores(functools.partial(_weighted, codes, weights))
+            for _ in range(math.ceil(left / rounds)):
+                self._measure({key: scores[key] for key in sorted(self._left)})
+            left -= math.ceil(left / rounds)
+            codes, weights = self._made()
         chosen = self._allotted(weights, self.rows)
         return [each[chosen] for each in codes]
 
-    def _scores(self, expected: Callable[[Marginal], FloatArray]) -> dict[tuple[int, int, int], int]:
+    def _scores(self, expected: Callable[[Marginal], FloatArray]) -> dict[Key, int]:
         """The score of each candidate, in records; see the module."""
-        return {
-            key: int(np.abs(self._exact[key] - np.rint(expected(form)).astype(np.int64)).sum())
-            - self._hidden[key]
-            for key, form in self._forms.items()
-        }
+        lost, found = round(_LOST * self._sigma), {}
+        for key in self._left:
+            exact = self._exact[key]
+            known = np.rint(expected(self._forms[key])).astype(np.int64).ravel()
+            found[key] = int((np.abs(exact - known) - 2 * np.minimum(exact, lost)).sum())
+        return found
 
-    def _independent(self, form: Marginal) -> FloatArray:
-        a, b = self._margins(form)
-        return np.outer(a, b) / self.rows
-
-    def _weighted(self, form: Marginal, codes: Sequence[IntArray], weights: FloatArray) -> FloatArray:
-        made = np.bincount(form.groups(codes), weights, form.counts.size)
-        return (made * (self.rows / weights.sum())).reshape(form.counts.shape)
-
-    def _margins(self, form: Marginal) -> list[FloatArray]:
-        return [
-            np.bincount(groups, self._one[column])
-            for column, groups in zip(form.columns, form.maps, strict=True)
-        ]
-
-    def _measure(self, key: tuple[int, int, int], scores: dict[tuple[int, int, int], int]) -> None:
-        """Release a table, and take its pair out of the candidates."""
-        noisy = self._engine.counts("tables", self._exact[key])
-        self.measured.append(attrs.evolve(self._forms[key], counts=noisy))
-        for finer in FINER:
-            scores.pop((*key[:2], finer))
+    def _measure(self, scores: Mapping[Key, int]) -> tuple[int, ...]:
+        """Choose a candidate, release its table, and return its columns."""
+        key = list(scores)[self._engine.best("select", list(scores.values()), 1, SPREAD)]
+        form = self._forms[key]
+        noisy = self._engine.counts("tables", self._exact[key].reshape(form.counts.shape))
+        self.measured.append(attrs.evolve(form, counts=noisy))
+        self._left -= {(*key[:2], finer) for finer in _FINER}
+        return form.columns
 
     # ---- rows
 
-    def _goal(self, table: Marginal) -> FloatArray:
-        """What was measured, without negative counts, and near the one-way counts."""
-        counts = projected(table.counts.astype(float), float(self.rows))
-        return _fitted(counts, *self._margins(table))
+    def _made(self) -> tuple[list[IntArray], FloatArray]:
+        """The cells of rows, by column, and weights with which rows follow all tables.
 
-    def _made(self) -> list[IntArray]:
-        """The cells of rows that are made along the tree, which was measured first, by column."""
-        count = len(self._domains)
+        Columns are placed along the tree, which was measured first: each as its table with its
+        parent says, and then moved between rows with the same parent towards other tables.
+        """
         goals = [self._goal(each) for each in self.measured]
         lifts = [
-            np.log((goal + FLOOR) / (self._independent(each) + FLOOR)) * TEMPER
+            _POWER * np.log((goal + 0.5) / (self._independent(each) + 0.5))
             for goal, each in zip(goals, self.measured, strict=True)
         ]
         root = self.measured[0].columns[0]
         made = {root: self._allotted(self._one[root], self._base)}
-        for place, table in enumerate(self.measured[: count - 1]):
+        for place, table in enumerate(self.measured[: len(self._domains) - 1]):
             counts, (parent, column), (above, groups) = goals[place], table.columns, table.maps
             if parent not in made:
                 counts, parent, column, above, groups = counts.T, column, parent, groups, above
             parents = above[made[parent]]
             sizes = np.bincount(parents, minlength=len(counts))
-            order = np.argsort(parents, kind="stable")
             order = self._generator.permutation(self._base)
-            order = order[np.argsort(parents[order].astype(np.int16), kind="stable")]
-            chosen = np.concatenate(
-                [self._allotted(row, size) for row, size in zip(counts, sizes.tolist(), strict=True)]
-            )
+            order = order[np.argsort(parents[order], kind="stable")]
+            parts = zip(counts, sizes.tolist(), strict=True)
+            chosen = np.concatenate([self._allotted(*each) for each in parts])
             cells = np.empty(self._base, np.int64)
             for group in range(int(groups.max()) + 1):
                 inside, rows = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
                 cells[rows] = inside[self._allotted(self._one[column][inside], len(rows))]
             others = []
             for lift, other in zip(lifts, self.measured, strict=True):
-                if other is table or column not in other.columns:
-                    continue
-                at = other.columns.index(column)
-                if other.columns[1 - at] in made:
-                    past = other.maps[1 - at][made[other.columns[1 - at]]][order]
-                    others.append((lift if at else lift.T, past * other.counts.shape[at], other.maps[at]))
-            if others:
-                cells = self._tried(cells, np.cumsum(sizes) - sizes, sizes, others)
+                if other is not table and column in other.columns:
+                    at = other.columns.index(column)
+                    if (known := made.get(other.columns[1 - at])) is not None:
+                        past = other.maps[1 - at][known][order] * other.counts.shape[at]
+                        others.append(((lift if at else lift.T).ravel(), past, other.maps[at]))
             made[column] = np.empty_like(cells)
-            made[column][order] = cells
-        return [made[column] for column in range(count)]
+            made[column][order] = self._moved(cells, sizes, others)
+        codes = [made[column] for column in range(len(self._domains))]
+        return codes, self._raked(codes, goals)
 
-    def _tried(self, cells, starts, sizes, others):
-        start, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
+    def _moved(
+        self,
+        cells: IntArray,
+        sizes: IntArray,
+        others: Sequence[tuple[FloatArray, IntArray, IntArray]],
+    ) -> IntArray:
+        """Cells that fit tables with other columns, each from a row of the same parent.
+
+        Args:
+            cells: The cells of a column, by parent.
+            sizes: The number of rows of each parent.
+            others: Log weights of a table, where each row is in it, and the groups of the column.
+        """
+        if not others:
+            return cells
+        start, size = np.repeat(np.cumsum(sizes) - sizes, sizes), np.repeat(sizes, sizes)
         inside = np.arange(len(cells)) - start
         best, found = np.full(len(cells), -np.inf), cells
-        for k in range(TRIALS):
-            here = inside + (0 if not k else int(self._generator.integers(len(cells))))
-            drawn = cells[here % size + start]
-            score = -np.log(self._generator.standard_exponential(len(cells)))
+        for _ in range(_TRIALS):
+            drawn = cells[(inside + self._generator.integers(len(cells))) % size + start]
+            score = -np.log(self._generator.standard_exponential(len(cells)))  # Gumbel's
             for lift, past, groups in others:
-                score += lift.ravel()[past + groups[drawn]]
+                score += lift[past + groups[drawn]]
             found = np.where(score > best, drawn, found)
             np.maximum(best, score, out=best)
         return found
@@ -261,27 +270,21 @@ class Structure:
         self._generator.shuffle(found)
         return found
 
-    def _raked(self, codes: Sequence[IntArray]) -> FloatArray:
+    def _raked(self, codes: Sequence[IntArray], goals: Sequence[FloatArray]) -> FloatArray:
         """Weights of rows with which they follow all measured tables, and one-way counts last."""
-        targets = [(each.groups(codes), self._goal(each).ravel()) for each in self.measured]
+        flat = (each.groups(codes) for each in self.measured)
+        targets = [(cells, goal.ravel()) for cells, goal in zip(flat, goals, strict=True)]
         ones = list(zip(codes, self._one, strict=True))
         weights = np.ones(len(codes[0]))
-        for _ in range(SWEEPS):
+        for _ in range(_SWEEPS):
             for cells, goal in (*targets, *ones):
                 now = np.bincount(cells, weights, len(goal))
-                factor = (goal + 0.1) / (now + 0.1)
-                weights = weights * np.clip(factor, 0.2, 5.0)[cells]
-        for _ in range(LAST):
+                weights *= np.clip((goal + 0.1) / (now + 0.1), 0.2, 5.0)[cells]
+        for _ in range(_LAST):
             for cells, goal in ones:
-                now = np.bincount(cells, weights, len(goal))
-                weights = weights * ((goal + 1e-9) / (now + 1e-9))[cells]
-        return weights
+                weights *= ((goal + 1e-9) / (np.bincount(cells, weights, len(goal)) + 1e-9))[cells]
+        return weights * (self.rows / weights.sum())
 
 
-def _fitted(counts: FloatArray, rows: FloatArray, columns: FloatArray) -> FloatArray:
-    """A table near `counts` with nearly these sums of rows and these of columns."""
-    table = counts + 1e-6 * np.outer(rows, columns) / max(columns.sum() * rows.sum(), 1e-300)
-    for _ in range(FITTINGS):
-        table = table * (columns / np.maximum(table.sum(axis=0), 1e-300))
-        table = table * (rows / np.maximum(table.sum(axis=1), 1e-300))[:, None]
-    return np.asarray(table)
+def _weighted(codes: Sequence[IntArray], weights: FloatArray, form: Marginal) -> FloatArray:
+    return np.bincount(form.groups(codes), weights, form.counts.size)
