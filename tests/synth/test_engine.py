@@ -48,7 +48,7 @@ def test_keys_with_few_records_are_not_looked_at() -> None:
 def weights_of(monkeypatch: pytest.MonkeyPatch, scores: list[int]) -> np.ndarray:
     seen: list[Any] = []
     monkeypatch.setattr(engines, "choose", lambda weights, noise: seen.append(weights) or 0)
-    engine_of().best("select", scores, 1, SPREAD)
+    engine_of().best("select", scores, SPREAD)
     (weights,) = seen
     total = sum(weights)
     return np.array([each / total for each in weights])
@@ -108,7 +108,7 @@ def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
     monkeypatch.setattr(engines, "rate", slowed)
     engine.counts("keys", np.zeros(3, np.int64))
     engine.keys("keys", ["a"], np.array([10**6]))
-    engine.best("select", [0, 1], 1, SPREAD)
+    engine.best("select", [0, 1], SPREAD)
     expected = records * engine.prices.multiplier("keys")
     assert all(expected <= each < expected * 1.001 for each in scales)
     assert speeds == [engine.prices.choice_epsilon("select") / records]

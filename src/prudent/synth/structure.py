@@ -182,7 +182,7 @@ class Structure:
 
     def _measure(self, scores: Mapping[Key, int]) -> tuple[int, ...]:
         """Choose a candidate, release its table, and return its columns."""
-        key = list(scores)[self._engine.best("select", list(scores.values()), 1, SPREAD)]
+        key = list(scores)[self._engine.best("select", list(scores.values()), SPREAD)]
         form = self._forms[key]
         noisy = self._engine.counts("tables", self._exact[key].reshape(form.counts.shape))
         self.measured.append(attrs.evolve(form, counts=noisy))
@@ -211,7 +211,7 @@ class Structure:
             parents = above[made[parent]]
             sizes = np.bincount(parents, minlength=len(counts))
             order = self._generator.permutation(self._base)
-            order = order[np.argsort(parents[order], kind="stable")]
+            order = order[np.argsort(parents[order].astype(np.uint16), kind="stable")]
             parts = zip(counts, sizes.tolist(), strict=True)
             chosen = np.concatenate([self._allotted(*each) for each in parts])
             cells = np.empty(self._base, np.int64)
