@@ -19,7 +19,7 @@ from prudent.synth import engine as engines
 from prudent.synth.domain import Domain, coarse
 from prudent.synth.engine import TableEngine
 from prudent.synth.reading import Field
-from prudent.synth.structure import SPREAD, projected
+from prudent.synth.structure import SPREAD, Structure, projected
 
 PARTS = {"keys": sums(0.5, 99), "select": choices(0.5, 99)}
 
@@ -112,3 +112,32 @@ def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
     expected = records * engine.prices.multiplier("keys")
     assert all(expected <= each < expected * 1.001 for each in scales)
     assert speeds == [engine.prices.choice_epsilon("select") / records]
+
+
+def test_one_record_moves_scores_within_their_spread() -> None:
+    """A record in every cell in turn, for columns that are related and columns that are not."""
+    draw = np.random.default_rng(3)
+    field = Field("x", None, None)
+    domains = [Domain(field, tuple("abc")), Domain(field, tuple("de")), Domain(field, ())]
+    codes = [draw.integers(0, domain.size, 400) for domain in domains]
+    codes[1][:200] = np.minimum(codes[0][:200], domains[1].size - 1)
+    one = [np.full(domain.size, 400 / domain.size) for domain in domains]
+    prices = Prices(1.0, 1e-6, {"tables": sums(0.5, 99), "select": choices(0.5, 99)}, 1.0)
+
+    def scores(more: list[int]) -> dict[Any, int]:
+        engine = TableEngine(prices, ReproducibleNoise(1), 1, 1e-9)
+        seen = [
+            np.append(each, [at] * bool(more))
+            for each, at in zip(codes, more or [0] * 3, strict=True)
+        ]
+        made = Structure(domains, [each.astype(np.int64) for each in seen], engine, one)
+        return made._scores(made._independent)
+
+    before, widest = scores([]), 0
+    for cell in itertools.product(*(range(domain.size) for domain in domains)):
+        after = scores(list(cell))
+        moves = [after[key] - before[key] for key in before]
+        assert min(moves) >= -3
+        assert max(moves) <= 1
+        widest = max(widest, max(moves) - min(moves))
+    assert 2 <= widest <= SPREAD
