@@ -6,7 +6,7 @@
     of its counts less half of [steps] per record and table, in units of
     1/(2 steps tables). The first class of the largest score is predicted. *)
 
-From Coq Require Import ZArith List Lia Bool Arith.
+From Coq Require Import ZArith List Lia Bool Arith Permutation.
 Import ListNotations.
 Open Scope Z_scope.
 
@@ -90,6 +90,20 @@ Definition reach (m : Z) (l : list Z) (a b : nat) : Z :=
 
 Definition others (l : list Z) (a : nat) : list nat :=
   filter (fun b => negb (b =? a)%nat) (seq 0 (length l)).
+
+(** What is released: counts with noise, of which there is one for each count. *)
+Fixpoint added (row noise : list Z) : list Z :=
+  match row, noise with n :: row', e :: noise' => (n + e) :: added row' noise' | _, _ => [] end.
+
+Fixpoint noisy (t noise : table) : table :=
+  match t, noise with
+  | (row, total) :: t', (e, d) :: noise' => (added row e, total + d) :: noisy t' noise'
+  | _, _ => []
+  end.
+
+(** The exact counts of a data set, from those of no records. *)
+Definition counted (data : list record) (zeros : table) : table :=
+  edited_all (map Insert data) zeros.
 
 (** The radius; None where no record can change the prediction. *)
 Definition radius (m : Z) (l : list Z) : option Z :=
@@ -466,6 +480,126 @@ Proof.
     cbv zeta in K. fold before after in K. specialize (H b ltac:(lia) N). nia.
 Qed.
 
+(** ** The certificate of what is released *)
+
+Lemma bump_commutes row p q d e : bump (bump row p d) q e = bump (bump row q e) p d.
+Proof.
+  revert p q; induction row as [|n row IH]; intros [|p] [|q]; simpl; auto.
+  - f_equal. lia.
+  - f_equal. apply IH.
+Qed.
+
+Lemma bump_of_bumps row ps q d e :
+  bump (fold_right (fun p r => bump r p d) row ps) q e
+  = fold_right (fun p r => bump r p d) (bump row q e) ps.
+Proof. induction ps as [|p ps IH]; simpl; auto. rewrite bump_commutes, IH. reflexivity. Qed.
+
+Lemma bumps_commute row ps qs d e :
+  fold_right (fun q r => bump r q e) (fold_right (fun p r => bump r p d) row ps) qs
+  = fold_right (fun p r => bump r p d) (fold_right (fun q r => bump r q e) row qs) ps.
+Proof. induction qs as [|q qs IH]; simpl; auto. rewrite IH, bump_of_bumps. reflexivity. Qed.
+
+Lemma change_commutes t c c' ps qs d e :
+  change (change t c ps d) c' qs e = change (change t c' qs e) c ps d.
+Proof.
+  revert c c'; induction t as [|[row total] t IH]; intros [|c] [|c']; simpl; auto.
+  - rewrite bumps_commute. f_equal. f_equal. lia.
+  - f_equal. apply IH.
+Qed.
+
+Lemma edited_commutes e f t : edited e (edited f t) = edited f (edited e t).
+Proof. destruct e, f; apply change_commutes. Qed.
+
+Lemma edited_all_permutation es fs t : Permutation es fs -> edited_all es t = edited_all fs t.
+Proof.
+  unfold edited_all. induction 1; simpl; auto; [congruence|apply edited_commutes|congruence].
+Qed.
+
+Lemma bump_undone row p d : bump (bump row p d) p (- d) = row.
+Proof.
+  revert p; induction row as [|n row IH]; intros [|p]; simpl; auto; f_equal; auto. lia.
+Qed.
+
+Lemma bumps_undone row ps d :
+  fold_right (fun p r => bump r p (- d)) (fold_right (fun p r => bump r p d) row ps) ps = row.
+Proof.
+  induction ps as [|p ps IH]; simpl; auto. rewrite <- bump_of_bumps, IH. apply bump_undone.
+Qed.
+
+Lemma removed_again r t : edited (Remove r) (edited (Insert r) t) = t.
+Proof.
+  simpl. generalize (class r). induction t as [|[row total] t IH]; intros [|c]; simpl; auto.
+  - pose proof (bumps_undone row (places r) 1) as U. change (- (1)) with (-1) in U. rewrite U. f_equal. f_equal. lia.
+  - rewrite IH. reflexivity.
+Qed.
+
+Lemma inserted_again r t : edited (Insert r) (edited (Remove r) t) = t.
+Proof. rewrite edited_commutes. apply removed_again. Qed.
+
+(** The exact counts of two data sets that have the records [kept] in common. *)
+Theorem counted_of_others data data' gone fresh kept zeros :
+  Permutation data (gone ++ kept) -> Permutation data' (fresh ++ kept) ->
+  counted data' zeros = edited_all (map Insert fresh ++ map Remove gone) (counted data zeros).
+Proof.
+  intros P P'. unfold counted.
+  rewrite (edited_all_permutation _ _ zeros (Permutation_map Insert P)).
+  rewrite (edited_all_permutation _ _ zeros (Permutation_map Insert P')).
+  rewrite !map_app. unfold edited_all. rewrite !fold_right_app. f_equal. clear P P'.
+  set (t := fold_right edited zeros (map Insert kept)).
+  induction gone as [|r gone IH]; simpl map; cbn [fold_right]; auto.
+  rewrite IH at 1. clear IH.
+  set (s := fold_right edited t (map Insert gone)).
+  assert (C : forall u, fold_right edited (edited (Insert r) u) (map Remove gone)
+                        = edited (Insert r) (fold_right edited u (map Remove gone))).
+  { intros u. induction (map Remove gone) as [|f fs IH]; cbn [fold_right]; auto.
+    rewrite IH. apply edited_commutes. }
+  rewrite C, removed_again. reflexivity.
+Qed.
+
+Lemma bump_added row noise p d : bump (added row noise) p d = added (bump row p d) noise.
+Proof.
+  revert noise p; induction row as [|n row IH]; intros [|e noise] [|p]; simpl; auto; f_equal; auto; lia.
+Qed.
+
+Lemma bumps_added row noise ps d :
+  fold_right (fun p r => bump r p d) (added row noise) ps
+  = added (fold_right (fun p r => bump r p d) row ps) noise.
+Proof. induction ps as [|p ps IH]; simpl; auto. rewrite IH. apply bump_added. Qed.
+
+Lemma change_noisy t noise c ps d : change (noisy t noise) c ps d = noisy (change t c ps d) noise.
+Proof.
+  revert noise c; induction t as [|[row total] t IH]; intros [|[e x] noise] [|c]; simpl; auto.
+  - rewrite bumps_added. f_equal. f_equal. lia.
+  - rewrite IH. reflexivity.
+Qed.
+
+Lemma edited_noisy es t noise : edited_all es (noisy t noise) = noisy (edited_all es t) noise.
+Proof.
+  induction es as [|e es IH]; simpl; auto. rewrite IH. destruct e; apply change_noisy.
+Qed.
+
+(** Two data sets, released with the same noise: as many records as the radius of the
+    one says, removed and inserted, do not change the prediction. *)
+Theorem released_certificate steps sizes weights zeros data data' gone fresh kept noise :
+  let released := noisy (counted data zeros) noise in
+  let before := scores steps (length sizes) weights released in
+  weighed steps sizes weights -> well_formed sizes released -> released <> [] ->
+  Permutation data (gone ++ kept) -> Permutation data' (fresh ++ kept) ->
+  Forall (fun r => (class r < length released)%nat /\ placed 0 sizes (places r)) (gone ++ fresh) ->
+  match radius (moves steps weights sizes) before with
+  | Some r => Z.of_nat (length gone + length fresh) <= r
+  | None => True
+  end ->
+  winner (scores steps (length sizes) weights (noisy (counted data' zeros) noise)) = winner before.
+Proof.
+  intros released before G W T P P' F R.
+  rewrite (counted_of_others data data' gone fresh kept zeros P P'), <- edited_noisy.
+  apply Forall_app in F. destruct F as [Fg Ff]. apply certificate; auto.
+  - apply Forall_app. split; apply Forall_map; [exact Ff|exact Fg].
+  - fold released before. destruct (radius _ before); auto.
+    rewrite app_length, !map_length. lia.
+Qed.
+
 (** ** Sanity: the hypotheses can be met, the radius is sharp *)
 
 (** Two classes, one table of two cells, a gap of 3 and a half: radius 7. *)
@@ -478,6 +612,12 @@ Example example_scores : scores 4 1 [4; 0] example = [20; -8].
 Proof. reflexivity. Qed.
 
 Example example_radius : radius (moves 4 [4; 0] [2%nat]) (scores 4 1 [4; 0] example) = Some 7.
+Proof. reflexivity. Qed.
+
+(** They are the counts of seven records. *)
+Example example_counted : counted
+  (repeat {| class := 0; places := [0%nat] |} 5 ++ repeat {| class := 1; places := [1%nat] |} 2)
+  [([0; 0], 0); ([0; 0], 0)] = example.
 Proof. reflexivity. Qed.
 
 (** One record more than the radius says is too many. *)

@@ -6,6 +6,7 @@ From Prudent Require Counts TrimmedSum Quantile Exponential Profiles.
 Definition scores := Counts.scores.
 Definition insert_record := Counts.change.
 Definition moves := Counts.moves.
+Definition noisy := Counts.noisy.
 Definition winner := Counts.winner.
 Definition radius := Counts.radius.
 
@@ -34,9 +35,11 @@ Definition product := Profiles.product_q.
 Definition bounded_range := Profiles.bounded_range_q.
 Definition geometric := Profiles.geometric_q.
 Definition admitted := Profiles.admitted_q.
+Definition rho := Profiles.rho_q.
+Definition delta := Profiles.delta_q.
 
-Extraction "extracted.ml" scores insert_record moves winner radius
+Extraction "extracted.ml" scores insert_record moves noisy winner radius
   vectors_kept vectors_margin whole_kept whole_margin
   quantile quantile_margin interquartile_range distance spread
   tail threshold profile swapped removing adding branch_pair case_one response
-  product bounded_range geometric admitted.
+  product bounded_range geometric admitted rho delta.

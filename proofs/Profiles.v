@@ -3,7 +3,7 @@
 
 From Coq Require Import Reals QArith Qreals ZArith List Lra Lia Bool.
 From Prudent Require Import Finite Sampling Pure ProposeTestRelease Geometric.
-From Prudent Require Filter.
+From Prudent Require Filter DiscreteGaussian.
 Import ListNotations.
 Open Scope Q_scope.
 
@@ -74,6 +74,14 @@ Fixpoint admitted_q (prices : list Q) (budget : Q) : bool :=
   | [] => Qle_bool 0 budget
   | price :: rest => admitted_q rest (Qred (budget - price))
   end.
+
+(** rho of discrete Gaussian noise of scale sigma, of values that change by so much. *)
+Definition rho_q (sigma : Q) (changes : list Z) : Q :=
+  fold_right (fun c s => Qred (inject_Z (c * c) / (2 * power sigma 2) + s)) 0%Q changes.
+
+(** delta at a = e^epsilon, of a divergence ln d at the order n. *)
+Definition delta_q (n : nat) (d a : Q) : Q :=
+  let order := inject_Z (Z.of_nat n) in power (d / a * (1 - / order)) (n - 1) / order.
 
 (** ** They are the real ones *)
 
@@ -300,4 +308,54 @@ Proof.
     + apply Qle_Rle in H. rewrite Q2R_0 in H. auto.
     + apply Rle_Qle. rewrite Q2R_0. auto.
   - rewrite IH, Q2R_red, Q2R_minus. split; [intros H _; exact H | intros H; exact (H some)].
+Qed.
+
+Lemma sum_nth (g : Z -> R) l : sum (seq 0 (length l)) (fun i => g (nth i l 0%Z)) = sum l g.
+Proof.
+  induction l as [|x l IH]; [reflexivity|]. cbn [length seq]. rewrite <- seq_shift.
+  change (g x + sum (map S (seq 0 (length l))) (fun i => g (nth i (x :: l) 0%Z)) = g x + sum l g).
+  rewrite sum_map, <- IH. reflexivity.
+Qed.
+
+Theorem rho_real sigma changes :
+  (0 < sigma)%Q ->
+  Q2R (rho_q sigma changes)
+  = sum (seq 0 (length changes)) (fun i => IZR (nth i changes 0%Z) ^ 2) / (2 * Q2R sigma ^ 2).
+Proof.
+  intros P. pose proof (Qlt_Rlt _ _ P) as PR. rewrite Q2R_0 in PR.
+  assert (S2 : 0 < Q2R sigma ^ 2) by (apply pow_lt; auto).
+  assert (E : Q2R (2 * power sigma 2) = 2 * Q2R sigma ^ 2)
+    by (rewrite Q2R_mult, power_real; unfold Q2R at 1; simpl; lra).
+  assert (N : ~ (2 * power sigma 2 == 0)%Q) by (intros Z; apply Qeq_eqR in Z; rewrite E, Q2R_0 in Z; lra).
+  rewrite (sum_nth (fun c => IZR c ^ 2)).
+  induction changes as [|c changes IH]; [cbn; rewrite Q2R_0; field; lra|].
+  cbn [rho_q fold_right]. fold (rho_q sigma changes).
+  rewrite Q2R_red, Q2R_plus, IH, Q2R_div, E by auto.
+  replace (Q2R (inject_Z (c * c))) with (IZR c ^ 2)
+    by (unfold Q2R, inject_Z; cbn [Qnum Qden]; rewrite mult_IZR; field).
+  unfold sum. cbn [fold_right]. field. lra.
+Qed.
+
+Theorem delta_real n d a :
+  (2 <= n)%nat -> (0 < d)%Q -> (0 < a)%Q ->
+  Q2R (delta_q n d a) = DiscreteGaussian.delta_of (INR n) (ln (Q2R d)) (ln (Q2R a)).
+Proof.
+  intros O D A. pose proof (Qlt_Rlt _ _ D) as DR. pose proof (Qlt_Rlt _ _ A) as AR.
+  rewrite Q2R_0 in DR, AR. set (order := inject_Z (Z.of_nat n)).
+  assert (E : Q2R order = INR n)
+    by (unfold order, Q2R, inject_Z; cbn [Qnum Qden]; rewrite <- INR_IZR_INZ; field).
+  assert (N2 : 2 <= INR n) by (apply (le_INR 2); auto).
+  assert (NO : ~ (order == 0)%Q) by (intros Z; apply Qeq_eqR in Z; rewrite E, Q2R_0 in Z; lra).
+  assert (NA : ~ (a == 0)%Q) by (intros Z; apply Qeq_eqR in Z; rewrite Q2R_0 in Z; lra).
+  unfold delta_q, DiscreteGaussian.delta_of. fold order.
+  rewrite Q2R_div, power_real, Q2R_mult, Q2R_div, Q2R_minus, Q2R_inv, E, Q2R_1 by auto.
+  replace (INR n - 1) with (INR (n - 1)) by (rewrite minus_INR by lia; simpl; ring).
+  assert (I : 0 < 1 - / INR n).
+  { assert (/ INR n < / 1) by (apply Rinv_lt_contravar; lra). rewrite Rinv_1 in *. lra. }
+  rewrite Rpower_pow by auto.
+  replace (exp (INR (n - 1) * (ln (Q2R d) - ln (Q2R a)))) with ((Q2R d / Q2R a) ^ (n - 1)).
+  - rewrite <- Rpow_mult_distr. reflexivity.
+  - assert (0 < Q2R d / Q2R a) by (apply Rmult_lt_0_compat; [auto|apply Rinv_0_lt_compat; auto]).
+    rewrite <- Rpower_pow by auto. unfold Rpower, Rdiv.
+    rewrite ln_mult, ln_Rinv by (auto; apply Rinv_0_lt_compat; auto). f_equal.
 Qed.

@@ -61,13 +61,17 @@ let show_nat n = text_of (z_of_int (int_of_natural n))
 let show_rational { qnum; qden } = "( " ^ text_of qnum ^ " " ^ digits qden ^ " )"
 let show_pairs = listed (fun (p, q) -> "( " ^ show_rational p ^ " " ^ show_rational q ^ " )")
 
+let show_table =
+  listed (fun (cells, total) -> "( " ^ listed text_of cells ^ " " ^ text_of total ^ " )")
+
 let answer name arguments =
   match (name, arguments) with
   | "scores", [ steps; tables; weights; table ] ->
       listed text_of (scores (number steps) (nat tables) (numbers weights) (List.map row (items table)))
   | "insert", [ table; cls; places; d ] ->
-      listed (fun (cells, total) -> "( " ^ listed text_of cells ^ " " ^ text_of total ^ " )")
-        (insert_record (List.map row (items table)) (nat cls) (nats places) (number d))
+      show_table (insert_record (List.map row (items table)) (nat cls) (nats places) (number d))
+  | "noisy", [ table; noise ] ->
+      show_table (noisy (List.map row (items table)) (List.map row (items noise)))
   | "moves", [ steps; weights; sizes ] -> text_of (moves (number steps) (numbers weights) (nats sizes))
   | "decide", [ move; scores ] ->
       let scores = numbers scores in
@@ -110,6 +114,8 @@ let answer name arguments =
   | "geometric", [ a; k ] -> show_rational (geometric (rational a) (nat k))
   | "admitted", [ prices; budget ] ->
       if admitted (List.map rational (items prices)) (rational budget) then "1" else "0"
+  | "rho", [ sigma; changes ] -> show_rational (rho (rational sigma) (numbers changes))
+  | "delta", [ order; d; a ] -> show_rational (delta (nat order) (rational d) (rational a))
   | _ -> failwith ("unknown question: " ^ name)
 
 let () =

@@ -18,7 +18,8 @@ import prudent
 from prudent.accounting import PldAccountant
 from prudent.budget.balance import OverBudgetError
 from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
-from prudent.estimators.influence import CURVED, HEAVY
+from prudent.estimators import features as features_module
+from prudent.estimators.influence import CURVED, HEAVY, UNSEEN
 from prudent.estimators.linear import LinearModel
 from prudent.estimators.rows import ArrayRows
 from prudent.release.failures import SourceError
@@ -378,6 +379,29 @@ def test_far_records_that_do_not_follow_the_line_widen_an_interval_or_forbid_it(
         assert np.isnan([high, *fitted.intercept_interval_]).all()
     else:  # the line has a slope of 1, least squares one of almost 0
         assert low <= np.polyfit(features[:, 0], targets, 1)[0] <= high
+
+
+@pytest.mark.parametrize("wrong", [(0.0, 1e4), (-1e5, 1e5)], ids=["scale", "location"])
+def test_no_interval_is_printed_where_a_column_is_left_out(
+    wrong: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other column would answer for it: an interval around 1.9 for a coefficient of 1."""
+    right = features_module.standardise
+
+    def far_off(*given: Any) -> Any:
+        locations, scales = right(*given)
+        if given[1] == "columns":
+            locations[0], scales[0] = wrong
+        return locations, scales
+
+    monkeypatch.setattr(features_module, "standardise", far_off)
+    draw = np.random.default_rng(0)
+    second = draw.normal(size=5000)
+    features = np.stack([0.9 * second + 0.44 * draw.normal(size=5000), second], axis=1)
+    target = features.sum(axis=1) + draw.normal(size=5000)
+    fitted = quiet(epsilon=1.0).fit(features, target)
+    assert fitted.no_interval_ == UNSEEN
+    assert np.isnan(fitted.intervals_).all()
 
 
 def test_no_interval_is_printed_where_the_tail_has_no_mean() -> None:

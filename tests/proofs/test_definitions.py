@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import dp_accounting as dp
@@ -23,19 +24,24 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import (
     ApproximateDpEvent,
+    DiscreteGaussianTest,
     PldAccountant,
     ProposeTestReleaseDpEvent,
+    RdpAccountant,
     Relation,
     Reveals,
     group_privacy,
 )
 from prudent.accounting.losses import domination
-from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair
+from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
+from prudent.accounting.losses.pairs import BoundedRangePair, Dominating, MixturePair
 from prudent.budget import bounded_pair
 from prudent.budget.filters import AdaptiveFilter
+from prudent.certify.counts import Counts, Pricing
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import UniformMeasure
 from prudent.release.exponential.quantile import NearTarget
+from prudent.release.noise import Distribution
 from prudent.release.outcome import Refused
 from prudent.release.ptr.margins import RobustValue
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
@@ -105,6 +111,30 @@ def check_case_two() -> None:
         np.testing.assert_allclose(masses, wanted, rtol=1e-11, atol=1e-15)
 
 
+def check_sampled_release() -> None:
+    """Sampled, it costs what the worst of its sampled pairs does: Case 1, and the telling steps."""
+    monotone = Reveals("monotone-branch")
+    for (q, failure), rate in itertools.product(LIKELY, (Fraction(1, 16), Fraction(3, 4))):
+        (bound,) = answers([("threshold", q, failure, 200)])
+        ends = [(bound, bound + 1), (bound + 1, bound)]
+        steps = [("branch_pair", q, bound, *each, False, False) for each in ends]
+        cases = {Reveals.BRANCH: steps, monotone: steps[:1], Reveals.MARGIN: [("response", q)]}
+        for reveals, asked in cases.items():
+            own = event_with(q, failure, reveals)
+            found = domination.dominating(dp.PoissonSampledDpEvent(float(rate), own))
+            assert found is not None
+            # Noise that tells nothing, where it is not that of an accident, which tells all.
+            alike = [MixturePair(p.absent, p.present, p.sigma * math.inf) for p in found.pairs[1:]]
+            worst = Dominating((found.pairs[0], *alike), found.sampling_rate, found.slack)
+            pairs = [rational(p) for p in answers([("case_one", q, bound, False, True), *asked])]
+            ways = list(itertools.product(("removing", "adding"), POINTS))
+            every = iter(answers([(way, rate, p, a) for way, a in ways for p in pairs]))
+            for way, a in ways:
+                proved = max(Fraction(*next(every)) for _ in pairs)
+                shown = at(partial(worst.profile, adding=way == "adding"), a)
+                assert math.isclose(shown, proved, rel_tol=1e-11, abs_tol=1e-13), (way, a)
+
+
 def check_telling_margins() -> None:
     """The step next to the threshold, which is proved to be the worst, and one on either side."""
     for q, failure in LIKELY:
@@ -153,6 +183,28 @@ def check_composition() -> None:
         for a, least in zip(points, profiles([rational(whole)], points)[0], strict=True):
             shown = accountant.get_delta(math.log(a))
             assert least * Fraction(999999, 10**6) <= shown <= least * Fraction(101, 100) + 10**-9
+
+
+def check_concentrated() -> None:
+    """Divergences of Gaussian noise, discrete or not, are the order times ρ, which adds up."""
+    orders = [2, 3, 7, 40]
+    for sigma, n in itertools.product((Fraction(1, 2), Fraction(3), Fraction(17, 4)), (1, 2, 9)):
+        (rho,) = answers([("rho", sigma, [1] * n)])
+        wanted = [float(order * Fraction(*rho)) for order in orders]
+        for event in (DiscreteGaussianTest(float(sigma)), dp.GaussianDpEvent(float(sigma))):
+            shown = RdpAccountant(orders).compose(event, n).rdp
+            np.testing.assert_allclose(shown, wanted, rtol=1e-11)
+
+
+def check_conversion() -> None:
+    """At the δ of an order and ε, the conversion returns this ε."""
+    cases = list(itertools.product((2, 3, 8, 30), (Fraction(9, 8), Fraction(5)), POINTS[4:]))
+    for (order, divergence, a), found in zip(
+        cases, answers([("delta", *case) for case in cases]), strict=True
+    ):
+        if (delta := Fraction(*found)) < 1:
+            shown = rdp_to_epsilon_balle(order, math.log(divergence), float(delta))
+            assert math.isclose(shown, math.log(a), rel_tol=1e-10), (order, divergence, a)
 
 
 def check_group_privacy() -> None:
@@ -217,6 +269,39 @@ class Told:
         raise AssertionError
 
 
+class Drawn(Told):
+    """The same, with these numbers as the noise of values."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(0)
+        self.numbers = numbers
+
+    def of_value(self, distribution: Any, scale: float, size: int) -> list[int]:
+        assert distribution is Distribution.LAPLACE
+        super().of_value(distribution, scale, size)
+        drawn, self.numbers = self.numbers[:size], self.numbers[size:]
+        return drawn
+
+
+def check_released_counts() -> None:
+    """Counts are released with a draw for each, of scale T/ε for cells and 1/ε for totals."""
+    draw = random.Random(12)
+    for sizes, _, cells, totals in extracted.tables()[:200]:
+        exact = Counts(np.array(cells), np.array(totals), tuple(sizes), "")
+        noise = [([draw.randint(-9, 9) for _ in row], draw.randint(-9, 9)) for row in cells]
+        source = Drawn([*itertools.chain(*(row for row, _ in noise)), *(n for _, n in noise)])
+        pricing = Pricing(draw.choice([0.1, 1.0, 7.0]))
+        found = exact.released(pricing, source)
+        (proved,) = answers([("noisy", list(zip(cells, totals, strict=True)), noise)])
+        shown = zip(found.cells.tolist(), found.totals.tolist(), strict=True)
+        assert [list(each) for each in shown] == proved
+        of_totals, of_cells = map(Fraction, pricing.parts)
+        assert of_totals + of_cells <= Fraction(pricing.epsilon)
+        least = [len(sizes) / of_cells, 1 / of_totals]
+        for scale, needed in zip(map(Fraction, source.scales), least, strict=True):
+            assert needed <= scale <= needed * Fraction(1 + 2**-50)
+
+
 def check_mechanism() -> None:
     """It passes above the threshold, not at it; noise is for τ then, and else for all values."""
     for (q, failure), falls in itertools.product(LIKELY, (True, False)):
@@ -273,10 +358,12 @@ def check_training() -> None:
 CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.events.DiscreteLaplaceTest": (compared("tail"), compared("threshold")),
     "accounting.group_privacy.epsilon_of": (check_group_privacy,),
+    "accounting.losses.conversion.rdp_to_epsilon_balle": (check_conversion,),
     "accounting.losses.domination.approximate_pair": (check_approximate_pair,),
     "accounting.losses.domination.branch_pair": (compared("branch"),),
     "accounting.losses.domination.case_one": (compared("accident"),),
     "accounting.losses.domination.case_two": (check_case_two,),
+    "accounting.losses.domination.dominating": (check_sampled_release,),
     "accounting.losses.domination.margin_pair": (compared("response"),),
     "accounting.losses.domination.noisy_margin_case": (check_noisy_margin_case,),
     "accounting.losses.domination.telling_margins": (check_telling_margins,),
@@ -284,9 +371,11 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.losses.pairs.Dominating": (compared("removing"), compared("adding")),
     "accounting.losses.pairs.MixturePair": (compared("profile"),),
     "accounting.pld_accountant.PldAccountant": (check_composition,),
+    "accounting.rdp_accountant.RdpAccountant": (check_concentrated,),
     "budget.bounded_pair.pure_epsilon": (check_pure_epsilon,),
     "budget.filters.AdaptiveFilter": (check_filter,),
-    "certify.counts.Counts": (compared("insert"),),
+    "certify.counts.Counts": (compared("insert"), check_released_counts),
+    "certify.counts.Pricing": (check_released_counts,),
     "certify.counts.decided": (compared("radius"),),
     "certify.counts.moves_of": (compared("moves"),),
     "certify.counts.scores_of": (compared("scores"),),
@@ -358,6 +447,7 @@ def test_a_function_that_only_raises_is_seen(name: str, monkeypatch: pytest.Monk
 
 DOMINATION, QUANTILE = "accounting.losses.domination", "release.exponential.quantile.NearTarget"
 MECHANISM = "release.ptr.mechanism.ProposeTestReleaseMechanism"
+COUNTS = "certify.counts.Counts"
 MUTANTS = {
     "PTR passes at the threshold": (MECHANISM, "release", "margin > self", "margin >= self"),
     "fallback noise for tau": (MECHANISM, "release", "self.sensitivity_in_steps", "self.steps"),
@@ -378,6 +468,7 @@ MUTANTS = {
     ),
     "one direction": (f"{DOMINATION}.case_two", "", "is Reveals.BRANCH", "is None"),
     "no noise alone": (f"{DOMINATION}.case_two", "", "pairs.append(", "("),
+    "no sampling": (f"{DOMINATION}.dominating", "", "=rate * inner", "=inner"),
     "the stronger noise": (f"{DOMINATION}.noisy_margin_case", "", "min(", "max("),
     "no share of delta": (f"{DOMINATION}.approximate_pair", "", "(1 - delta) *", "1 *"),
     "twice the range": (
@@ -394,6 +485,20 @@ MUTANTS = {
         "max(",
     ),
     "a link too few": ("accounting.group_privacy.epsilon_of", "", "distance == 1", "distance < 3"),
+    "noise for one table": (COUNTS, "released", "self.tables, source", "1, source"),
+    "noise of cells for totals": (COUNTS, "released", "pricing.totals", "pricing.cells"),
+    "another order": (
+        "accounting.losses.conversion.rdp_to_epsilon_balle",
+        "",
+        "_balle(a, ",
+        "_balle(a + 1, ",
+    ),
+    "runs not added": (
+        "accounting.rdp_accountant.RdpAccountant",
+        "_add",
+        "times * plain",
+        "plain",
+    ),
     "a run too few": (
         "accounting.pld_accountant.PldAccountant",
         "_add_entry",
@@ -413,7 +518,6 @@ def test_a_mutant_is_caught(name: str, method: str, old: str, new: str) -> None:
     text = re.sub(r"^@.*\n", "", head + body.replace(old, new), flags=re.MULTILINE)
     space: dict[str, Any] = {}
     exec(f"from __future__ import annotations\n{text}", dict(own.__globals__), space)
-    with coded(target, space[own.__name__].__code__):
-        for check in CHECKS[name]:
-            with pytest.raises((AssertionError, TypeError)):
-                check()
+    wrong = space[own.__name__].__code__
+    with coded(target, wrong), pytest.raises((AssertionError, TypeError)):
+        test_definitions_agree(name)

@@ -13,7 +13,8 @@ linear model stays linear whatever the tails of its features.
    what the weights took away. An interval goes from the answer towards where T points.
 5. A test whether what the weights took away has a direction: then the table is not linear that far
    out, and there is no interval for the coefficients of least squares. Nor is there one if the
-   tail is so heavy that it has no mean excess, or where the ridge holds a coefficient back.
+   tail is so heavy that it has no mean excess, where the ridge holds a coefficient back, or if
+   the private scale of a column is so far off that the model leaves the column out.
 """
 
 import math
@@ -64,11 +65,13 @@ _DEVIATIONS = 1.96
 _DOUBT = 1.5  # times the contraction of a step is allowed for
 _LINEAR = 0.98  # level of the test of what the weights took away
 _WEAK = 2.5  # noise of an eigenvalue, below which the ridge holds steps back
+_SEEN = 4.0  # noise of an entry, below which the variance of a column is not seen
 _HELD = 0.5  # share of a coefficient's variance in directions which the ridge holds back
 
 CURVED = "records far out do not follow the line, so its coefficients depend on their weight"
 HEAVY = "the residuals' tail is so heavy that what clipping takes away has no bound"
 HELD = "its direction is not clear of the noise"
+UNSEEN = "the private scale of a column is far off, so that the model leaves the column out"
 
 
 @attrs.frozen(eq=False)
@@ -250,8 +253,11 @@ def refine(
     values, vectors = np.linalg.eigh(squares)
     squares = (vectors * (np.maximum(values, 0.0) + doubt)) @ vectors.T  # on the safe side
     usual = engine.deviation("weights") ** 2 + float(np.trace(squares)) / clip**2 / width
-    missing = ""
-    if tail.has_no_mean(count):
+    moment, missing = whitening.moment, ""
+    variances = np.diag(moment) - moment[0] ** 2 / max(float(moment[0, 0]), whitening.noise)
+    if (variances[1:] < _SEEN * whitening.noise).any():
+        missing = UNSEEN  # the others then answer for what it explains
+    elif tail.has_no_mean(count):
         missing = HEAVY
     elif taken @ taken / usual > chi2.ppf(_LINEAR, width):
         missing = CURVED

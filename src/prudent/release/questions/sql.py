@@ -245,6 +245,7 @@ class _Query:
             for each in ([] if order is None else order.expressions)
         ]
         where = tree.args.get("where")
+        chosen = None if having is None else places.of(having.this, True)
         return cls(
             None if where is None else Expression(where.this),
             keys,
@@ -252,7 +253,7 @@ class _Query:
             tuple(places.asks.values()),
             tuple(items),
             # Of a number, this is no condition.
-            None if having is None else _Item("", ast.and_(places.of(having.this, True), "true")),
+            None if chosen is None else _Item("", ast.and_(chosen, "true")),
             tuple(sorted_by),
             None if limit is None else int(constant_of(limit.expression)),
             (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
@@ -459,6 +460,8 @@ class _Places:
                 if item.alias == node.name:
                     return ast.Paren(this=self.of(item.unalias()))
             raise refused(self.text, f"it is ordered or chosen by {node.name}, which it lacks")
+        if isinstance(node, ast.Anonymous) and node.find(ast.Column) and not node.find(ast.AggFunc):
+            raise refused(self.text, f"there is no aggregate {node.name}")
         if isinstance(node, ast.Column | ast.Star | ast.Alias):
             raise refused(
                 self.text, f"{text_of(node)} is no private question", NEAREST.get(type(node), "")
