@@ -132,7 +132,7 @@ class Structure:
     def _margins(self, form: Marginal) -> list[FloatArray]:
         """The released counts of the groups of each column."""
         return [
-            np.bincount(groups, self._one[column])
+            np.asarray(np.bincount(groups, self._one[column]), np.float64)
             for column, groups in zip(form.columns, form.maps, strict=True)
         ]
 
@@ -283,8 +283,9 @@ class Structure:
         for _ in range(_LAST):
             for cells, goal in ones:
                 weights *= ((goal + 1e-9) / (np.bincount(cells, weights, len(goal)) + 1e-9))[cells]
-        return weights * (self.rows / weights.sum())
+        return np.asarray(weights * (self.rows / weights.sum()), np.float64)
 
 
 def _weighted(codes: Sequence[IntArray], weights: FloatArray, form: Marginal) -> FloatArray:
-    return np.bincount(form.groups(codes), weights, form.counts.size)
+    made = np.bincount(form.groups(codes), weights, form.counts.size)
+    return np.asarray(made, np.float64)
