@@ -27,8 +27,18 @@ from prudent import _validate
 from prudent.accounting import GaussianTest, LaplaceTest, MarginTest, Run
 from prudent.accounting.calibration import UnreachableTargetError
 from prudent.accounting.robustness import Certifier
-from prudent_lab.explore import COUNTS, SHAPES, quantiles, sliders
+from prudent_lab.explore import sliders
 from prudent_lab.paper import bounds
+
+PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
+COUNTS = (20_000, 2_000)
+SHAPES: Mapping[str, Callable[[np.random.Generator, int], Any]] = {
+    "normal": lambda generator, size: generator.normal(50, 10, size),
+    "lognormal": lambda generator, size: generator.lognormal(3, 1, size),
+    "ties": lambda generator, size: generator.poisson(3, size).astype(float),
+    "unbounded": lambda generator, size: generator.standard_cauchy(size),
+}
+"""Shapes of data by name: what draws so many values."""
 
 TESTS: Mapping[str, type[MarginTest]] = {"gaussian": GaussianTest, "laplace": LaplaceTest}
 
@@ -241,6 +251,13 @@ def cell(question: str, setting: dict[str, Any]) -> Answer:
     return {name: _rounded(value, down=down) for name, value in answer.items()}
 
 
+def quantiles(name: str) -> dict[float, float]:
+    """What the page knows of a shape: a few of its quantiles, of many draws from it."""
+    drawn = np.asarray(SHAPES[name](np.random.default_rng(0), 100_000), np.float64)
+    values = np.quantile(drawn, PROBABILITIES)
+    return {p: float(f"{value:.3g}") for p, value in zip(PROBABILITIES, values, strict=True)}
+
+
 def shape_cell(name: str, count: int) -> Answer:
     """What is expected of a private median of data of a shape."""
     answer = tables(quantiles(name), count, 1e-6)
@@ -268,7 +285,14 @@ def build(workers: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
     depends = {name: list(names) for name, names in DEPENDS.items()} | {
         "tables": ["shape", "count"]
     }
-    return {"note": NOTE, "depends": depends, "answers": computed}
+    known = {name: list(quantiles(name).values()) for name in SHAPES}
+    return {
+        "note": NOTE,
+        "depends": depends,
+        "shapes": known,
+        "counts": COUNTS,
+        "answers": computed,
+    }
 
 
 def _of_training(wanted: tuple[str, str, dict[str, Any]]) -> Answer:

@@ -37,7 +37,7 @@ from prudent.accounting import GaussianTest
 from prudent.training import Execution, Plan, ProposeTestRelease, accuracy
 from prudent.training.aggregation import Decision, Trim, clip_weights, keep_smallest
 from prudent.training.noise import margin_noise
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from prudent_lab.corruption import DataCorruption, GradientCorruption
 from prudent_lab.datasets import Dataset, load
 from prudent_lab.experiment import build_model
@@ -221,7 +221,7 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         "momentum": experiment.optimizer.momentum,
         "weight_decay": idea.weight_decay,
     }
-    training = TrainingRun.prepare(
+    training = Run.prepare(
         plan,
         model,
         nn.CrossEntropyLoss(reduction="none"),
@@ -232,8 +232,8 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         corrupt=hook,
         average=experiment.optimizer.average,
     )
-    for number in range(plan.steps):
-        training.take(number)
+    for _ in range(plan.steps):
+        training.take()
     with training.shown() as shown:
         right = accuracy(data.test_features, data.test_labels)(shown)["accuracy"]
     return {
@@ -245,7 +245,7 @@ def run(name: str, corrupt: str, steps: int, rate: float) -> dict[str, Any]:
         "lr": experiment.optimizer.lr,
         "noise_multiplier": round(plan.aggregation.noise_multiplier, 4),  # type: ignore[attr-defined]
         "accuracy": round(100 * right, 2),
-        "pass_rate": round(training.pass_rate(plan.steps) or 0.0, 3),
+        "pass_rate": round(training.pass_rate or 0.0, 3),
     }
 
 

@@ -149,10 +149,10 @@ class Traffic:
 
     def __init__(self) -> None:
         from prudent.release.columns import table_rows
-        from prudent.release.columns.together import asking
+        from prudent.release.columns.sql import column_queries
 
         self.queries = self.rows = self.bytes = 0
-        fetch, handed_over = asking.fetched, asking.handed_over
+        fetch, batches = column_queries.fetched, column_queries.arrow_batches
 
         def counted(expression: Any) -> Any:
             columns = fetch(expression)
@@ -164,10 +164,10 @@ class Traffic:
 
         def watched(expression: Any, *size: int) -> Iterator[Any]:
             self.queries += 1
-            yield from handed_over(expression, *size)  # within this process: nothing comes back
+            yield from batches(expression, *size)  # within this process: nothing comes back
 
-        asking.fetched = table_rows.fetched = counted
-        asking.handed_over = watched
+        column_queries.fetched = table_rows.fetched = counted
+        column_queries.arrow_batches = watched
 
 
 def processor_seconds(engine: str, where: str) -> float:

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 
 import prudent
+from tests import answered_twice
 from tests.archives import save_easy_classes
 from tests.browsing import CHROMIUM
 from tests.quick import is_quick
@@ -93,6 +94,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """
     known = dict(_prices())
     before = sum(os.times()[:4])
+    answered_twice.begin()
     outcome = yield
     if "monkeypatch" in getattr(item, "fixturenames", ()):
         _prices().clear()
@@ -130,6 +132,16 @@ def monkeypatch() -> Iterator[pytest.MonkeyPatch]:
     patches = _Patches()
     yield patches
     patches.undo()
+
+
+@pytest.fixture(autouse=True)
+def rows_and_engine_agree() -> Iterator[None]:
+    """Fails where rows and SQL answer differently: see `tests/answered_twice.py`."""
+    yield
+    answered_twice.begin()  # if this test was the first to import it
+    differing = answered_twice.FAILED.copy()
+    answered_twice.FAILED.clear()
+    assert not differing
 
 
 @pytest.fixture

@@ -54,13 +54,13 @@ from prudent.training import AdaptiveTrim as AdaptiveTrim
 from prudent.training import Execution as Execution
 from prudent.training import FixedTrim as FixedTrim
 from prudent.training import HeldOut as HeldOut
+from prudent.training import LossRelease as LossRelease
 from prudent.training import Plan as Plan
 from prudent.training import ProposeTestRelease as ProposeTestRelease
 from prudent.training import Reporting as Reporting
 from prudent.training import Step as Step
 from prudent.training import Sum as Sum
 from prudent.training import TrimmedSum as TrimmedSum
-from prudent.training import Watch as Watch
 from prudent.training import check as check
 from prudent.training import fit as fit
 from prudent.training import make_private as make_private

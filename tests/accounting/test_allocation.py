@@ -14,9 +14,6 @@ from prudent.accounting import (
     ProposeTestReleaseDpEvent,
     RandomAllocationDpEvent,
     RdpAccountant,
-    describe,
-    from_json,
-    to_json,
 )
 from prudent.accounting.losses import allocation
 from prudent.accounting.losses.allocation import allocated_gaussian
@@ -165,11 +162,3 @@ def test_other_mechanisms_are_refused() -> None:
     assert not RdpAccountant().supports(epoch(1.0, 10))
     relation = dp.NeighboringRelation.REPLACE_ONE
     assert not PldAccountant(relation).supports(epoch(1.0, 10))
-
-
-def test_it_is_written_and_described() -> None:
-    event = epoch(1.5, 234)
-    assert from_json(to_json(event)) == event
-    assert describe(event) == (
-        "each record in one of 234 steps, chosen at random: Gaussian noise, multiplier 1.5"
-    )

@@ -9,9 +9,6 @@ from prudent.accounting import (
     ApproximateDpEvent,
     PldAccountant,
     RdpAccountant,
-    describe,
-    from_json,
-    to_json,
 )
 from prudent.accounting.losses.domination import dominating
 
@@ -37,11 +34,6 @@ def test_accountants_agree_on_a_composition() -> None:
 def test_without_delta_it_is_randomised_response() -> None:
     event = ApproximateDpEvent(0.7, 0.0)
     assert PldAccountant().compose(event).get_epsilon(0.0) == pytest.approx(0.7)
-
-
-def test_it_is_written_and_read() -> None:
-    assert from_json(to_json(EVENT)) == EVENT
-    assert describe(EVENT) == "a mechanism of ε = 0.7 and δ = 0.001"
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0, 0.1), (-1, 0.1), (1, 1), (1, -1e-9)])

@@ -19,6 +19,7 @@ from prudent.accounting import (
     best_test,
 )
 from prudent.accounting.calibration import Search, solve
+from tests.raising import refused
 
 MNIST = Run(
     sampling_rate=256 / 60_000, steps=4688, noise_multiplier=1.1, test=LaplaceTest(1.0),
@@ -47,14 +48,6 @@ def test_steps_and_noise_are_the_erratas():
     assert steps == pytest.approx(8068, rel=0.002)
     noise = MNIST.calibrate("noise_multiplier", epsilon=3.0, delta=1e-5).noise_multiplier
     assert noise == pytest.approx(0.920, abs=6e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("test", "sigma"), [(GaussianTest(4.0), 0.774), (None, 0.760)])
-def test_noise_is_the_erratas(test, sigma):
-    run = attrs.evolve(MNIST, test=test)
-    noise = run.calibrate("noise_multiplier", epsilon=3.0, delta=1e-5).noise_multiplier
-    assert noise == pytest.approx(sigma, abs=6e-4)
 
 
 BY_LOSSES = [
@@ -124,44 +117,35 @@ def test_a_target_met_everywhere_gives_the_unsafe_end():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("argument", "value"),
     [
-        ({"epsilon": 0.0}, "Expected epsilon finite and > 0"),
-        ({"epsilon": float("nan")}, "Expected epsilon finite and > 0"),
-        ({"delta": 0.0}, r"Expected delta in \(0, 0\.5\)"),
-        ({"delta": 1.0}, r"Expected delta in \(0, 0\.5\)"),
-        ({"parameter": "sigma"}, "Expected parameter one of failure, noise_multiplier, propose"),
+        *(("epsilon", 0.0), ("epsilon", float("nan")), ("delta", 0.0), ("delta", 1.0)),
+        ("parameter", "sigma"),
     ],
 )
-def test_arguments_out_of_range_are_named(changes, message):
-    arguments = {"parameter": "steps", "epsilon": 1.0, "delta": 1e-5, **changes}
-    with pytest.raises(ValueError, match=message):
-        SMALL.calibrate(**arguments)
+def test_arguments_out_of_range_are_named(argument, value):
+    with refused(argument):
+        SMALL.calibrate(**{"parameter": "steps", "epsilon": 1.0, "delta": 1e-5, argument: value})
 
 
 @pytest.mark.parametrize("parameter", ["test_scale", "failure", "propose"])
 def test_a_parameter_of_a_test_needs_one(parameter):
-    with pytest.raises(ValueError, match=f"Expected test a test, to solve for {parameter}"):
+    with refused("test"):
         Run(steps=5).calibrate(parameter, epsilon=1.0, delta=1e-5)
-    with pytest.raises(ValueError, match="Expected test a test, whose scale"):
+    with refused("test"):
         Run(steps=5).replace("test_scale", 2.0)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "allowed"),
+    ("field", "value"),
     [
-        ("sampling_rate", 1.7, r"in \[0, 1\]"),
-        ("sampling_rate", float("nan"), r"in \[0, 1\]"),
-        ("steps", -1, "a whole number >= 0"),
-        ("steps", 2.5, "a whole number >= 0"),
-        ("noise_multiplier", 0.0, "finite and > 0"),
-        ("noise_multiplier", float("inf"), "finite and > 0"),
-        ("failure", 0.5, r"in \(0, 0.5\)"),
-        ("propose", -1.0, "finite and >= 0"),
+        *(("sampling_rate", 1.7), ("sampling_rate", float("nan")), ("steps", -1), ("steps", 2.5)),
+        *(("noise_multiplier", 0.0), ("noise_multiplier", float("inf"))),
+        *(("failure", 0.5), ("propose", -1.0)),
     ],
 )
-def test_a_run_out_of_range_is_named(field, value, allowed):
-    with pytest.raises(ValueError, match=f"Expected {field} {allowed}, got"):
+def test_a_run_out_of_range_is_named(field, value):
+    with refused(field):
         attrs.evolve(SMALL, **{field: value})
 
 

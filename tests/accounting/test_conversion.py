@@ -13,6 +13,7 @@ from prudent.accounting.losses.conversion import (
     rdp_to_epsilon_classic,
     rdp_to_epsilon_optimal,
 )
+from tests.raising import refused
 from tests.tiers import examples
 
 CONVERSIONS = [rdp_to_epsilon_classic, rdp_to_epsilon_balle, rdp_to_epsilon_optimal]
@@ -73,14 +74,6 @@ def test_every_conversion_holds_for_any_discrete_pair(first, second, order, delt
         assert np.maximum(p - math.exp(epsilon) * q, 0).sum() <= delta * (1 + 1e-12)
 
 
-@pytest.mark.thorough
-@examples(15)
-@given(st.floats(1.01, 200), st.floats(0, 20), st.floats(-12, -0.1))
-def test_each_conversion_is_at_most_the_one_before(order, rdp, exponent):
-    classic, balle, optimal = (c(order, rdp, 10**exponent) for c in CONVERSIONS)
-    assert 0 <= optimal <= balle <= classic + 1e-12
-
-
 @pytest.mark.parametrize("sigma", [0.5, 1, 4, 30])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.1])
 def test_conversions_of_the_gaussian_curve_exceed_the_exact_epsilon(sigma, delta):
@@ -128,5 +121,5 @@ def test_optimal_knows_that_no_divergence_means_no_loss():
 )  # fmt: skip
 @pytest.mark.parametrize("conversion", CONVERSIONS)
 def test_bad_arguments_are_named(conversion, arguments, name):
-    with pytest.raises(ValueError, match=f"Expected {name} "):
+    with refused(name):
         conversion(*arguments)

@@ -28,6 +28,7 @@ from prudent.accounting.losses.domination import (
     telling_margins,
 )
 from prudent.accounting.losses.pairs import Dominating, LaplacePair, MixturePair
+from tests.raising import refused
 
 EPSILONS = np.linspace(-6, 12, 145)
 TESTS = [LaplaceTest(1.0), LaplaceTest(0.3), LaplaceTest(4.0), GaussianTest(2.0),
@@ -152,12 +153,6 @@ def test_gaussian_parts_act_as_one():
     assert one.others == ((DiscreteLaplaceTest(2.0), 1),)
 
 
-def test_sampling_twice_is_sampling_at_the_product():
-    inner = dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(1.0))
-    nested = dominating(dp.PoissonSampledDpEvent(0.2, inner))
-    assert nested.sampling_rate == pytest.approx(0.1)
-
-
 def test_leaves_skip_what_costs_nothing():
     gaussian = dp.GaussianDpEvent(1.0)
     event = dp.ComposedDpEvent([
@@ -170,12 +165,6 @@ def test_leaves_skip_what_costs_nothing():
         ),
     ])  # fmt: skip
     assert list(leaves(event)) == [(gaussian, 3), (gaussian, 6)]
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.7, math.nan])
-def test_a_sampling_rate_out_of_range_is_named(rate):
-    with pytest.raises(ValueError, match=r"Expected sampling_probability in \[0, 1\], got"):
-        dominating(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(1.0)))
 
 
 @pytest.mark.parametrize("sigma", [0.1, 1.1, 30.0])
@@ -201,15 +190,7 @@ def test_a_margin_that_the_noise_hides_needs_few_losses():
     assert len(margin_pair(DiscreteGaussianTest(1000.0), math.inf).present) == 258
 
 
-@pytest.mark.parametrize(
-    "event", [dp.LaplaceDpEvent(0.0), DiscreteLaplaceDpEvent(0, 1), dp.GaussianDpEvent(0)], ids=str
-)
-def test_an_event_without_noise_tells_everything(event):
-    assert additive_parts(event).sigma == 0
-    assert dominating(event).infinite_mass() == 1
-
-
 @pytest.mark.parametrize("noise", [-1.0, math.inf, "2"])
 def test_a_laplace_event_is_refused_by_the_name_of_its_own_field(noise):
-    with pytest.raises(ValueError, match="Expected noise_multiplier "):
+    with refused("noise_multiplier"):
         additive_parts(dp.LaplaceDpEvent(noise))

@@ -16,6 +16,7 @@ from prudent.accounting.events import (
     ProposeTestReleaseDpEvent,
     Reveals,
 )
+from tests.raising import refused
 
 KINDS = [LaplaceTest, GaussianTest, DiscreteLaplaceTest, DiscreteGaussianTest]
 DISCRETE = (DiscreteLaplaceTest, DiscreteGaussianTest)
@@ -98,12 +99,12 @@ def test_noise_drawn_from_the_discrete_laws_has_their_tails():
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan, "wide", True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scale_out_of_range_is_named(kind, value):
-    with pytest.raises(ValueError, match="Expected scale finite and > 0"):
+    with refused("scale"):
         kind(value)
 
 
 def test_a_discrete_gaussian_too_wide_to_sum_is_refused():
-    with pytest.raises(ValueError, match=r"Expected scale in \[1e-06, 10000\]"):
+    with refused("scale"):
         DiscreteGaussianTest(2e4)
 
 
@@ -113,30 +114,22 @@ def propose(**changes):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "allowed"),
+    ("field", "value"),
     [
-        ("noise_multiplier", 0.0, "> 0"),
-        ("noise_multiplier", -1.0, "> 0"),
-        ("noise_multiplier", math.nan, "> 0"),
-        ("propose", -0.1, ">= 0"),
-        ("propose", math.inf, ">= 0"),
-        ("propose", math.nan, ">= 0"),
-        ("failure", 0.0, r"in \(0, 0.5\)"),
-        ("failure", 0.5, r"in \(0, 0.5\)"),
-        ("failure", 0.9, r"in \(0, 0.5\)"),
-        ("failure", math.nan, r"in \(0, 0.5\)"),
-        ("robust_noise_multiplier", 0.0, "> 0"),
-        ("robust_noise_multiplier", math.inf, "> 0"),
-        ("test", "laplace", "one of LaplaceTest, GaussianTest"),
+        *(("noise_multiplier", value) for value in (0.0, -1.0, math.nan)),
+        *(("propose", value) for value in (-0.1, math.inf, math.nan)),
+        *(("failure", value) for value in (0.0, 0.5, 0.9, math.nan)),
+        *(("robust_noise_multiplier", value) for value in (0.0, math.inf)),
+        ("test", "laplace"),
     ],
 )
-def test_a_field_out_of_range_is_named_with_what_is_allowed(field, value, allowed):
-    with pytest.raises(ValueError, match=rf"Expected {field} .*{allowed}"):
+def test_a_field_out_of_range_is_named(field, value):
+    with refused(field):
         propose(**{field: value})
 
 
 def test_a_refusing_mechanism_must_say_its_robust_noise():
-    with pytest.raises(ValueError, match="Expected robust_noise_multiplier > 0 when"):
+    with refused("robust_noise_multiplier"):
         propose(noise_multiplier=math.inf)
     event = propose(noise_multiplier=math.inf, robust_noise_multiplier=2.0)
     assert event.refuses
@@ -150,7 +143,7 @@ def test_events_are_values():
     assert propose(reveals="branch").reveals is Reveals.BRANCH
     assert not propose().refuses
     assert propose().sigma_over_global == pytest.approx(0.55)
-    with pytest.raises(ValueError, match="Expected reveals one of 'margin', 'branch'"):
+    with refused("reveals"):
         propose(reveals="everything")
     with pytest.raises(AttributeError):
         propose().failure = 0.1

@@ -2,16 +2,11 @@
 
 import math
 
-import dp_accounting as dp
 import mpmath
 import numpy as np
 import pytest
-from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
-from dp_accounting.pld import PLDAccountant as PeerAccountant
-from scipy import stats
 
 from prudent.accounting.losses.composed import as_table
-from prudent.accounting.losses.domination import DominatedDpEvent
 from prudent.accounting.losses.group_pairs import (
     BoundPair,
     ShiftedPair,
@@ -20,8 +15,6 @@ from prudent.accounting.losses.group_pairs import (
     sampled_counts,
 )
 from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
-from prudent.accounting.pld_accountant import PldAccountant
-from prudent.accounting.robustness import Certifier
 
 EPSILONS = np.array([-2.0, -0.3, 0.0, 0.05, 0.7, 2.5, 9.0])
 
@@ -59,18 +52,6 @@ def test_the_profile_is_the_hockey_stick(records, rate, sigma, replaced, swap):
     for epsilon, found in zip(EPSILONS, pair.profile(EPSILONS), strict=True):
         exact = hockey_stick(pair, epsilon)
         assert exact * (1 - 1e-15) <= found <= exact * (1 + 1e-9) + 3e-12, epsilon
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("records", "rate", "sigma"), [(2, 0.05, 1.0), (3, 0.01, 0.7)])
-def test_a_person_in_poisson_batches_costs_what_a_peer_says(records, rate, sigma):
-    worst = ShiftedPair.of_sample(records, rate, sigma, replaced=False)
-    ours = PldAccountant().compose(DominatedDpEvent(worst), 20).get_epsilon(1e-6)
-    counts = range(records + 1)
-    masses = [float(stats.binom.pmf(count, records, rate)) for count in counts]
-    peer = PeerAccountant(value_discretization_interval=0.01)  # slow on a fine grid
-    theirs = peer.compose(MixtureOfGaussiansDpEvent(sigma, [*counts], masses), 20).get_epsilon(1e-6)
-    assert ours <= theirs <= 1.01 * ours
 
 
 def test_opposite_shifts_on_a_line_are_the_worst_of_all_directions():
@@ -182,16 +163,3 @@ def test_a_table_bounds_its_pair_or_there_is_none(shift, tabulated):
             exact, found = (each.profile(losses, adding=adding) for each in (worst, table))
             assert (sign * (found - exact) >= -2e-12).all()
             assert np.abs(found - exact).max() < 1e-5
-
-
-@pytest.mark.thorough
-def test_bounds_at_a_tiny_rate_fall_with_the_number_of_records():
-    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(1e-5, dp.GaussianDpEvent(1.0)), 1000)
-    certifier = Certifier(event)
-    bounds = [
-        certifier.certificate(accuracy=0.9, records=k).at_least for k in (100, 300, 366, 922, 3138)
-    ]
-    assert sorted(bounds, reverse=True) == bounds
-    assert 0.5 < bounds[-1] < 0.501
-    assert bounds[0] < 0.9
-    assert certifier.withstands(accuracy=0.9) == 3138

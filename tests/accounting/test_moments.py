@@ -52,18 +52,11 @@ def agrees(pair, components, order, rate, adding):
 
 @pytest.mark.unhurried
 @pytest.mark.parametrize("adding", [False, True])
-@pytest.mark.parametrize(("sigma", "scale", "rate", "order", "nodes"), LAPLACE)
+@pytest.mark.parametrize(
+    ("sigma", "scale", "rate", "order", "nodes"),
+    [*LAPLACE, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_LAPLACE)],
+)
 def test_noisy_margin_has_the_divergence_of_its_integral(sigma, scale, rate, order, nodes, adding):
-    components = quadrature.laplace_components(scale, sigma, nodes)
-    agrees(LaplacePair(scale, sigma), components, order, rate, adding)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adding", [False, True])
-@pytest.mark.parametrize(("sigma", "scale", "rate", "order", "nodes"), MORE_LAPLACE)
-def test_noisy_margin_has_the_divergence_of_its_integral_at_extremes(
-    sigma, scale, rate, order, nodes, adding
-):
     components = quadrature.laplace_components(scale, sigma, nodes)
     agrees(LaplacePair(scale, sigma), components, order, rate, adding)
 

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import random
+from fractions import Fraction
 
 import dp_accounting as dp
 import mpmath
@@ -25,7 +27,7 @@ from prudent.accounting import (
 )
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.losses.domination import dominating
-from prudent.accounting.relations import REPLACE_ONE, Relation
+from prudent.accounting.relations import ADD_REMOVE, REPLACE_ONE, Relation
 from prudent.budget.bounded_pair import pure_epsilon
 
 PURE = [
@@ -153,3 +155,25 @@ def test_profiles_end_where_the_largest_loss_is() -> None:
                 if largest < math.inf:
                     beyond = worst.profile(np.array([largest * (1 + 1e-9)]), adding=adding)
                     assert beyond[0] <= 1e-15
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_pure_price_is_not_below_the_exact_sum(seed: int) -> None:
+    """In rational numbers, for one record and for several."""
+    rng = random.Random(seed)
+    parts = []
+    for _ in range(3):
+        x, count = rng.uniform(0.1, 5), rng.randint(1, 9)
+        kinds = (
+            (dp.LaplaceDpEvent(x), 1 / Fraction(x)),
+            (ExponentialMechanismDpEvent(x), Fraction(x)),
+            (DiscreteLaplaceTest(x), 1 / Fraction(x)),
+        )
+        event, exact = rng.choice(kinds)
+        parts.append((dp.SelfComposedDpEvent(event, count), count * exact))
+    events, exact = [event for event, _ in parts], sum(each for _, each in parts)
+    for relation in (ADD_REMOVE, REPLACE_ONE, Relation("add-remove", 3)):
+        for event, wanted in ((dp.ComposedDpEvent(events), exact), parts[0]):
+            found = epsilon_of(event, 0.0, relation)
+            assert wanted * relation.distance <= Fraction(found)
+            assert found <= float(wanted * relation.distance) * (1 + 1e-14)

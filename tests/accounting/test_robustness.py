@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from collections import Counter
 
 import dp_accounting as dp
@@ -31,6 +30,7 @@ from prudent.accounting.robustness import (
     mean_at_least,
 )
 from tests.accounting.test_group_privacy import LADDERS, PTR, counting_laws, sampled
+from tests.raising import refused
 
 
 def certificate(event, relation=ADD_REMOVE, **arguments):
@@ -339,23 +339,20 @@ def test_laplace_noise_scales_only_without_sampling():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"accuracy": 97}, "Expected accuracy in [0, 1], got 97"),
-        ({"accuracy": math.nan}, "Expected accuracy in [0, 1]"),
-        ({"records": -1}, "Expected records a whole number >= 0, got -1"),
-        ({"records": 1.5}, "Expected records a whole number"),
-        ({"records": 10**7}, "Expected records in [0, 100000], got 10000000"),
-        ({"relation": "add-remove"}, "Expected relation a Relation"),
-        ({"runs": 0}, "Expected runs a whole number >= 1, got 0"),
-        ({"runs": 3, "confidence": 1.0}, "Expected confidence in (0, 1), got 1.0"),
+        *({"accuracy": 97}, {"accuracy": math.nan}, {"relation": "add-remove"}),
+        *({"records": -1}, {"records": 1.5}, {"records": 10**7}),
+        *({"runs": 0}, {"runs": 3, "confidence": 1.0}),
     ],
+    ids=str,
 )
-def test_what_is_refused(changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_what_is_refused(changes):
+    *_, argument = changes
+    with refused(argument):
         certificate(PLANS["gaussian"], **({"accuracy": 0.9, "records": 2} | changes))
 
 
 def test_a_level_that_is_not_reached_is_refused():
-    with pytest.raises(ValueError, match="Expected above in"):
+    with refused("above"):
         withstands(PLANS["gaussian"], accuracy=0.4)

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 import prudent
 from prudent.accounting import (
     ZERO_OUT,
+    ApproximateDpEvent,
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
+    ExponentialMechanismDpEvent,
     GaussianTest,
     LaplaceTest,
     PldAccountant,
     ProposeTestReleaseDpEvent,
+    RandomAllocationDpEvent,
     RdpAccountant,
     Relation,
     Reveals,
@@ -28,6 +31,7 @@ from prudent.accounting import (
     to_json,
 )
 from prudent.accounting.serialisation import from_plain, to_plain
+from tests.raising import refused
 
 positive = st.floats(1e-3, 1e3)
 kinds = st.sampled_from([LaplaceTest, GaussianTest, DiscreteLaplaceTest, DiscreteGaussianTest])
@@ -45,6 +49,9 @@ leaves = st.one_of(
     st.just(dp.NoOpDpEvent()),
     st.just(dp.NonPrivateDpEvent()),
     st.builds(dp.ZCDpEvent, positive),
+    st.builds(RandomAllocationDpEvent, st.builds(dp.GaussianDpEvent, positive), st.integers(1, 99)),
+    st.builds(ApproximateDpEvent, positive, st.floats(0, 0.9)),
+    st.builds(ExponentialMechanismDpEvent, st.floats(1e-3, 30)),
     st.just(MixtureOfGaussiansDpEvent(2.0, [0.0, 1.0], [0.5, 0.5])),
 )
 events = st.recursive(
@@ -65,7 +72,7 @@ def test_a_relation_comes_back_and_is_no_event(relation):
     assert from_plain(json.loads(json.dumps(plain))) == relation
     with pytest.raises(ValueError, match="Expected an event in JSON"):
         from_json(json.dumps({"format": 1, **plain}))
-    with pytest.raises(ValueError, match="Expected adjacency one of"):
+    with refused("adjacency"):
         from_plain({"kind": "Relation", "adjacency": "swap", "records": 1})
 
 
@@ -205,6 +212,11 @@ def test_events_read_well():
     words = describe(refusing)
     for phrase in ("no global one is known", "discrete Gaussian test", "refuses", "monotone"):
         assert phrase in words
+    allocated = RandomAllocationDpEvent(dp.GaussianDpEvent(1.5), 234)
+    assert describe(allocated) == (
+        "each record in one of 234 steps, chosen at random: Gaussian noise, multiplier 1.5"
+    )
+    assert describe(ApproximateDpEvent(0.7, 1e-3)) == "a mechanism of ε = 0.7 and δ = 0.001"
     composed = dp.ComposedDpEvent([dp.GaussianDpEvent(2.0), LaplaceTest(1.0), dp.NoOpDpEvent()])
     assert describe(dp.SelfComposedDpEvent(composed, 3)).splitlines() == [
         "3 ×",

@@ -208,13 +208,6 @@ def test_a_planted_fault_is_found(fault: str, name: str, monkeypatch: pytest.Mon
     assert audit_case(name, **claim).refuted
 
 
-@pytest.mark.slow
-def test_a_third_of_gaussian_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    less_noise(monkeypatch, 1 / 3)
-    for name in ("trimmed-sum", "federated-round"):
-        assert audit_case(name, epsilon=GAUSSIAN[name], delta=1e-6, runs=1500, seed=1).refuted
-
-
 def test_every_release_has_an_audit() -> None:
     """A new statistic needs a pair of its own."""
     covered = {name.replace("-", "_") for name in CASES}

@@ -13,6 +13,7 @@ import pytest
 from prudent.accounting import DiscreteLaplaceTest, ProposeTestReleaseDpEvent
 from prudent.budget import ledger as ledgers
 from prudent.budget.ledger import Ledger, LedgerError, OverBudgetError, StorageError
+from tests.raising import refused
 
 SMALL = dp.GaussianDpEvent(40.0)
 MUCH = dp.GaussianDpEvent(6.0)
@@ -192,42 +193,36 @@ def test_a_refusal_travels_between_processes(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "wrong"),
     [
-        ({"epsilon": 0.0, "delta": 1e-6}, "Expected epsilon finite and > 0, got 0.0"),
-        ({"epsilon": math.inf, "delta": 1e-6}, "Expected epsilon finite and > 0, got inf"),
-        ({"epsilon": 1.0, "delta": 0.0}, r"Expected delta in \(0, 1\), got 0.0"),
-        ({"epsilon": 1.0, "delta": 1.0}, r"Expected delta in \(0, 1\), got 1.0"),
-        ({"epsilon": 1.0}, "Expected delta beside the other half"),
-        ({"delta": 1e-6}, "Expected epsilon beside the other half"),
-        ({"epsilon": 1.0, "delta": 1e-6, "dataset": ""}, "Expected dataset a printable name"),
-        ({"epsilon": 1.0, "delta": 1e-6, "dataset": "a\0b"}, "Expected dataset a printable name"),
+        ({"epsilon": 0.0, "delta": 1e-6}, "epsilon"),
+        ({"epsilon": math.inf, "delta": 1e-6}, "epsilon"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta"),
+        ({"epsilon": 1.0, "delta": 1.0}, "delta"),
+        ({"epsilon": 1.0}, "delta"),
+        ({"delta": 1e-6}, "epsilon"),
+        ({"epsilon": 1.0, "delta": 1e-6, "dataset": ""}, "dataset"),
+        ({"epsilon": 1.0, "delta": 1e-6, "dataset": "a\0b"}, "dataset"),
     ],
 )
 def test_a_bad_budget_is_named_before_anything_is_made(
-    tmp_path: Path, arguments: dict[str, object], message: str
+    tmp_path: Path, arguments: dict[str, object], wrong: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with refused(wrong):
         Ledger(tmp_path / "budget.db", **arguments)
     assert not (tmp_path / "budget.db").exists()
 
 
 def test_bad_charges_are_named(ledger: Ledger) -> None:
-    with pytest.raises(ValueError, match="Expected label a text, got int"):
+    with refused("label"):
         ledger.charge(SMALL, 3)
-    with pytest.raises(ValueError, match=r"Expected delta in \[0, 1\), got nan"):
+    with refused("delta"):
         ledger.charge(SMALL, delta=math.nan)
     with pytest.raises(ValueError, match="that an accountant supports"):
         ledger.charge(dp.UnsupportedDpEvent())
     with pytest.raises(OverBudgetError, match="price of this release is ε = ∞"):
         ledger.charge(dp.NonPrivateDpEvent())
     assert ledger.history() == []
-
-
-def test_opening_makes_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"none\.db does not exist; create it"):
-        Ledger.open(tmp_path / "none.db")
-    assert not (tmp_path / "none.db").exists()
 
 
 def test_other_files_are_not_ledgers(tmp_path: Path) -> None:

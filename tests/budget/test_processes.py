@@ -78,14 +78,6 @@ def test_processes_charge_at_once_and_some_are_killed(location: str, tmp_path: P
     charge_from_many(location, tmp_path, epsilon=1.0, workers=8, times=25, kills=3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("repetition", range(3))
-def test_sixteen_processes_charge_two_hundred_times(
-    location: str, tmp_path: Path, repetition: int
-) -> None:
-    charge_from_many(location, tmp_path, epsilon=4.5, workers=16, times=200, kills=6)
-
-
 def test_a_process_killed_before_its_commit_leaves_nothing(location: str, tmp_path: Path) -> None:
     with Ledger(location, epsilon=1.0, delta=DELTA) as ledger, processes() as started:
         ledger.charge(charging.EVENT, "before")

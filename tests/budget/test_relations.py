@@ -1,34 +1,12 @@
 """Which data sets a budget compares: fixed when a ledger is made, and kept for groups."""
 
 import math
-from fractions import Fraction
 
 import dp_accounting as dp
-import hypothesis
-import hypothesis.strategies as st
-import mpmath
 import pytest
 
 from prudent.accounting.relations import REPLACE_ONE, ZERO_OUT, Relation
-from prudent.budget.allowance import Allowance
 from prudent.budget.ledger import Ledger, LedgerError, OverBudgetError
-
-
-@hypothesis.given(st.floats(1e-3, 800.0), st.floats(1e-15, 0.5), st.integers(1, 60))
-def test_the_share_of_a_record_makes_up_the_budget_of_a_group(
-    epsilon: float, delta: float, records: int
-) -> None:
-    """By the chain of group privacy, in 60 digits."""
-    try:
-        one, little = Allowance(epsilon, delta, relation=Relation(records=records)).per_record
-    except ValueError:
-        assert epsilon > 500
-        return
-    with mpmath.workdps(60):
-        chain = mpmath.fsum(mpmath.exp(k * mpmath.mpf(one)) for k in range(records))
-        assert Fraction(repr(one)) * records <= Fraction(repr(epsilon))  # as both are printed
-        assert mpmath.mpf(little) * chain <= mpmath.mpf(delta)
-        assert mpmath.mpf(little) * chain >= mpmath.mpf(delta) * (1 - mpmath.mpf(10) ** -9)
 
 
 def test_a_relation_is_kept_and_shown(location: str) -> None:

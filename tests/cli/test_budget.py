@@ -203,13 +203,3 @@ def test_a_missing_ledger_is_an_error_in_one_line(tmp_path: Path, command: str) 
     )
     assert "\n" not in str(answer.exception)
     assert not (tmp_path / "none.db").exists()
-
-
-def test_other_data_sets_are_named(ledger: Path) -> None:
-    answer = run("show", ledger, "--dataset", "ages")
-    assert "no budget for data set 'ages', only for 'default'" in str(answer.exception)
-
-
-def test_creating_twice_is_an_error(ledger: Path) -> None:
-    answer = run("create", ledger, "--epsilon", 5, "--delta", 1e-6)
-    assert "a budget is never changed" in str(answer.exception)

@@ -146,22 +146,6 @@ def test_whatever_is_given_the_answer_is_a_price_or_one_line(
         assert answer.err.count("\n") == 1
 
 
-@pytest.mark.thorough
-@examples(12, brief=5)
-@given(
-    st.dictionaries(
-        st.sampled_from([*GOOD, "epsilon", "failure", "propose", "sampling-rate"]), ODD_NUMBERS
-    ).filter(lambda odd: odd),
-    st.sampled_from(["noise-multiplier", "test-scale"]),
-)
-def test_whatever_is_given_calibration_answers_or_says_one_line(
-    run: Command, odd: dict[str, str], solve: str
-) -> None:
-    answer = run("calibrate", f"--solve={solve}", *flags({"epsilon": "2"} | GOOD | odd))
-    assert answer.status in (0, 2)
-    assert answer.err.count("\n") == (answer.status == 2)
-
-
 def test_a_bug_is_reported_as_one(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("x")

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import typer
@@ -21,7 +19,7 @@ from prudent.budget.ledger import Ledger
 from prudent.cli import errors
 from prudent.cli.commands import release
 from prudent.release import noise, statistics
-from prudent.release.columns.together import asking
+from prudent.release.columns.sql import column_queries
 
 SECRET = 918273.625
 SAMPLE = np.random.default_rng(2).normal(50.0, 1.0, 4000)
@@ -314,7 +312,7 @@ def test_a_certificate(run: Run, files: Path) -> None:
 
 
 def test_a_dry_run(run: Run, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_answers", lambda _: pytest.fail("read in a dry run"))
+    monkeypatch.setattr(column_queries, "_answers", lambda _: pytest.fail("read in a dry run"))
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.001, delta=1e-9).close()  # would not allow the release
     given = [str(files / "t.parquet"), "--ledger", book, "--dry-run"]
@@ -407,7 +405,9 @@ def test_over_budget_exits_with_4_before_anything_is_read(
 ) -> None:
     book = str(tmp_path / "budget.db")
     Ledger.create(book, epsilon=0.1, delta=1e-5).close()
-    monkeypatch.setattr(asking, "_answers", lambda _: pytest.fail("read before it was charged"))
+    monkeypatch.setattr(
+        column_queries, "_answers", lambda _: pytest.fail("read before it was charged")
+    )
     arguments = ["median", str(files / "t.parquet"), *MEDIAN, "--ledger", book]
     status, out, err = run(*arguments)
     assert (status, out) == (4, "")
@@ -496,84 +496,3 @@ def test_bad_input_is_one_line(run: Run, files: Path, arguments: list[str], line
     assert err.count("\n") == 1
     assert line in err
     assert "secret" not in err
-
-
-# --- whatever it is given -------------------------------------------------------------------------
-
-NUMBERS = st.sampled_from(
-    [
-        *("0.5", "1e-6", "1", "0", "-1", "nan", "inf", "-inf", "1e400", "1e-400", "9" * 400),
-        *("", " ", "x", "1/3", "0.5,0.7", "2,1", "-1e308,1e308", "1_0", "\0"),
-        "\N{ARABIC-INDIC DIGIT THREE}",
-    ]
-)
-WORDS = st.sampled_from(
-    ["x", "c", "X", "", "value", "unit", "member", "x;--", "\N{SNOWMAN}", "a,b"]
-)
-OPTIONS = st.one_of(
-    st.tuples(st.sampled_from(["--propose", "--epsilon", "--delta", "--p", "--trim"]), NUMBERS),
-    st.tuples(st.sampled_from(["--column", "--unit", "--by", "--groups", "--categories"]), WORDS),
-    st.tuples(st.sampled_from(["--bounds", "--certify", "--p", "--high", "--edges"]), NUMBERS),
-    st.tuples(st.sampled_from(["--where", "--per-unit", "--read-as"]), WORDS),
-    st.tuples(st.sampled_from(["--table", "--connect", "--dataset"]), WORDS),
-    st.sampled_from([("--json",), ("--nothing",), ("x",)]),
-)
-STATISTICS = {
-    "median": ["--propose", "0.5"],
-    "mean": [],
-    "describe": [],
-    "histogram": [],
-    "quantile": ["--propose", "0.5", "--p", "0.25"],
-    "iqr": ["--propose", "0.5"],
-    "trimmed-mean": ["--propose", "0.5", "--trim", "1"],
-    "mode": [],
-}
-LINES = st.tuples(
-    st.sampled_from(sorted(STATISTICS)),
-    # Mostly files that are not there: most of what can go wrong does so before data is read.
-    st.sampled_from(["few.parquet", "few.csv", *["a.csv", "a.duckdb", "?*.csv", ".csv", ""] * 25]),
-    st.lists(OPTIONS, max_size=3),
-)
-
-
-def check_line(
-    run: Run, files: Path, line: tuple[str, str, list[tuple[str, ...]]], statuses: list[int]
-) -> None:
-    """Nothing but the four statuses, one line of error, and no record in it."""
-    statistic, name, given = line
-    extra = [text for option in given for text in option]
-    arguments = [statistic, str(files / name), "--column", "x", *COST, *STATISTICS[statistic]]
-    status, out, err = run(*arguments, *extra)
-    statuses.append(status)
-    assert status in (0, 2, 3), (arguments, extra, err)
-    assert "Traceback" not in err
-    assert "918273" not in out + err
-    assert "secret" not in out + err
-    if status == 2:
-        assert out == ""
-        assert err.count("\n") == 1, err
-
-
-def fuzz(run: Run, files: Path, examples: int) -> list[int]:
-    statuses: list[int] = []
-
-    @hypothesis.settings(
-        max_examples=examples, suppress_health_check=list(hypothesis.HealthCheck), deadline=None
-    )
-    @hypothesis.given(LINES)
-    def check(line: tuple[str, str, list[tuple[str, ...]]]) -> None:
-        check_line(run, files, line, statuses)
-
-    check()
-    return statuses
-
-
-@pytest.mark.thorough
-def test_no_command_line_makes_it_stumble(run: Run, files: Path) -> None:
-    statuses = fuzz(run, files, 50)
-    assert {2, 3} <= set(statuses)  # both sides of the schema check were reached
-
-
-@pytest.mark.slow
-def test_no_command_line_makes_it_stumble_at_length(run: Run, files: Path) -> None:
-    assert {2, 3} <= set(fuzz(run, files, 100_000))

@@ -17,6 +17,9 @@ from tests.tiers import CHARACTERS
 STATUSES = (0, 2, 3, 4)
 """Done, bad input, refused by the test, over budget."""
 
+ONE_LINE = ("release", "epsilon", "calibrate")
+"""Commands that say nothing before they refuse: their refusal is one line."""
+
 TEXTS = (
     *("", " ", "-", "--", "0", "1", "-1", "1e309", "1e-400", "nan", "inf", "-inf", "0x10", "1/0"),
     *("1/3", "9" * 5000, "1_0", "٣", "½", "1,2", ",", "2,1", "nan,nan", "none", "private", "true"),
@@ -73,6 +76,8 @@ class Command:
         told = f"status {status}\n{out[-1500:]}\n{err[-1500:]}"
         if status not in self.statuses:
             raise FindingError(self.name, repr(arguments), told)
+        if status == 2 and self.words[0] in ONE_LINE and err.count("\n") > 1:
+            raise FindingError(self.name, repr(arguments), f"more than one line: {told}")
         if any(not (each.isprintable() or each == "\n") for each in out + err):
             raise FindingError(self.name, repr(arguments), f"control characters: {told!r}")
         if "hunter2" in out + err:

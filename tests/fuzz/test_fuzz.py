@@ -197,7 +197,7 @@ def test_an_error_that_nobody_chose_is_a_finding() -> None:
 @pytest.mark.parametrize("name", ["count", "sql", "trimmed_sum"])
 def test_a_refusal_after_a_charge_is_a_finding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from prudent.release import request
-    from prudent.release.statistics import always_tested as trimmed
+    from prudent.release.statistics import tested as trimmed
 
     call = calls.named(f"release.{name}")
     assert call.judge({"noise": 7}) is not None

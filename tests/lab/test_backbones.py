@@ -157,7 +157,7 @@ class _Means(nn.Module):
 
 def test_images_are_resized_and_standardised():
     data = images()
-    features = models.with_features(data, _Means(2.0), size=16, batch_size=2)
+    features = models.with_features(data, _Means(2.0), size=16)
     resized = nn.functional.interpolate(data.train_features, (16, 16), mode="bilinear")
     mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     expected = 2 * (resized.mean((2, 3)) - mean) / deviation

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="training needs the extra `train`")
 from rich.console import Console
 
 from prudent._validate import ArgumentError
-from prudent.accounting import RdpAccountant
+from prudent.accounting import LaplaceTest, RdpAccountant, Reveals
 from prudent.certify.report import CertifyResult
 from prudent_lab import demo as pictures
 from prudent_lab.commands.demo import _median, show_certified, show_median, show_runs
@@ -28,7 +28,7 @@ from prudent_lab.demo import (
     linear_entries,
     run_demo,
 )
-from prudent_lab.settings import Experiment
+from prudent_lab.settings import Experiment, Method
 
 COMMON = Experiment.of(epsilon=None, steps=12, noise_multiplier=1.0, batch=40, corrupt="label:0.1")
 CERTIFIED = CertifyResult(
@@ -182,3 +182,51 @@ def test_json_holds_percentages_in_full():
     found = CertifyResult(2 / 3, {0: 1 / 7}, {}, {}, 1.0, [], 1.0, largest=1 / 3).plain()
     shares = found["accuracy"], found["certified"]["0"], found["largest_class"]
     assert shares == (100 * (2 / 3), 100 * (1 / 7), 100 * (1 / 3))
+
+
+def test_the_entries_differ_in_the_method_alone():
+    *chosen, recipe = entries(COMMON)
+    assert [entry.key for entry in chosen] == ["ptr", "ptr-paper", "trimmed", "dpsgd"]
+    assert [entry.experiment.rule.method for entry in chosen] == [
+        Method.PTR,
+        Method.PTR,
+        Method.TRIMMED,
+        Method.DPSGD,
+    ]
+    paper, ours = chosen[1].experiment.rule, COMMON.rule
+    assert (paper.test, paper.reveals) == (LaplaceTest(1.0), Reveals.MARGIN)
+    for entry in chosen:
+        same = entry.experiment.changed(method=ours.method, test=ours.test, reveals=ours.reveals)
+        assert same == COMMON
+    assert (recipe.key, recipe.model, recipe.experiment.corrupt) == (
+        "recipe",
+        "glyphs-linear",
+        "none",
+    )
+    tight = entries(COMMON.changed(epsilon=1.0, noise_multiplier=None, delta=1e-6))[-1]
+    privacy = tight.experiment.privacy
+    assert (privacy.epsilon, privacy.delta) == (1.0, 1e-6)
+
+
+def drawn(path):
+    with pictures.panels(2, path) as axes:
+        for panel in axes:
+            panel.plot([0, 1], [0, 1], color="#2F8FD0", label="a line")
+            panel.set_title("a title")
+            panel.legend()
+    return path.read_text("utf-8")
+
+
+def test_a_picture_has_no_colour_of_its_own_for_text_and_axes(tmp_path):
+    text = drawn(tmp_path / "a.svg")
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(text).iter()}
+    assert "style" in tags
+    assert "prefers-color-scheme: dark" in text
+    assert "#2f8fd0" in text.lower()  # lines keep theirs
+    assert "currentColor" in text
+    for fixed in ("#000000", "#ffffff", "black", "white", pictures._INK):
+        assert fixed not in text.lower()
+
+
+def test_the_same_picture_is_the_same_file(tmp_path):
+    assert drawn(tmp_path / "a.svg") == drawn(tmp_path / "b.svg")

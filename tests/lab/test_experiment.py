@@ -1,7 +1,5 @@
 """Experiments: reproducible from their seed, solved on the safe side, and as good as they were."""
 
-import math
-
 import attrs
 import pytest
 import torch
@@ -19,6 +17,7 @@ from prudent_lab.corruption import GradientNoise, Mimic, RandomLabelFlip
 from prudent_lab.datasets import Dataset, load
 from prudent_lab.experiment import build_model, run
 from prudent_lab.settings import Experiment, Method
+from tests.raising import refused
 
 FIXED = Experiment.of(epsilon=None, steps=15, noise_multiplier=1.0, batch=50, delta=1e-4)
 
@@ -51,17 +50,6 @@ def test_a_seed_fixes_everything(table, corrupt):
     assert not torch.equal(weights(first), weights(other))
 
 
-@pytest.mark.thorough
-def test_a_corruption_reaches_the_training_and_not_the_test_part(table):
-    clean, bad = (
-        run(FIXED.changed(method="sgd", steps=60, corrupt=kind), dataset=table)
-        for kind in ("none", "sign-flip:0.5")
-    )
-    assert clean.accuracy > 0.9
-    assert bad.accuracy < clean.accuracy - 0.2
-    assert (clean.epsilon, clean.plain()["epsilon"]) == (math.inf, None)
-
-
 def test_the_rules_of_the_methods():
     rules = {method: FIXED.changed(method=method).rule.aggregation(1.5) for method in Method}
     assert rules[Method.SGD] == Mean()
@@ -80,7 +68,7 @@ def test_a_sampling_rate_from_the_data_makes_their_number_public():
     assert public.plan(990) == public.plan(1010)
     assert public.plan(990).relation == ADD_REMOVE
     assert FIXED.changed(relation=REPLACE_ONE).plan(1000).relation == REPLACE_ONE
-    with pytest.raises(ValueError, match="Expected public_size when the relation adds or removes"):
+    with refused("public_size"):
         FIXED.changed(relation=ADD_REMOVE)
 
 
@@ -95,7 +83,7 @@ def test_two_of_three_give_the_plan():
         common.changed(steps=60, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="Expected two of epsilon, steps and noise_multiplier"):
         Experiment.of(epsilon=2.0)
-    with pytest.raises(ValueError, match="Expected steps for sgd"):
+    with refused("steps"):
         Experiment.of(method="sgd")
 
 
@@ -153,16 +141,6 @@ def test_private_training_on_digits(method):
     )
     result = run(experiment, dataset=data, evaluations=1)
     assert result.accuracy > 0.6
-
-
-@pytest.mark.slow
-def test_private_training_on_all_digits():
-    """ε = 3 with a tenth of the labels wrong, 600 steps."""
-    common = Experiment.of(epsilon=3.0, steps=600, batch=512, lr=2.0, corrupt="label:0.1")
-    for method in ("ptr", "dpsgd"):
-        result = run(common.changed(method=method), evaluations=1)
-        assert result.epsilon <= 3.0
-        assert result.accuracy > 0.9
 
 
 @pytest.mark.parametrize(

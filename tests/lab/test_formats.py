@@ -46,22 +46,6 @@ def test_other_files_are_refused(tmp_path, content, message):
         formats.read_idx(tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    ("write", "read"),
-    [
-        (writers.cifar_binary, lambda path: formats.read_cifar_binary([path])),
-        (writers.cifar_packed, formats.read_cifar_packed),
-    ],
-)
-def test_each_form_of_cifar_comes_back_as_written(tmp_path, write, read):
-    images, labels = cifar(6)
-    (tmp_path / "batch").write_bytes(write(images, labels))
-    read_images, read_labels = read(tmp_path / "batch")
-    assert read_images.dtype == read_labels.dtype == np.uint8
-    assert (read_images == images).all()
-    assert (read_labels == labels).all()
-
-
 @pytest.mark.unhurried
 @examples(25)
 @given(seed=st.integers(0, 2**32 - 1), low=st.integers(0, 255), width=st.integers(1, 256))
@@ -72,15 +56,6 @@ def test_packing_loses_nothing_whatever_the_contrast(tmp_path_factory, seed, low
     path = tmp_path_factory.mktemp("packed") / "images.xz"
     path.write_bytes(writers.cifar_packed(images, np.array([7], np.uint8)))
     assert (formats.read_cifar_packed(path)[0] == images).all()
-
-
-def test_several_batches_follow_each_other(tmp_path):
-    images, labels = cifar(5)
-    paths = [tmp_path / f"{part}" for part in (1, 2)]
-    paths[0].write_bytes(writers.cifar_binary(images[:2], labels[:2]))
-    paths[1].write_bytes(writers.cifar_binary(images[2:], labels[2:]))
-    assert (formats.read_cifar_binary(paths)[0] == images).all()
-    assert (formats.read_cifar_binary(paths)[1] == labels).all()
 
 
 def test_cut_files_are_refused(tmp_path):

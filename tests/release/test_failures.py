@@ -13,7 +13,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 from prudent.release import search_quantile
 from prudent.release.columns import conversions
 from prudent.release.columns.column import ArrayColumn, Column
-from prudent.release.failures import UNREADABLE, SourceError, withheld
+from prudent.release.failures import UNREADABLE, SourceError, redact_errors
 from prudent.release.outcome import Released
 from prudent.release.statistics import (
     certify_quantile,
@@ -135,14 +135,14 @@ def test_interruptions_and_missing_packages_pass_without_their_words(
 
     expected = SourceError if shown == UNREADABLE else type(error)
     with pytest.raises(expected) as caught:
-        withheld(interrupted)
+        redact_errors(interrupted)
     assert str(caught.value).startswith(shown)
     assert caught.value.__context__ is caught.value.__cause__ is None
     assert "secret" not in str(caught.value)
 
 
 def test_what_can_be_read_is_returned() -> None:
-    assert withheld(max, 1, 2) == 2
+    assert redact_errors(max, 1, 2) == 2
 
 
 # --- conversions ----------------------------------------------------------------------------------

@@ -14,10 +14,9 @@ pytest.importorskip("opendp", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 
 from prudent.release import Ledger, statistics, table  # noqa: E402
-from prudent.release.columns import queries as table_queries  # noqa: E402
-from prudent.release.columns.kinds import table_columns  # noqa: E402
 from prudent.release.columns.sources import SourceError  # noqa: E402
-from prudent.release.columns.together import asking  # noqa: E402
+from prudent.release.columns.sql import column_queries, table_columns  # noqa: E402
+from prudent.release.columns.sql import queries as table_queries  # noqa: E402
 from prudent.release.columns.units import StagedTable  # noqa: E402
 from tests.release.recording import queries_of  # noqa: E402
 
@@ -69,8 +68,8 @@ def test_a_release_asks_what_was_explained(
         sent.append(str(ibis.to_sql(query, pretty=False)))
         return send(query, *size)
 
-    for name in ("fetched", "handed_over"):
-        monkeypatch.setattr(asking, name, partial(noted, getattr(asking, name)))
+    for name in ("fetched", "arrow_batches"):
+        monkeypatch.setattr(column_queries, name, partial(noted, getattr(column_queries, name)))
     statistic(table, "x", **own, **COST)
     if "unit" not in own:  # its grouping is explained in every query, and computed once
         assert [without_numbers(sql) for _, sql in explained] == list(map(without_numbers, sent))

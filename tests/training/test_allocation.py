@@ -81,7 +81,7 @@ def test_the_event_is_of_whole_epochs_and_of_the_rest() -> None:
     [
         {"sampling_rate": 0.3},
         {"bands": 2},
-        {"watch": prudent.Watch(loss_every=2, bound=1.0)},
+        {"watch": prudent.LossRelease(loss_every=2, bound=1.0)},
         {
             "aggregation": prudent.ProposeTestRelease(
                 clip=1.0, propose=0.5, noise_multiplier=1.0, test=prudent.GaussianTest(4.0)

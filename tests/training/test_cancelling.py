@@ -30,7 +30,7 @@ from prudent.training import (
 )
 from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise, NoiseHistory, StepState, add_cancelling_, coefficients
-from prudent.training.plan import HeldOut, Watch
+from prudent.training.plan import HeldOut, LossRelease
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint
 from prudent_verify.events import Relation as Typed
@@ -290,7 +290,7 @@ def test_records_of_a_person_may_be_in_different_parts():
 
 def test_a_released_loss_is_charged_in_the_turns_that_show_it():
     """With as many bands as steps between losses, one part shows all of its own."""
-    watch = Watch(loss_every=3, bound=2.0, noise_multiplier=4.0)
+    watch = LossRelease(loss_every=3, bound=2.0, noise_multiplier=4.0)
     (same,) = attrs.evolve(PLAN, watch=watch).event.events
     assert (same.count, PLAN.cycle) == (4, 3)
     other = attrs.evolve(PLAN, watch=attrs.evolve(watch, loss_every=2))
@@ -304,7 +304,7 @@ def test_a_released_loss_is_charged_in_the_turns_that_show_it():
     [
         Plan(sampling_rate=0.1, steps=7, aggregation=SUM, bands=3),
         PLAN,
-        attrs.evolve(PLAN, watch=Watch(loss_every=2, bound=1.0)),
+        attrs.evolve(PLAN, watch=LossRelease(loss_every=2, bound=1.0)),
     ],
 )
 def test_a_charge_is_recognised(plan):

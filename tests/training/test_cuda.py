@@ -14,20 +14,20 @@ from prudent.training import (
     Chunk,
     Execution,
     HeldOut,
+    LossRelease,
     Plan,
     PoissonSampler,
     ProposeTestRelease,
     Step,
     Sum,
     TrimmedSum,
-    Watch,
     fit,
 )
 from prudent.training import noise as noise_module
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import DeviceNoise, HostNoise, StepState
 from prudent.training.parallel.processes import DistributedGroup
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from tests.servers import free_port
 from tests.training import worlds
 from tests.training.gradients.oracle import cross_entropy
@@ -147,7 +147,7 @@ def test_people_on_a_device_are_those_of_the_host(name):
 
 
 RELEASES = {
-    "loss": ("gaussian", {"watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0)}),
+    "loss": ("gaussian", {"watch": LossRelease(loss_every=5, bound=2.0, noise_multiplier=3.0)}),
     "accuracy": ("gaussian", {"held_out": HeldOut(every=5, noise_multiplier=3.0)}),
     "cancelling": ("sum", {"bands": 4}),
     "all": (
@@ -155,7 +155,7 @@ RELEASES = {
         {
             "bands": 3,
             "held_out": HeldOut(every=5, metric="loss", bound=2.0, noise_multiplier=3.0),
-            "watch": Watch(loss_every=5, bound=2.0, noise_multiplier=3.0),
+            "watch": LossRelease(loss_every=5, bound=2.0, noise_multiplier=3.0),
         },
     ),
 }
@@ -410,7 +410,7 @@ def test_two_processes_are_one(pair, tmp_path, name):
 def test_what_a_data_set_draws_on_the_host_is_drawn_again():
     """A data set may draw from the generator of the host, which is put back."""
     plan = Plan(sampling_rate=RATE, steps=3, aggregation=Sum(clip=1.0, noise_multiplier=1.0))
-    run = TrainingRun.prepare(
+    run = Run.prepare(
         plan,
         network(),
         cross_entropy,
@@ -418,9 +418,9 @@ def test_what_a_data_set_draws_on_the_host_is_drawn_again():
         options={"lr": 0.1},
         execution=Execution(device="cuda"),
     )
-    state = run.state(0)
+    state = run.state()
     drawn = torch.rand(5)
-    run.restore(state, None)
+    run.restore(state)
     assert torch.equal(torch.rand(5), drawn)
 
 

@@ -25,7 +25,7 @@ from prudent.training import (
     fit,
     make_private,
 )
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from tests.training.gradients.oracle import alone, cross_entropy
 from tests.training.reporting import gathered
 
@@ -171,7 +171,7 @@ def test_epsilon_of_make_private_is_that_of_its_people():
 
 def run(plan, data=None, unit=None, **execution):
     x, y, ids = records() if data is None else data
-    return TrainingRun.prepare(
+    return Run.prepare(
         plan,
         network(),
         cross_entropy,
@@ -200,13 +200,14 @@ TESTED = Plan(
 def test_draws_and_trims_count_people():
     made = run(TESTED)
     sizes = []
-    for number in range(3):
-        made.take(number)
+    for _ in range(3):
+        made.take()
         sizes.append(int(made.last.drawn))
         assert int(made.last.trim) == 2  # 0.4 of 5 people
     assert sizes == [int(made.sampler.batch(number).valid.sum()) for number in range(3)]
     assert made.sampler.records == PEOPLE
-    assert made.metrics(3, {}, 1e-2, private=False).relation == "adding or removing one person"
+    made.charge.delta = 1e-2
+    assert made.metrics({}).relation == "adding or removing one person"
 
 
 @pytest.mark.parametrize(
@@ -219,8 +220,8 @@ def test_the_order_of_records_has_no_effect(aggregation):
     found = []
     for data in (records(), tuple(part[order] for part in records())):
         made = run(plan, data)
-        for number in range(4):
-            made.take(number)
+        for _ in range(4):
+            made.take()
         found.append(flat(made.model))
     assert torch.equal(*found)
 
@@ -278,7 +279,7 @@ def test_a_compiled_step_gives_the_same_numbers():
     found = []
     for compile in (False, True):
         made = run(EVERYONE, compile=compile)
-        made.take(0)
+        made.take()
         found.append(flat(made.model))
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
 

@@ -33,7 +33,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from tests.training.gradients.oracle import cross_entropy
 
 PTR = ProposeTestRelease(
@@ -65,7 +65,7 @@ def records(count):
 
 
 def prepared(plan, count):
-    return TrainingRun.prepare(plan, network(), cross_entropy, records(count), options={"lr": 0.1})
+    return Run.prepare(plan, network(), cross_entropy, records(count), options={"lr": 0.1})
 
 
 class TestTheNumberOfRecords:

@@ -13,18 +13,18 @@ import prudent
 from prudent.training import (
     Chunk,
     Key,
+    LossRelease,
     Plan,
     ProposeTestRelease,
     Reporting,
     Step,
     Sum,
-    Watch,
     fit,
     make_private,
 )
 
 SUM = Sum(clip=1.0, noise_multiplier=2.0)
-WATCH = Watch(loss_every=4, bound=2.0, noise_multiplier=3.0)
+WATCH = LossRelease(loss_every=4, bound=2.0, noise_multiplier=3.0)
 PLAN = Plan(sampling_rate=0.1, steps=9, aggregation=SUM, watch=WATCH, expected_batch=10)
 
 
@@ -83,7 +83,7 @@ class TestRelease:
         assert sum(shown) == WATCH.releases(9)
 
     def test_losses_are_clipped_record_by_record(self):
-        quiet = Watch(loss_every=1, bound=2.0, noise_multiplier=1e-9)
+        quiet = LossRelease(loss_every=1, bound=2.0, noise_multiplier=1e-9)
         plan = Plan(sampling_rate=0.1, steps=1, aggregation=SUM, watch=quiet, expected_batch=10)
         targets = [1.5, 100.0, -3.0, math.nan, math.inf, -math.inf, 7.0]
         valid = torch.tensor([True] * 6 + [False])
@@ -92,7 +92,7 @@ class TestRelease:
 
     def test_noise_has_the_deviation_that_is_charged(self):
         """200 seeded draws: the same in every run."""
-        every = Watch(loss_every=1, bound=2.0, noise_multiplier=3.0)
+        every = LossRelease(loss_every=1, bound=2.0, noise_multiplier=3.0)
         plan = Plan(sampling_rate=0.1, steps=200, aggregation=SUM, watch=every, expected_batch=10)
         draws = released(plan, [1.0] * 10, 200)
         assert every.deviation(10) == 0.6
@@ -102,7 +102,7 @@ class TestRelease:
     def test_it_is_not_the_noise_of_the_gradient(self):
         plan = Plan(
             sampling_rate=0.1, steps=1, aggregation=SUM, expected_batch=10,
-            watch=Watch(loss_every=1, bound=1.0, noise_multiplier=2.0),
+            watch=LossRelease(loss_every=1, bound=1.0, noise_multiplier=2.0),
         )  # fmt: skip
         model = nn.Linear(1, 1, bias=False)
         step = Step(plan, model, losses_of, key=Key.from_seed(0))
@@ -132,7 +132,7 @@ def test_a_run_records_its_losses_with_their_noise(tmp_path):
 class TestOwnLoop:
     QUIET = Plan(
         sampling_rate=0.5, steps=5, aggregation=SUM, expected_batch=10,
-        watch=Watch(loss_every=2, bound=2.0, noise_multiplier=1e-9),
+        watch=LossRelease(loss_every=2, bound=2.0, noise_multiplier=1e-9),
     )  # fmt: skip
 
     def loop(self, plan=QUIET, **options):

@@ -7,6 +7,7 @@ import json
 import attrs
 import dp_accounting as dp
 import numpy as np
+import pyarrow
 import pytest
 
 import prudent
@@ -245,6 +246,77 @@ def test_a_certificate_is_found_wherever_it_is(charged, place, status_of):
     assert status_of(forged) in (1, 2)
 
 
+def rewritten(content, index, **changes):
+    """A copy in which a row of the ledger has other fields, linked anew."""
+    records = records_of(content)
+    row = json.loads(records[index])
+    row |= changes
+    records[index] = json.dumps(row, sort_keys=True, separators=(",", ":"))
+    return linked(content, *records)
+
+
+ROWS = {
+    "the label of another statistic": (0, {"label": "mean"}),
+    "the label of a run": (0, {"label": "training run 0123456789abcdef"}),
+    "no label": (0, {"label": ""}),
+    "less spent than nothing": (0, {"spent": -1.0}),
+    "more spent than the limit": (0, {"spent": 100.0}),
+    "spent without end": (0, {"spent": "inf"}),
+    "another delta": (0, {"delta": 1e-6}),
+    "a price four times as high": (0, {"price": {"delta": 0.0, "epsilon": 2.0}}),
+    "details of another column": (0, {"details": {"column": "age", "request": "0" * 64}}),
+    "no details": (0, {"details": {}}),
+    "a place before the first": (0, {"sequence": 0}),
+    "another data set": (0, {"dataset": "other"}),
+    "a refusal": (1, {"outcome": {"refused": 1}}),
+    "a release and a refusal": (1, {"outcome": {"refused": 1, "released": 1}}),
+    "no outcome": (1, {"outcome": {}}),
+    "another answer": (1, {"answer": "0" * 64}),
+    "a charge of nothing": (1, {"charge": None}),
+    "a time": (1, {"time": "2030-01-01T00:00:00.000+00:00"}),
+    "a skipped row": (1, {"sequence": 7}),
+}
+
+
+@pytest.mark.parametrize("change", ROWS.values(), ids=ROWS.keys())
+def test_rows_that_contradict_the_receipt_are_refused(charged, change, status_of):
+    index, fields = change
+    assert status_of(rewritten(charged[0], 0)) == 0
+    assert status_of(rewritten(charged[0], index, **fields)) == 1
+
+
+ANSWERS = {
+    "refused, with a value": {"status": "refused"},
+    "an interval elsewhere": {"interval": [1e6, 2e6]},
+    "an interval from its end": {"interval": [1e6, -1e6]},
+    "an interval of three": {"interval": [0.0, 1.0, 2.0]},
+    "another delta": {"delta": 1e-9},
+}
+
+
+@pytest.mark.parametrize("change", ANSWERS.values(), ids=ANSWERS.keys())
+def test_answers_that_contradict_themselves_are_refused(charged, change, status_of):
+    own = charged[0] | {"ledger": None}
+    assert status_of(own) == 0
+    assert status_of(own | {"released": own["released"] | change}) == 1
+
+
+def test_a_certificate_has_the_confidence_that_was_asked_for(charged, status_of):
+    forged = copy.deepcopy(charged[0]) | {"ledger": None}
+    forged["released"]["certificate"]["confidence"] = 0.5  # which the noise shows all the more
+    assert status_of(forged) == 1
+
+
+def test_groups_and_files_are_those_of_the_request(tmp_path, status_of):
+    data = {"x": np.arange(60.0), "city": ["a", "b", "c"] * 20}
+    given = {"epsilon": 1.0, "by": "city", "receipt": tmp_path / "a.json"}
+    prudent.count(pyarrow.table(data), "x", groups=["a", "b"], **given)
+    own = json.loads((tmp_path / "a.json").read_text())
+    assert status_of(own) == 0
+    assert status_of(changed(own, (("released", "c"), own["released"]["a"]))) == 1
+    assert status_of(own | {"files": {"data.csv": "0" * 64}}) == 1
+
+
 AGGREGATION = prudent.Sum(clip=1.0, noise_multiplier=4.0)
 
 
@@ -265,7 +337,7 @@ PTR = {
 }
 SHAPES = {
     "plain": {},
-    "watched": {"watch": prudent.Watch(loss_every=7, bound=2.0, noise_multiplier=9.0)},
+    "watched": {"watch": prudent.LossRelease(loss_every=7, bound=2.0, noise_multiplier=9.0)},
     "after another": {"before": dp.GaussianDpEvent(30.0)},
     "in turns": {"bands": 4},
     "tested": PTR,

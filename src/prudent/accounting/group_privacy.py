@@ -18,6 +18,7 @@ Where ε is infinite, `why_infinite` says why, and names the least δ at which i
 
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import attrs
 import dp_accounting as dp
@@ -25,6 +26,7 @@ import numpy as np
 
 from prudent import _validate
 from prudent._rounding import exact, rounded_up
+from prudent.accounting._numeric import float_above, float_below
 from prudent.accounting.events import (
     LARGEST_EPSILON,
     ExponentialMechanismDpEvent,
@@ -119,7 +121,8 @@ def _chain_epsilon(
 
     A few δ are priced in order to choose the way: between them √(-log δ) tells about ε.
     """
-    known = min(known, distance * curve(0.0))  # finite if every event is pure DP
+    pure = curve(0.0)  # finite if every event is pure DP
+    known = min(known, float_above(distance * Fraction(pure)) if pure < math.inf else pure)
     if delta == 0:
         return known
     least = max(_LEAST_LINK, delta * 1e-3 * math.exp(-6 * distance * curve(delta)))
@@ -164,20 +167,25 @@ def event_at_distance(event: dp.DpEvent, relation: Relation) -> dp.DpEvent | Non
     return dp.ComposedDpEvent(composed)
 
 
+def _divided(scale: float, distance: int) -> float:
+    """A scale of noise over a distance, rounded down: less noise costs more."""
+    return float_below(Fraction(scale) / distance) if scale < math.inf else scale
+
+
 def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None:
     inner, rate = unsampled(leaf)
     replaced = relation.adjacency is Adjacency.REPLACE_ONE
     parts = additive_parts(inner)
     if parts is not None and parts.sigma > 0 and not parts.others:
         if rate == 1:
-            return dp.GaussianDpEvent(parts.sigma / relation.distance)
+            return dp.GaussianDpEvent(_divided(parts.sigma, relation.distance))
         pair = ShiftedPair.of_sample(relation.records, rate, parts.sigma, replaced=replaced)
         return DominatedDpEvent(pair)
     if rate == 1 and isinstance(inner, dp.LaplaceDpEvent | LaplaceTest):
         scale = inner.scale if isinstance(inner, LaplaceTest) else inner.noise_multiplier
-        return dp.LaplaceDpEvent(scale / relation.distance)
+        return dp.LaplaceDpEvent(_divided(scale, relation.distance))
     if rate == 1 and isinstance(inner, ExponentialMechanismDpEvent):
-        reach = inner.epsilon * relation.distance
+        reach = float_above(Fraction(inner.epsilon) * relation.distance)
         return ExponentialMechanismDpEvent(reach) if reach <= LARGEST_EPSILON else None
     if rate == 1 and trial_count(inner) is not None:
         candidate = event_at_distance(inner.event, relation)

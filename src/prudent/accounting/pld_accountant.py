@@ -9,18 +9,21 @@ are composed and why rounding cannot hide a part of δ.
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import dp_accounting as dp
 import numpy as np
 
 from prudent import _validate
+from prudent.accounting._numeric import float_above
 from prudent.accounting.events import RandomAllocationDpEvent, WorstOfDpEvent
 from prudent.accounting.losses.composed import Composition, tabulated_pair
 from prudent.accounting.losses.domination import (
     check_rate,
     dominating,
     leaves,
+    pure_epsilon,
     refused,
     unsampled,
 )
@@ -126,7 +129,17 @@ class PldAccountant(EventAccountant):
         if composition.limit >= 1:
             return np.full(len(deltas), math.inf)
         found = [other.get_epsilon(deltas) for other in self._others()]
-        return np.asarray(np.minimum.reduce([composition.epsilons(deltas), *found]))
+        least = np.minimum.reduce([composition.epsilons(deltas), *found])
+        return np.where(deltas == 0, self._pure(float(least.max())), least)
+
+    def _pure(self, found: float) -> float:
+        """The ε at δ = 0, rounded up: the exact sum of those of all releases, or what was found."""
+        known = [(pure_epsilon(leaf), times) for leaf, times in self._entries]
+        if self.neighboring_relation is dp.NeighboringRelation.ADD_OR_REMOVE_ONE and all(
+            isinstance(each, Fraction) for each, _ in known
+        ):
+            return float_above(sum(Fraction(each or 0) * times for each, times in known))
+        return found * (1 + 1e-14)
 
     def epsilon_bounds(self, target_delta: float) -> tuple[float, float]:
         """Return (lower, upper) bounds on the ε of the dominating pairs; upper is `get_epsilon`.

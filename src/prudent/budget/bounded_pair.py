@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING
 import attrs
 import dp_accounting as dp
 import numpy as np
-from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
-from prudent.accounting import (
-    DiscreteGaussianTest,
-    DiscreteLaplaceTest,
-    ExponentialMechanismDpEvent,
-    GaussianTest,
-    LaplaceTest,
-    ProposeTestReleaseDpEvent,
-)
 from prudent.accounting._numeric import float_above
 from prudent.accounting.losses.domination import dominating, leaves
+from prudent.accounting.losses.domination import pure_epsilon as exact_epsilon
 from prudent.accounting.losses.loss_tables import Array
 from prudent.accounting.losses.pairs import Dominating, gaussian_profile
 
@@ -305,19 +297,8 @@ def _closed_epsilon(worst: Dominating, delta: float) -> float:
 
 
 def _pure_epsilon_of(leaf: dp.DpEvent) -> Fraction | float:
-    match leaf:
-        case dp.LaplaceDpEvent():
-            return 1 / Fraction(leaf.noise_multiplier)
-        case LaplaceTest() | DiscreteLaplaceTest():
-            return 1 / Fraction(leaf.scale)
-        case ExponentialMechanismDpEvent():
-            return Fraction(leaf.epsilon)
-        case DiscreteLaplaceDpEvent():
-            return Fraction(leaf.noise_parameter) * Fraction(leaf.sensitivity)
-        case dp.GaussianDpEvent() | GaussianTest() | DiscreteGaussianTest():
-            return math.inf
-        case ProposeTestReleaseDpEvent():  # its noise is Gaussian
-            return math.inf
+    if (known := exact_epsilon(leaf)) is not None:
+        return known
     from prudent.accounting import PldAccountant
 
     epsilon = PldAccountant().compose(leaf).get_epsilon(0.0)

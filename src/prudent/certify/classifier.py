@@ -42,8 +42,8 @@ from prudent.certify.known import (
 from prudent.certify.landmarks import Landmarks, Partition
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import Classes
-from prudent.release.charging import Paid
-from prudent.release.failures import withheld
+from prudent.release.charging import ChargedRelease
+from prudent.release.failures import redact_errors
 from prudent.release.noise import Noise, source_of
 
 RECORDS = (0, 100, 500, 1000, 2000)
@@ -182,7 +182,7 @@ class CertifiedClassifier:
         known = self.known(width)
         check_records(X, known.partition)
         paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
-        return self._released(known, withheld(known.counted, X, y), paid)
+        return self._released(known, redact_errors(known.counted, X, y), paid)
 
     def fit_chunks(self, chunks: Iterable[tuple[Any, Any]], width: int | None = None) -> Self:
         """Release the counts of records that do not fit in memory; charges the ledger first.
@@ -201,7 +201,7 @@ class CertifiedClassifier:
                 found = found + known.counted(records, labels)
             return found
 
-        return self._released(known, withheld(total), paid)
+        return self._released(known, redact_errors(total), paid)
 
     def fit_counts(self, counts: Counts) -> Self:
         """Use counts made elsewhere: exact ones are charged and released, released ones taken.
@@ -244,7 +244,7 @@ class CertifiedClassifier:
 
     def count(self, X: Any, y: Any) -> Counts:  # noqa: N803
         """Exact counts of records, NOT PRIVATE: for secure aggregation, which adds tables up."""
-        return withheld(self.known().counted, X, y)
+        return redact_errors(self.known().counted, X, y)
 
     def cells(self, X: Any) -> Whole:  # noqa: N803
         """The cell of each record, for a column of a table; as private as the record itself."""
@@ -262,7 +262,7 @@ class CertifiedClassifier:
         partition = partition_of(self.features, self.landmarks, self.ramp, width, len(classes))
         return Known(partition, classes, self.pricing)
 
-    def _released(self, known: "Known", exact: Counts, paid: Paid) -> Self:
+    def _released(self, known: "Known", exact: Counts, paid: ChargedRelease) -> Self:
         self._taken(known, exact.released(known.pricing, self.noise))
         self.counts_.note(paid, known.classes.labels)
         return self

@@ -45,7 +45,7 @@ from prudent._validate import ArgumentError
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.records.arrays import NONE
-from prudent.release.charging import Paid, Preview, charge
+from prudent.release.charging import ChargedRelease, Preview, charge
 from prudent.release.noise import Noise, source_of
 from prudent.release.sums.additive import AdditiveMechanism, shares_of
 
@@ -135,7 +135,7 @@ class Counts:
         whole = np.array(totals, np.int64)
         return attrs.evolve(self, cells=shaped, totals=whole, epsilon=pricing.epsilon)
 
-    def note(self, paid: Paid, labels: Sequence[Any]) -> None:
+    def note(self, paid: ChargedRelease, labels: Sequence[Any]) -> None:
         """Note that these counts were released, and write their receipt."""
         table = {"classes": list(labels), "tables": self.tables, "partition": self.partition}
         released = table | {"cells": self.cells, "totals": self.totals}
@@ -192,7 +192,7 @@ class Pricing:
         data: Any = None,
         *,
         receipt: ReceiptTarget | None = None,
-    ) -> Paid:
+    ) -> ChargedRelease:
         """Charge a ledger, before any record is read; see `charging.charge`."""
         return charge(ledger, self.preview(name), data, receipt=receipt, kind="classifier")
 

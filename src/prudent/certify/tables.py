@@ -20,8 +20,8 @@ from prudent.certify.known import Known
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.columns.column import Column
 from prudent.release.columns.opening import open_vectors
-from prudent.release.columns.table_rows import Asked
-from prudent.release.failures import withheld
+from prudent.release.columns.table_rows import ColumnSpec
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.request import (
@@ -67,7 +67,7 @@ def counts_of_table(
     if {"by", "groups"} & set(table):
         raise ArgumentError("table", "no by and groups: label and classes are these", shown="both")
     labels = known.classes.labels
-    read = open_vectors(Asked(data, column, by=label, **table), labels)
+    read = open_vectors(ColumnSpec(data, column, by=label, **table), labels)
     if read is not None:
         paid = known.pricing.charge(ledger, known.partition.name, data, receipt=receipt)
 
@@ -77,7 +77,7 @@ def counts_of_table(
                 counted.insert(known.partition.cells(vectors), numbers)
             return counted
 
-        released = withheld(counted).released(known.pricing, noise)
+        released = redact_errors(counted).released(known.pricing, noise)
         released.note(paid, labels)
         return released
     if len(known.partition.sizes) > 1:

@@ -26,8 +26,8 @@ from prudent.estimators.formula import Formula, FormulaRows
 from prudent.estimators.rows import ModelData, array_of, is_frame, is_table, queries_of
 from prudent.estimators.shares import BudgetPart, Prices, calibrate
 from prudent.receipts.making import ReceiptTarget
-from prudent.release.charging import Paid, Preview, charge
-from prudent.release.failures import withheld
+from prudent.release.charging import ChargedRelease, Preview, charge
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import FloatArray, check_bounds
 from prudent.release.noise import source_of
 from prudent.release.outcome import Refused
@@ -219,13 +219,13 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         noise = source_of(self.noise)
         paid = self._charge(prices, table if connect else X, connect, y, receipt)
         if selection := self._selection(labels == []):
-            labels = withheld(asked.labels, selection, noise)
+            labels = redact_errors(asked.labels, selection, noise)
             if len(labels) < 2:
                 return self._fitted(paid, TooFewLabelsError(selection.needed(0.95)), prices)
             rows, _ = attrs.evolve(asked, classes=labels).open()
         self._labels = labels
         return self._fitted(
-            paid, withheld(self._counted, SumEngine(rows, prices, noise, known)), prices
+            paid, redact_errors(self._counted, SumEngine(rows, prices, noise, known)), prices
         )
 
     def _fit_formula(
@@ -245,7 +245,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             known = dict(rows.known) | self._bounded(rows.names)
             return self._counted(SumEngine(rows, prices, noise, known))
 
-        refused = withheld(learn)
+        refused = redact_errors(learn)
         self._formula, self._names = rows.formula, rows.formula.features
         self.n_features_in_ = len(formula.columns)
         self.feature_names_in_ = np.array([each.name for each in formula.columns], dtype=object)
@@ -258,13 +258,15 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         connect: str | None,
         target: Any,
         receipt: ReceiptTarget | None,
-    ) -> Paid:
+    ) -> ChargedRelease:
         """Charge the ledger, if there is one; return what notes the outcome."""
         column = target if isinstance(target, str) else None
         given: dict[str, Any] = {"connect": connect, "receipt": receipt, "kind": "model"}
         return charge(self.ledger, self._preview(prices), source, column, **given)
 
-    def _fitted(self, paid: Paid, refused: TooFewRecordsError | None, prices: Prices) -> Self:
+    def _fitted(
+        self, paid: ChargedRelease, refused: TooFewRecordsError | None, prices: Prices
+    ) -> Self:
         """Note the outcome, and return the fitted estimator or raise the refusal."""
         self.epsilon_, self.delta_, self.event_ = prices.epsilon, prices.delta, prices.event
         self.terms_ = np.array(self._names, dtype=object)

@@ -63,8 +63,9 @@ _MOST_RADIUS = 8.0  # in roots of the number of features
 _SAFE = 2.0  # times T is allowed for
 _DEVIATIONS = 1.96
 _DOUBT = 1.5  # times the contraction of a step is allowed for
+_LUCK = 3.0  # noise of an entry, by which an eigenvalue may be too large
 _LINEAR = 0.98  # level of the test of what the weights took away
-_WEAK = 2.5  # noise of an eigenvalue, below which the ridge holds steps back
+_WEAK = 3.25  # noise of an eigenvalue, below which the ridge holds steps back
 _SEEN = 4.0  # noise of an entry, below which the variance of a column is not seen
 _HELD = 0.5  # share of a coefficient's variance in directions which the ridge holds back
 
@@ -264,14 +265,17 @@ def refine(
     left = whitening.contraction
     own = (1 + left**2) * (engine.deviation("final") * clip) ** 2 + left**4 * width * noise**2
     size = float(np.linalg.norm(np.linalg.solve(root, found)))
+    # Where the noise of an eigenvalue happens to enlarge it, it is printed rather than held back,
+    # and contracts less than its size says.
+    surely = whitening.eigenvalues - _LUCK * whitening.noise
+    kept = 1 - surely / (whitening.eigenvalues + whitening.ridge)
+    slowly = np.minimum(1.0, np.maximum(_DOUBT * left, kept))
     return Refined(
         found=found,
         clipped=lambda rows: np.asarray(influences(rows, final)[2] > clip),
         whitening=whitening,
         variance=squares + np.diag(own),
-        # Four steps in all. Where the noise of an eigenvalue happens to enlarge it, it is printed
-        # rather than held back, and contracts less than its size says.
-        bias=np.minimum(1.0, _DOUBT * left) ** (2 + STEPS) * (size + math.sqrt(own.sum())),
+        bias=slowly ** (2 + STEPS) * (size + math.sqrt(own.sum())),  # four steps in all
         rest=rest,
         rest_noise=engine.deviation("rest") * longest,
         missing=missing,

@@ -88,7 +88,7 @@ def _shown(groups: Any) -> Any:
 
 
 @attrs.frozen(eq=False)
-class Paid:
+class ChargedRelease:
     """A release that is paid for: what came of it is noted in the ledger and in the receipt."""
 
     preview: Preview  # what was charged
@@ -141,7 +141,7 @@ def charge(
     receipt: ReceiptTarget | None = None,
     kind: str = "release",
     more: Mapping[str, Any] | None = None,
-) -> Paid:
+) -> ChargedRelease:
     """Charge the ledger, if one is given; an exception it raises must stop the release.
 
     Args:
@@ -183,4 +183,4 @@ def charge(
             details = {"details": asked | {"request": request}}
         noted = ledger.charge(preview.event, label, delta=preview.delta, **details)
         charged = noted if keeps_history else None
-    return Paid(preview, whole, ledger, charged, place, unit, kind)
+    return ChargedRelease(preview, whole, ledger, charged, place, unit, kind)

@@ -44,11 +44,10 @@ from prudent.release.ptr import margins
 from prudent.release.questions import tables
 from prudent.release.questions.tables import Questions, ReleasedTable
 from prudent.release.request import By, Condition, GroupNames, Request, Statistic, release
-from prudent.release.statistics import always_tested, extremes, histograms, moments, pairs
+from prudent.release.statistics import histograms, moments, pairs, tested
 from prudent.release.statistics import quantile_statistics as ranks
 from prudent.release.statistics.histograms import Histogram
 from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
-from prudent.release.statistics.tested import SearchedQuantile
 
 if TYPE_CHECKING:
     from prudent.release.questions.text import Node
@@ -370,7 +369,7 @@ class Table:
 
         The other arguments are those of `median`.
         """
-        return self._release(SearchedQuantile(margins.rational(p), proposals), locals())  # type: ignore[no-any-return]
+        return self._release(tested.SearchedQuantile(margins.rational(p), proposals), locals())  # type: ignore[no-any-return]
 
     @_answers
     def certify_quantile(
@@ -423,12 +422,12 @@ class Table:
 
         The arguments are those of `median`.
         """
-        return self._release(extremes.Extreme(lowest=False), locals())  # type: ignore[no-any-return]
+        return self._release(ranks.Extreme(lowest=False), locals())  # type: ignore[no-any-return]
 
     @_same_signature(maximum)
     def minimum(self) -> Statistic:
         """Release a value that few records lie below: an extreme quantile; see `maximum`."""
-        return extremes.Extreme(lowest=True)
+        return ranks.Extreme(lowest=True)
 
     @_answers
     def count(
@@ -633,12 +632,12 @@ class Table:
         if propose is not None:
             if categories is not None:
                 raise ValueError("Expected categories or propose, got both. Numbers have no list.")
-            return self._release(always_tested.ModeOfNumbers(), locals())  # type: ignore[no-any-return]
+            return self._release(tested.ModeOfNumbers(), locals())  # type: ignore[no-any-return]
         if bounds is not None or fallback:
             raise ValueError(
                 "Expected no bounds and no fallback for the mode of categories, got some."
             )
-        return self._release(always_tested.Mode(categories), locals())  # type: ignore[no-any-return]
+        return self._release(tested.Mode(categories), locals())  # type: ignore[no-any-return]
 
     @_answers
     def trimmed_mean(
@@ -670,7 +669,7 @@ class Table:
 
         The other arguments are those of `median`.
         """
-        statistic = always_tested.TrimmedMean(always_tested.check_trim(trim), default)
+        statistic = tested.TrimmedMean(tested.check_trim(trim), default)
         return self._release(statistic, locals())  # type: ignore[no-any-return]
 
     @_answers
@@ -694,9 +693,9 @@ class Table:
 
         Args:
             edges: Public edges of the bins, in ascending order; records outside are counted below
-                and above. None: round numbers that cover a private interval which holds nearly all
-                records, and costs 30 % of ε.
-            bins: The number of bins to aim at, without edges.
+                and above. None: private quantiles of all groups together, so that bins hold about
+                as many records each; they cost 30 % of ε.
+            bins: The number of bins to aim at, without edges; few records have fewer.
             categories: Instead of bins, the values of a column of texts or other categories, from
                 public knowledge; or "private": those with enough records are found privately, which
                 needs `delta`.

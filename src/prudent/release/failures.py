@@ -27,7 +27,7 @@ class SourceArgumentError(SourceError, ArgumentError):
     """An argument that names no table that can be opened; it quotes no record either."""
 
 
-def withheld(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+def redact_errors(act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Call a function that reads records; if it fails, raise an error that reveals no record.
 
     The message of an unexpected exception, its type and its causes may all reveal a record: the

@@ -269,6 +269,19 @@ PLACES = _places()
 """The half-octave of each of the `exponents`."""
 
 
+def exponent_counts(values: FloatArray) -> IntArray:
+    """How many values have each of the `exponents`; counts of parts of a column add up."""
+    return np.bincount(exponents(values), minlength=_EXPONENTS)
+
+
+def added_up(places: npt.ArrayLike, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+    """The places that hold records, ascending, and how many each holds in all."""
+    different, where = np.unique(np.array(places, np.int64), return_inverse=True)
+    counts = np.zeros(len(different), np.int64)
+    np.add.at(counts, where, np.array(records, np.int64))
+    return different[counts > 0], counts[counts > 0]
+
+
 def end_of_half_octave(place: int) -> float:
     """The outer end of a half-octave; 0 of the one around zero."""
     if place == 0:
@@ -337,28 +350,31 @@ def clipped_sums(
     high: float,
     lattice: Lattice,
     *,
-    origin: int = 0,
     squared: bool = False,
 ) -> tuple[int, int]:
-    """The exact sums of s - origin, and perhaps of its square, over the steps s of clipped values.
+    """The exact sums of s, and perhaps of its square, over the steps s of clipped values.
+
+    Sums of parts of a column add up to those of the column.
 
     Args:
         values: Numbers of which none is missing.
         low: The least value to clip to.
         high: The largest value to clip to.
         lattice: The lattice that clipped values are rounded to.
-        origin: Where distances are counted from, in steps.
         squared: Whether to add up squares as well; else their sum is 0.
     """
     first, last = ends_in_steps(lattice, low, high)
-    farthest = max(origin - first, last - origin, 1)
+    centre = (first + last) // 2  # distances from it take the fewest limbs
+    farthest = max(centre - first, last - centre, 1)
     total = squares = 0
     for start in range(0, len(values), BLOCK):
         steps = lattice.whole(values[start : start + BLOCK], low, high)
-        steps -= origin
+        steps -= centre
         total += sum_of(steps, farthest)
         squares += sum_of_products(steps, steps, farthest, farthest) if squared else 0
-    return total, squares
+    count = len(values)
+    squares = about(-centre, count=count, total=total, squares=squares) if squared else 0
+    return total + count * centre, squares
 
 
 def about(origin: int, *, count: int, total: int, squares: int) -> int:

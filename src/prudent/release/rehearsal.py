@@ -6,7 +6,6 @@ values and ranks are made up; in a release they come from earlier answers, so th
 private.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -16,14 +15,21 @@ import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
 from prudent.release.columns.dialects import double
-from prudent.release.columns.kinds.pairs import PairColumn
-from prudent.release.columns.kinds.table_columns import FEW, TableColumn
-from prudent.release.columns.queries import sizes_of_groups
-from prudent.release.columns.together.asking import Asked, alike, answer, query
-from prudent.release.columns.together.turns import ask, together
-from prudent.release.failures import withheld
+from prudent.release.columns.sql.column_queries import ColumnQuery, alike, answer, query
+from prudent.release.columns.sql.pair_columns import PairColumn
+from prudent.release.columns.sql.queries import sizes_of_groups
+from prudent.release.columns.sql.query_batching import ask
+from prudent.release.columns.sql.table_columns import FEW, TableColumn
+from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.request import Part, Request, of_one_table, open_records, price
+from prudent.release.request import (
+    Part,
+    PricedPart,
+    Request,
+    of_one_table,
+    open_records,
+    price,
+)
 
 _VALUES = 100  # distinct values of the synthetic records, so that a mode has few candidates
 _GROUPS = 2  # that are rehearsed
@@ -54,13 +60,9 @@ def with_queries(preview: Preview, parts: Sequence[Part], request: Request) -> P
             bounds, noise = part.request.bounds, ReproducibleNoise(0)
             made_up = [_rehearsed(each, 2 * FEW, bounds, note, known) for each in columns]
             asked = attrs.evolve(part.request, delta=part.request.delta or 1e-6)
-            priced = withheld(price, part.statistic, asked, made_up[0])
-            together(
-                [
-                    functools.partial(withheld, part.statistic.answer, priced, each, noise)
-                    for each in made_up
-                ]
-            )
+            priced = redact_errors(price, part.statistic, asked, made_up[0])
+            own = dict(enumerate(made_up))
+            PricedPart(part.statistic, own, priced.preview, priced).answer(None, noise)
         shown[place] = attrs.evolve(shown[place], queries=tuple(queries))
     if not preview.parts:
         return shown[0]
@@ -97,7 +99,7 @@ def _rehearsed(
 def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
     found.rehearses = column  # type: ignore[attr-defined]
 
-    def noted(asked: Sequence[Asked]) -> list[Any]:
+    def noted(asked: Sequence[ColumnQuery]) -> list[Any]:
         real = [attrs.evolve(each, column=each.column.rehearses) for each in asked]  # type: ignore[attr-defined]
         for some in alike(real):
             some_real = [real[place] for place in some]
@@ -106,8 +108,8 @@ def _watch(found: TableColumn, column: TableColumn, note: Note) -> None:
             note(" ".join(asks), query(some_real, whole))
         return answer(asked)
 
-    found._ask = lambda question, reader=None, **given: ask(  # type: ignore[method-assign]
-        [Asked(found, question, given, reader)], noted
+    found._ask = lambda question, decode, reader=None, **given: ask(  # type: ignore[method-assign]
+        [ColumnQuery(found, question, given, decode, reader)], noted
     )[0]
 
 

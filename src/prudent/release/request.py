@@ -16,7 +16,7 @@ import math
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import attrs
 import dp_accounting as dp
@@ -25,19 +25,20 @@ import numpy as np
 from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
-from prudent.accounting._numeric import float_share
+from prudent.accounting._numeric import float_above, float_share
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
 from prudent.release.charging import Preview, charge
 from prudent.release.columns.column import ArrayColumn, Column, KeptGroups, Kind, PerUnit
-from prudent.release.columns.together.turns import together
-from prudent.release.failures import withheld
+from prudent.release.columns.sql.query_batching import together
+from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 from prudent.release.noise import Distribution, Noise, source_of
 from prudent.release.outcome import Groups, Refused, Released
 from prudent.release.partitions import PartitionSelection
+from prudent.release.pool import Pool
 from prudent.release.sums.additive import shares_of
 
 SELECTION_SHARE = 1 / 3
@@ -198,6 +199,8 @@ class Priced:
     # Releases a lower bound on the distance; None if that was not asked for.
     certifies: DistanceRelease | None = None
     tolerance: float = 0.0  # of the certificate, in units of the column's scale
+    # Whether the event is that of a unit in all its groups, and not of one group alone.
+    of_all_groups: bool = False
 
 
 class Statistic(abc.ABC):
@@ -211,9 +214,19 @@ class Statistic(abc.ABC):
     def price(self, request: Request, records: Column) -> Priced:
         """Calibrate the release to the request; only the type of the column may be read."""
 
+    def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
+        """Release what all groups share, from their records together; `answer` is given it."""
+        return priced
+
     @abc.abstractmethod
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Any:
-        """Read the records and return the outcome."""
+        """Read the records of one group and return the outcome."""
+
+    def finish(
+        self, priced: Priced, pool: Column, outcomes: list[Any], noise: Noise
+    ) -> Sequence[Any]:
+        """Add to the outcomes of all groups what is released from their records together."""
+        return outcomes
 
     def distance(self, priced: Priced, records: Column, value: Any) -> tuple[int, Any, Any]:
         """The distance of the records from data whose statistic is outside an interval.
@@ -267,19 +280,11 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     if len(parts) > 1:
         parts = of_one_table(parts, request)
     opened = [open_records(part.request, part.statistic.kind(part.request)) for part in parts]
-    share: dict[str, Any] = {"epsilon": request.epsilon, "delta": request.delta}
-    if request.fold > 1:
-        _validate.positive(epsilon=request.epsilon)
-        share = {
-            name: None if each is None else float_share(each, request.fold)
-            for name, each in share.items()
-        }
-        parts = [attrs.evolve(each, request=attrs.evolve(each.request, **share)) for each in parts]
     counted = opened[0]
     if request.private_groups and len(parts) > 1:
         rows = attrs.evolve(parts[0].request, column=None, other=None, where=request.where)
         counted = open_records(rows, "rows")
-    whole = _price_all(parts, opened, counted, attrs.evolve(request, **share)).paid(request)
+    whole = _price_all(parts, opened, counted, request)
     if request.dry_run:
         return whole.preview, []
     noise = source_of(request.noise)
@@ -298,16 +303,16 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
     )
     kept: Any = None
     if whole.selection is not None:
-        kept = withheld(whole.selection.select, withheld(counted.counts), noise)
+        kept = redact_errors(whole.selection.select, redact_errors(counted.counts), noise)
     found: list[Any] = []
     every: list[Any] = []
-    for offer in whole.offers:
-        outcomes = offer.ask(kept, noise)
+    for part in whole.parts:
+        outcomes = part.answer(kept, noise)
         every += outcomes.values()
         if request.by is None:
             found.append(outcomes[None])
         else:
-            known = whole.price(offer) | {"protected": request.protected}
+            known = whole.price(part) | {"protected": request.protected}
             found.append(Groups(outcomes, request.group_columns, **known))
     paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
@@ -394,7 +399,7 @@ def open_records(request: Request, kind: Kind) -> Any:
 
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records
-class _Offer:
+class PricedPart:
     """One part with its records and what it costs, in all its groups."""
 
     statistic: Statistic  # the statistic
@@ -403,80 +408,62 @@ class _Offer:
     release: Priced  # the release of one group
     # Those of groups that have one of their own.
     own: Mapping[Hashable, Priced] = attrs.field(factory=dict)
+    fold: int = 1  # how many groups a unit may be in
 
-    def ask(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:
+    def answer(self, kept: Any, noise: Noise) -> dict[Hashable, Any]:
         """The outcomes of all groups, each at the price of all of it.
 
         Args:
             kept: The private groups that were chosen; None if groups are public.
             noise: Source of randomness.
         """
-        columns = self.records if kept is None else withheld(self.records.columns, kept)
+        columns = self.records if kept is None else redact_errors(self.records.columns, kept)
+        if not columns:  # no private group was chosen
+            return {}
+        pool = cast(Column, Pool(list(columns.values()), self.fold))
+        shared = attrs.evolve(self.release, preview=self.preview)
+        shared = redact_errors(self.statistic.prepare, shared, pool, noise)
         tasks = []
         for group, column in columns.items():
-            priced = attrs.evolve(self.own.get(group, self.release), preview=self.preview)
-            tasks.append(functools.partial(_ask, self.statistic, priced, column, noise))
-        return dict(zip(columns, together(tasks), strict=True))
+            own = self.own.get(group)
+            priced = shared if own is None else attrs.evolve(own, preview=self.preview)
+            tasks.append(functools.partial(_answer, self.statistic, priced, column, noise))
+        outcomes = redact_errors(self.statistic.finish, shared, pool, together(tasks), noise)
+        return dict(zip(columns, outcomes, strict=True))
 
 
 @attrs.frozen
-class _Whole:
+class PricedRequest:
     """What all parts cost, and the choice of private groups; None if they are public."""
 
     preview: Preview
-    offers: tuple[_Offer, ...]
+    parts: tuple[PricedPart, ...]
     selection: PartitionSelection | None = None
-    fold: int = 1  # how often a unit pays for it
 
-    def paid(self, request: Request) -> "_Whole":
-        """The same for units that are in several groups, each at the price of one.
-
-        Guarantee: tables that differ by a unit differ in at most `fold` groups, in each by what the
-        unit contributes there. The others are released alike, so all of it is the composition of
-        `fold` releases of one group, with its choice if groups are private.
-        """
-        fold = request.fold
-        if fold == 1:
-            return self
-
-        def folded(preview: Preview) -> Preview:
-            delta = _sum_rounded_up([preview.delta] * fold)
-            return attrs.evolve(
-                preview,
-                epsilon=min(request.epsilon, math.nextafter(preview.epsilon * fold, math.inf)),
-                delta=delta if request.delta is None else min(request.delta, delta),
-                event=dp.SelfComposedDpEvent(preview.event, fold),
-                parts=tuple(map(folded, preview.parts)),
-            )
-
-        note = f"A unit is in at most {fold:,} groups, and each group has that part of ε."
-        whole = folded(self.preview)
-        whole = attrs.evolve(whole, notes=(*whole.notes, note))
-        offers = [
-            attrs.evolve(
-                each, preview=whole if each.preview is self.preview else folded(each.preview)
-            )
-            for each in self.offers
-        ]
-        return attrs.evolve(self, preview=whole, offers=tuple(offers), fold=fold)
-
-    def price(self, offer: _Offer) -> dict[str, Any]:
+    def price(self, part: PricedPart) -> dict[str, Any]:
         """What the outcomes of a part cost with their groups, whose names were paid for as well."""
-        if self.selection is None or offer.preview is self.preview:
-            return {"epsilon": offer.preview.epsilon, "delta": offer.preview.delta}
-        chosen = self.selection.epsilon * self.fold
-        both = math.nextafter(offer.preview.epsilon + chosen, math.inf)
+        if self.selection is None or part.preview is self.preview:
+            return {"epsilon": part.preview.epsilon, "delta": part.preview.delta}
+        chosen = self.selection.epsilon * part.fold
+        both = math.nextafter(part.preview.epsilon + chosen, math.inf)
         return {"epsilon": min(both, self.preview.epsilon), "delta": self.preview.delta}
 
 
 def _price_all(
     parts: Sequence[Part], opened: Sequence[Any], counted: Any, request: Request
-) -> _Whole:
-    """Divide ε and δ between the choice of private groups and the parts, by their weights."""
-    epsilon, delta = request.epsilon, request.delta
-    choosing = 0.0
-    if len(parts) > 1:
+) -> PricedRequest:
+    """Divide ε and δ between the choice of private groups and the parts, by their weights.
+
+    Guarantee: tables that differ by a unit differ in at most `fold` groups, in each by what the
+    unit contributes there. The others are released alike, so all of it is the composition of `fold`
+    releases of one group, with its choice if groups are private, and of what all groups share.
+    """
+    fold, epsilon, delta = request.fold, request.epsilon, request.delta
+    if len(parts) > 1 or fold > 1:
         _validate.positive(epsilon=epsilon)
+    epsilon = float_share(epsilon, fold) if fold > 1 else epsilon
+    of_group = delta if delta is None or fold == 1 else float_share(delta, fold)
+    choosing, delta = 0.0, of_group
     if request.private_groups:
         if delta is None:
             raise _validate.ArgumentError(
@@ -491,20 +478,25 @@ def _price_all(
     shares = [part.weight / total for part in parts]
     epsilons = shares_of(epsilon, *shares[:-1]) if len(parts) > 1 else (epsilon,)
     deltas = (None,) * len(parts) if delta is None else shares_of(delta, *shares[:-1])
-    offers = []
-    for part, own, spent, columns in zip(parts, epsilons, deltas, opened, strict=True):
-        if len(parts) > 1 or request.private_groups:
-            part = attrs.evolve(part, request=attrs.evolve(part.request, epsilon=own, delta=spent))
-        offers.append(_price(part.statistic, part.request, columns))
+    priced = [
+        _price(part.statistic, attrs.evolve(part.request, epsilon=own, delta=spent), columns)
+        for part, own, spent, columns in zip(parts, epsilons, deltas, opened, strict=True)
+    ]
     selection: PartitionSelection | None = None
     notes = [] if request.join is None else [request.join.sentence]
-    events = [offer.preview.event for offer in offers]
-    spent_delta = _sum_rounded_up([offer.preview.delta for offer in offers])
+    if fold > 1:
+        notes.append(f"A unit is in at most {fold:,} groups, and each group has that part of ε.")
+    events = [part.preview.event for part in priced]
+    spent_delta = _sum_rounded_up([part.preview.delta for part in priced])
+    if request.delta is not None:
+        spent_delta = min(spent_delta, request.delta)
     if request.private_groups:
         assert request.delta is not None
+        assert of_group is not None
+        rest = of_group - _sum_rounded_up([part.release.preview.delta for part in priced])
         selection = PartitionSelection(
             epsilon=choosing,
-            delta=(request.delta - spent_delta) * (1 - _RESERVE),
+            delta=rest * (1 - _RESERVE),
             records=counted.contribution.records,
         )
         half, surely = selection.needed(0.5), selection.needed(0.95)
@@ -514,56 +506,68 @@ def _price_all(
             f"probability 0.95 if it has {surely:,}; the choice costs ε = "
             f"{rounded_up(selection.epsilon)}.",
         )
-        events, spent_delta = [selection.event, *events], request.delta
-    first = offers[0].preview
+        events, spent_delta = [repeated(selection.event, fold), *events], request.delta
+    first = priced[0].preview
     if len(parts) > 1:
         preview = Preview(
             statistic="table",
-            mechanism=", ".join(dict.fromkeys(offer.preview.mechanism for offer in offers)),
+            mechanism=", ".join(dict.fromkeys(part.preview.mechanism for part in priced)),
             epsilon=request.epsilon,
             delta=spent_delta,
             event=dp.ComposedDpEvent(events),
-            parts=tuple(offer.preview for offer in offers),
+            parts=tuple(part.preview for part in priced),
             notes=tuple(notes),
         )
-        return _Whole(preview, tuple(offers), selection)
-    preview = attrs.evolve(first, notes=(*first.notes, *notes))
-    if selection is not None:
-        event = dp.ComposedDpEvent(events)
-        preview = attrs.evolve(preview, epsilon=request.epsilon, delta=spent_delta, event=event)
-    return _Whole(preview, (attrs.evolve(offers[0], preview=preview),), selection)
+        return PricedRequest(preview, tuple(priced), selection)
+    event = first.event if selection is None else dp.ComposedDpEvent(events)
+    preview = attrs.evolve(first, notes=(*first.notes, *notes), delta=spent_delta, event=event)
+    if selection is not None or fold > 1:
+        preview = attrs.evolve(preview, epsilon=request.epsilon)
+    return PricedRequest(preview, (attrs.evolve(priced[0], preview=preview),), selection)
+
+
+def repeated(event: dp.DpEvent, times: int) -> dp.DpEvent:
+    """The event of a unit that is in several groups, each of which has this one."""
+    return event if times == 1 else dp.SelfComposedDpEvent(event, times)
 
 
 def _sum_rounded_up(deltas: Sequence[float]) -> float:
     """The sum of parts of δ; it is at most δ, since the exact sum is."""
-    exact = sum(map(Fraction, deltas), Fraction(0))
-    found = float(exact)
-    return math.nextafter(found, math.inf) if Fraction(found) < exact else found
+    return float_above(sum(map(Fraction, deltas), Fraction(0)))
 
 
-def _price(statistic: Statistic, request: Request, opened: Any) -> _Offer:
+def _price(statistic: Statistic, request: Request, opened: Any) -> PricedPart:
     """The price of one part; a proposal for each group gives each a release of its own."""
-    if request.private_groups:
-        if isinstance(request.propose, Mapping):
-            raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
-        priced = price(statistic, request, opened.whole())
-        return _Offer(statistic, opened, priced.preview, priced)
+    own: dict[Hashable, Priced] = {}
     if not isinstance(request.propose, Mapping):
-        priced = price(statistic, request, next(iter(opened.values())))
-        return _Offer(statistic, opened, priced.preview, priced)
-    proposals = request.propose
-    if missing := [group for group in opened if group not in proposals]:
-        raise _validate.ArgumentError(
-            "propose", "one for each group", shown=f"none for {missing[0]!r}"
+        records = opened.whole() if request.private_groups else next(iter(opened.values()))
+        first = price(statistic, request, records)
+    elif request.private_groups:
+        raise _validate.ArgumentError("propose", "one for all private groups", shown="several")
+    else:
+        proposals = request.propose
+        if missing := [group for group in opened if group not in proposals]:
+            raise _validate.ArgumentError(
+                "propose", "one for each group", shown=f"none for {missing[0]!r}"
+            )
+        own = {
+            group: price(statistic, attrs.evolve(request, propose=proposals[group]), records)
+            for group, records in opened.items()
+        }
+        first, *others = own.values()
+        if any(each.preview.event != first.preview.event for each in others):
+            raise ValueError(
+                "Expected proposals that cost the same, got groups of different events."
+            )
+    preview, fold = first.preview, request.fold
+    if fold > 1:
+        preview = attrs.evolve(
+            preview,
+            epsilon=math.nextafter(preview.epsilon * fold, math.inf),
+            delta=_sum_rounded_up([preview.delta] * fold),
+            event=preview.event if first.of_all_groups else repeated(preview.event, fold),
         )
-    own = {
-        group: price(statistic, attrs.evolve(request, propose=proposals[group]), records)
-        for group, records in opened.items()
-    }
-    first, *others = own.values()
-    if any(each.preview.event != first.preview.event for each in others):
-        raise ValueError("Expected proposals that cost the same, got groups of different events.")
-    return _Offer(statistic, opened, first.preview, first, own)
+    return PricedPart(statistic, opened, preview, first, own, fold)
 
 
 def price(statistic: Statistic, request: Request, records: Column) -> Priced:
@@ -607,12 +611,12 @@ def check_certifiable(records: Column) -> None:
         )
 
 
-def _ask(statistic: Statistic, priced: Priced, records: Column, noise: Noise) -> Any:
+def _answer(statistic: Statistic, priced: Priced, records: Column, noise: Noise) -> Any:
     """Read the records, and answer with what was charged."""
-    outcome = withheld(statistic.answer, priced, records, noise)
+    outcome = redact_errors(statistic.answer, priced, records, noise)
     if priced.certifies is not None and isinstance(outcome, Released):
-        distance = withheld(statistic.distance, priced, records, outcome.value)
-        certificate = withheld(priced.certifies.release, *distance, noise=noise)
+        distance = redact_errors(statistic.distance, priced, records, outcome.value)
+        certificate = redact_errors(priced.certifies.release, *distance, noise=noise)
         outcome = attrs.evolve(outcome, certificate=certificate)
     if records.contribution.unit is not None:
         outcome = attrs.evolve(outcome, protected="unit")

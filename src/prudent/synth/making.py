@@ -30,7 +30,7 @@ from prudent.estimators.shares import (
 )
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.noise import Noise, source_of
 from prudent.synth.domain import CHOICES, Domain, discover
 from prudent.synth.engine import TableEngine
@@ -167,9 +167,9 @@ def synthesize(
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
     paid = charge(ledger, preview, table if connect else data, None, **given)
     make = functools.partial(_made, opened, engine, rules, unit, per_unit)
-    made = withheld(make, prices=prices)
+    made = redact_errors(make, prices=prices)
     files = {} if target is None else written(made, target)
-    paid.note([made], made.plain(), files=files)
+    paid.note([made], made.plain() | ({"files": files} if files else {}), files=files)
     return made
 
 

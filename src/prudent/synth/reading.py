@@ -18,12 +18,12 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.conversions import text_of
 from prudent.release.columns.dialects import (
+    arrow_batches,
     as_double,
     backend_name,
     doubles_of,
     encoding,
     exact,
-    handed_over,
     number_of,
     number_of_text,
     scale_of,
@@ -162,13 +162,13 @@ class Source:
         return {f"n{place}": as_double(read(column, field.scale))}
 
     def read(self) -> list[Cells]:
-        """Read all rows; call it inside `withheld`."""
+        """Read all rows; call it inside `redact_errors`."""
         terms = [self._terms(place, each) for place, each in enumerate(self.fields)]
         asked = {name: term for each in terms for name, term in each.items()}
         rows, codec = self._table.select(**asked), encoding(self._table)
         found: dict[str, list[Any]] = {name: [] for name in asked}
         known: dict[str, dict[str, int]] = {name: {} for name in asked}
-        for batch in handed_over(rows):
+        for batch in arrow_batches(rows):
             for name in asked:
                 if name.startswith("t"):
                     found[name].append(_codes(batch.column(name), known[name], codec))

@@ -172,11 +172,11 @@ class Synthetic:
 
 def _rows_with(rule: str, data: Any) -> IntArray:
     """The places of the rows that meet a condition."""
-    from prudent.release.columns.dialects import handed_over
+    from prudent.release.columns.dialects import arrow_batches
     from prudent.release.columns.number_rows import NumberTable
 
     opened = NumberTable(data.append_column(_ROW, [np.arange(data.num_rows)]), where=rule)
-    found = [batch.column(0).to_numpy() for batch in handed_over(opened.table.select(_ROW))]
+    found = [batch.column(0).to_numpy() for batch in arrow_batches(opened.table.select(_ROW))]
     return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
 

@@ -16,8 +16,8 @@ from prudent.training.checking.suggestion import suggest_aggregation as suggest_
 from prudent.training.chunk import Chunk as Chunk
 from prudent.training.keystream import Key as Key
 from prudent.training.plan import HeldOut as HeldOut
+from prudent.training.plan import LossRelease as LossRelease
 from prudent.training.plan import Plan as Plan
-from prudent.training.plan import Watch as Watch
 from prudent.training.run.execution import EngineChoice as EngineChoice
 from prudent.training.run.execution import Execution as Execution
 from prudent.training.run.execution import Reporting as Reporting

@@ -212,10 +212,6 @@ def _ranks(keys: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(0, order, places)
 
 
-def _scalar(value: float, like: Tensor) -> Tensor:
-    return torch.full((), value, dtype=like.dtype, device=like.device)
-
-
 def _double(value: float, like: Tensor) -> Tensor:
     """A scalar in double precision: noise must not become smaller by rounding."""
     return torch.full((), value, dtype=torch.float64, device=like.device)
@@ -228,7 +224,7 @@ def _plain(weights: Tensor, noise: float, like: Tensor, *, passed: bool) -> Deci
         _double(noise, like),
         torch.full((), passed, dtype=torch.bool, device=like.device),
         torch.full((), math.nan, dtype=torch.float64, device=like.device),
-        _scalar(1.0, like),
+        torch.ones((), dtype=like.dtype, device=like.device),
     )
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.training.compiled import Captured, exchanged, kind_of
+from prudent.training.gradients.engine import Gradients, Values
 from prudent.training.gradients.record_streams import is_capturing
-from prudent.training.gradients.results import Gradients, Values
 
 
 class Chunk(NamedTuple):
@@ -74,7 +74,7 @@ class DeferredCheck:
 
 
 def repeated_ids() -> DeferredCheck:
-    """The doubt that a batch holds a record twice."""
+    """The check that no batch holds a record twice."""
     return DeferredCheck(
         lambda: _validate.ArgumentError(
             "ids",
@@ -86,10 +86,10 @@ def repeated_ids() -> DeferredCheck:
     )
 
 
-def check_chunks(chunks: Sequence[Chunk], doubt: DeferredCheck) -> None:
+def check_chunks(chunks: Sequence[Chunk], repeated: DeferredCheck) -> None:
     """Raise an error unless these are the chunks of one batch.
 
-    `doubt`, see `repeated_ids`, is about the values of ids, which `counted_once` masks.
+    `repeated`, see `repeated_ids`, is about the values of ids, which `counted_once` masks.
     """
     if isinstance(chunks, Chunk) or not chunks or not all(isinstance(c, Chunk) for c in chunks):
         raise _validate.ArgumentError(
@@ -99,20 +99,13 @@ def check_chunks(chunks: Sequence[Chunk], doubt: DeferredCheck) -> None:
             hint="Pass [Chunk(inputs, targets)]; an empty batch is a chunk of no rows.",
         )
     for chunk in chunks:
-        valid = chunk.valid
+        ids, valid = chunk.ids, chunk.valid
         if valid is not None and (valid.dtype != torch.bool or valid.ndim != 1):
             raise _validate.ArgumentError(
                 "valid",
                 "one boolean for each row of a chunk",
                 shown=f"{valid.dtype} of shape {tuple(valid.shape)}",
             )
-    _check_ids(chunks, doubt)
-
-
-def _check_ids(chunks: Sequence[Chunk], doubt: DeferredCheck) -> None:
-    """Raise an error if a batch holds a record twice."""
-    for chunk in chunks:
-        ids, valid = chunk.ids, chunk.valid
         if (ids is None) != (chunks[0].ids is None):
             raise _validate.ArgumentError(
                 "ids", "in every Chunk of a batch or in none", shown="ids in some"
@@ -130,7 +123,7 @@ def _check_ids(chunks: Sequence[Chunk], doubt: DeferredCheck) -> None:
     if not known or is_capturing():  # values cannot be read during capture; see counted_once
         return
     valid = valid_rows(chunks, known)
-    doubt((counted_once(valid, torch.cat(known)) != valid).any())
+    repeated((counted_once(valid, torch.cat(known)) != valid).any())
 
 
 def valid_rows(chunks: Sequence[Chunk], rows: Sequence[Tensor]) -> Tensor:
@@ -154,7 +147,7 @@ def counted_once(valid: Tensor, ids: Tensor | None) -> Tensor:
 
     Guarantee:
         The ids of counted rows are all different, so no record counts twice, on any device and also
-        in a captured graph, where no error can be raised. Batches that pass `_check_ids` keep all
+        in a captured graph, where no error can be raised. Batches that pass `check_chunks` keep all
         rows.
     """
     if ids is None or not len(ids):

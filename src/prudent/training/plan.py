@@ -29,7 +29,7 @@ RELEASED = "train_loss", "held_out_accuracy", "held_out_loss"
 
 
 @attrs.frozen(kw_only=True)
-class Watch:
+class LossRelease:
     """Releases the mean training loss with noise, at the first of every `loss_every` steps.
 
     The loss of each record in the step's batch is clipped to [0, `bound`]; their sum gets Gaussian
@@ -236,7 +236,7 @@ class Plan:
     expected_batch: float | None = None
     _relation: Relation | None = None
     before: dp.DpEvent | None = None
-    watch: Watch | None = None
+    watch: LossRelease | None = None
     bands: int = 1
     held_out: HeldOut | None = None
     sampling: Sampling = attrs.field(default=Sampling.POISSON, converter=Sampling)
@@ -253,7 +253,7 @@ class Plan:
             )
         if self._relation is not None:
             check_relation(relation=self._relation)
-        kinds = {"before": dp.DpEvent, "watch": Watch, "held_out": HeldOut}
+        kinds = {"before": dp.DpEvent, "watch": LossRelease, "held_out": HeldOut}
         for name, kind in kinds.items():
             allowed = f"a {kind.__name__} or None"
             _validate.given_fields(self, partial(_validate.instance, kind, allowed), name)
@@ -264,7 +264,7 @@ class Plan:
                 "bands",
                 f"1 with {type(self.aggregation).__name__}",
                 got=self.bands,
-                why="noise that cancels is priced for sums with one noise level, and the noise of "
+                why="correlated noise is priced for sums with one noise level, and the noise of "
                 "Propose-Test-Release depends on its test",
                 hint="Use Sum or TrimmedSum, or leave bands out.",
             )

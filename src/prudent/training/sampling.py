@@ -7,6 +7,7 @@ order. Gaps are drawn on the host, for many batches at a time, so that a batch i
 device.
 """
 
+import copy
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -107,26 +108,22 @@ class PoissonSampler:
         )
         if key is None:
             key = Key(self.processes.first(lambda: Key.random().secret))
-        self.key = given_or_random(key)
-        self._stream = self.key.stream(Purpose.SAMPLING)
-        self._parts: dict[int, Tensor] = {}
         self._device = device
+        self._begin(given_or_random(key))
+
+    def _begin(self, key: Key) -> None:
+        """Forget what was drawn, and draw from a key."""
+        self.key, self._stream = key, key.stream(Purpose.SAMPLING)
+        self._parts: dict[int, Tensor] = {}
         self._block = -1
         self._ids = self._valid = torch.empty(0)
         self._sizes: list[int] = []
 
     def with_key(self, key: Key) -> "PoissonSampler":
         """The same sampler, drawing from another key."""
-        return PoissonSampler(
-            self.records,
-            self.rate,
-            physical_batch=self.physical_batch,
-            key=key,
-            device=self._device,
-            processes=self.processes,
-            bands=self.bands,
-            allocates=self.allocates,
-        )
+        same = copy.copy(self)
+        same._begin(key)
+        return same
 
     def batch(self, step: int) -> Batch:
         """The batch of a step; it depends only on the key and the step."""
@@ -193,14 +190,12 @@ class PoissonSampler:
         rows = []
         for step, row in zip(steps, places, strict=True):
             turn, part = divmod(step, self.bands)
-            table = self._part_table(turn if self.allocates else 0)
+            turn = turn if self.allocates else 0
+            if turn not in self._parts:
+                self._parts[turn] = self._drawn_parts(turn)
+            table = self._parts[turn]
             rows.append(table[part, row.clamp_max(table.shape[1] - 1)])  # the last is never an id
         return torch.stack(rows)
-
-    def _part_table(self, turn: int) -> Tensor:
-        if (known := self._parts.get(turn)) is None:
-            known = self._parts[turn] = self._drawn_parts(turn)
-        return known
 
     def _gaps(self, width: int, reader: Reader) -> Tensor:
         shape = (_STEPS_PER_BLOCK, width)

@@ -22,10 +22,9 @@ from prudent.training.chunk import (
 )
 from prudent.training.compiled import Captured, Compiled, kind_of
 from prudent.training.gradients import BookKeeping, Engine, Gradients
-from prudent.training.gradients.engine import Loss
+from prudent.training.gradients.engine import Loss, Values
 from prudent.training.gradients.host_state import settings
 from prudent.training.gradients.record_streams import is_capturing
-from prudent.training.gradients.results import Values
 from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
 from prudent.training.noise import StepState, add_cancelling_, noise_on
 from prudent.training.parallel.processes import Processes, unwrapped

@@ -21,7 +21,7 @@ from prudent.release.columns.scales import TRUTH
 from prudent.release.exponential.interval import Points
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
-from prudent.release.request import Request, Statistic, open_records
+from prudent.release.request import PricedPart, Request, Statistic, open_records
 from prudent.release.sums.tree import CountedQuantiles
 from tests.audit.releases.case import Case, Make, Run, Silent, exact_epsilon, laplace_case
 
@@ -177,7 +177,8 @@ def _answering(statistic: Statistic, request: Request, noise: Noise) -> Run:
     opened = open_records(request, statistic.kind(request))
     columns: Any = {group: _Once(column) for group, column in opened.items()}
     priced = statistic.price(request, next(iter(columns.values())))
-    return lambda: {g: statistic.answer(priced, each, noise) for g, each in columns.items()}
+    part = PricedPart(statistic, columns, priced.preview, priced)
+    return lambda: part.answer(None, noise)
 
 
 class _Once:

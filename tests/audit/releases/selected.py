@@ -271,7 +271,7 @@ def _extreme(name: str, epsilon: float, delta: float) -> Case:
     So many records lie at the ends that the target is near two records at y, whatever the count
     says; one more at the end moves the target as it does for one quantile. The count adds its loss.
     """
-    from prudent.release.statistics.extremes import COUNT_SHARE, Extreme
+    from prudent.release.statistics.quantile_statistics import COUNT_SHARE, Extreme
 
     statistic = Extreme(lowest=name == "minimum")
     bounds = (-_TOP, 0) if statistic.lowest else (0, _TOP)

@@ -28,14 +28,6 @@ def test_a_sampled_run_is_audited_too():
     assert 0.2 < result.share < 1
 
 
-@pytest.mark.slow
-def test_the_curve_of_a_sampled_run():
-    result = one_run(
-        plan(1.0, rate=0.5, steps=4), delta=1e-5, canaries=10_000, against="curve", guesses=200
-    )
-    assert 0.4 < result.share < 1
-
-
 @pytest.mark.parametrize("against", ["point", "curve"])
 def test_a_tenth_of_the_noise_is_found(monkeypatch, against):
     add = noise.HostNoise.add_

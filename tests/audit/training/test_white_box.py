@@ -66,19 +66,6 @@ def test_an_honest_run_stands_and_reaches_four_fifths_of_its_price():
     assert not result.refuted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("plan", "delta"),
-    [
-        (ptr(1, test=GaussianTest(2.0), reveals="margin"), 1e-2),
-        (ptr(10, test=GaussianTest(2.0), failure=1e-8), 1e-2),
-    ],
-)
-def test_an_honest_tested_run_reaches_two_thirds_with_few_runs(plan, delta):
-    result = white_box(plan, delta=delta, runs=3000, scenes=["displaced"])
-    assert 0.6 < result.share < 1
-
-
 @pytest.mark.unhurried
 def test_an_honest_tested_run_stands():
     result = white_box(ptr(4), delta=0.05, runs=50, confidence=0.999)

@@ -14,6 +14,7 @@ from prudent_lab.corruption import (
     InnerProductManipulation,
     Mimic,
 )
+from tests.raising import refused
 
 REVERSED = partial(InnerProductManipulation, scale=None)
 LOUD = partial(InnerProductManipulation, scale=1e4)
@@ -80,7 +81,7 @@ def expected(corruption, honest, own):
 @every_kind
 def test_each_kind_is_a_gradient_corruption_with_a_checked_ratio(kind):
     assert isinstance(kind(0.1), GradientCorruption)
-    with pytest.raises(ValueError, match=r"Expected ratio in \[0, 0.5\], got 0.6"):
+    with refused("ratio"):
         kind(0.6)
 
 
@@ -154,30 +155,12 @@ def test_colluding_records_match_the_mean_honest_norm():
     torch.testing.assert_close(after[[0, 3]].norm(dim=1), honest.expand(2))
 
 
-def test_reversed_is_as_long_as_the_honest_and_exactly_against_their_mean():
-    gradients, mask, valid = batch(6), rows(1, 0, 0, 1, 0, 0), rows(1, 1, 1, 1, 1, 0)
-    honest = flat(gradients)[[1, 2, 4]]
-    for row in (0, 3, 5):
-        for gradient in gradients.values():
-            gradient[row] = torch.nan  # bad records and padding are not among the honest
-    sent = flat(REVERSED(0.5)(gradients, mask, valid=valid))[[0, 3]]
-    torch.testing.assert_close(sent.norm(dim=1), honest.norm(dim=1).mean().expand(2))
-    cosine = torch.nn.functional.cosine_similarity(sent, honest.mean(0)[None])
-    torch.testing.assert_close(cosine, torch.full_like(cosine, -1))
-
-
 @pytest.mark.parametrize("size", [0.0, 0.1, 40.0])
 def test_reversed_is_finite_where_the_honest_have_no_mean(size):
     gradients = {"weight": size * torch.tensor([[3.0, 1.0], [1.0, 0.0], [-1.0, 0.0]])}
     sent = REVERSED(0.5)(gradients, rows(1, 0, 0))["weight"][0]
     assert sent.isfinite().all()
     assert float(sent.norm()) <= size
-
-
-def test_loud_is_far_longer_than_the_honest():
-    gradients = batch(5)
-    sent = flat(LOUD(0.5)(gradients, rows(1, 0, 0, 0, 0)))[0]
-    torch.testing.assert_close(sent, -1e4 * flat(gradients)[1:].mean(0))
 
 
 @pytest.mark.parametrize("corruption", [*(kind(0.5) for kind in KINDS), ColludingDirection(0.5, 1)])
@@ -190,17 +173,6 @@ def test_per_record_is_said_exactly_where_no_other_record_matters(corruption):
         for gradients in (mine, changed)
     ]
     assert corruption.per_record == sent[0].equal(sent[1])
-
-
-def test_strengths_must_be_positive():
-    for build in (
-        lambda: GradientNoise(0.1, variance=-1),
-        lambda: ColludingDirection(0.1, norm=0),
-        lambda: InnerProductManipulation(0.1, scale=0),
-        lambda: ALittleIsEnough(0.1, deviations=float("inf")),
-    ):
-        with pytest.raises(ValueError, match="finite and > 0"):
-            build()
 
 
 # The rows of the module's table, in its order.
@@ -242,12 +214,6 @@ def test_edge_every_record_bad(kind):
 
 
 @every_kind
-def test_edge_every_row_padding(kind):
-    gradients = batch(3)
-    assert unchanged(gradients, kind(0.5)(gradients, rows(1, 1, 0), valid=rows(0, 0, 0)))
-
-
-@every_kind
 def test_edge_padding_wins(kind):
     gradients = batch(3)
     after = flat(kind(0.5)(gradients, rows(1, 1, 0), valid=rows(0, 1, 1)))
@@ -265,12 +231,6 @@ def test_edge_nan_outside_the_honest_rows(kind):
     mask, valid = rows(1, 0, 0, 0), rows(1, 1, 1, 0)
     want = flat(kind(0.5)(clean, mask, valid=valid))[:3]
     torch.testing.assert_close(flat(kind(0.5)(poisoned, mask, valid=valid))[:3], want)
-
-
-def test_edge_one_honest_record():
-    gradients = batch(2)
-    after = flat(ALittleIsEnough(0.5)(gradients, rows(1, 0)))
-    torch.testing.assert_close(after[0], flat(gradients)[1])
 
 
 @every_kind

@@ -69,6 +69,10 @@ def test_strengths(text, expected):
         ("gradient:0.1:seed=2", "with settings among variance"),
         ("gradient:0.1:variance=much", "with a number for variance"),
         ("gradient:0.1:variance=-1", "Expected variance finite and > 0"),
+        ("feature:0.1:variance=0", "Expected variance finite and > 0"),
+        ("colluding:0.1:norm=0", "Expected norm finite and > 0"),
+        ("inner-product:0.1:scale=0", "Expected scale finite and > 0"),
+        ("little:0.1:deviations=inf", "Expected deviations finite and > 0"),
     ],
 )
 def test_strengths_that_are_refused(text, message):

@@ -122,6 +122,11 @@ class TestGrid:
         for question, key, setting in list(answers.cells())[part::20]:
             assert page.stored()["answers"][question][key] == answers.cell(question, setting), key
 
+    def test_holds_the_quantiles_of_every_shape(self) -> None:
+        known = {name: list(answers.quantiles(name).values()) for name in answers.SHAPES}
+        assert page.stored()["shapes"] == known
+        assert tuple(page.stored()["counts"]) == answers.COUNTS
+
     def test_bounds_are_rounded_to_the_safe_side(self) -> None:
         assert answers._rounded([1.23451, 0.0012341, -1.23451, 0.0, None, 7]) == [
             1.235,

@@ -119,10 +119,6 @@ class TestJobs:
         for every in (list(table_jobs({1, 2, 3, 4}, 2)), list(frontier_jobs(2))):
             assert len(set(every)) == len(every)
 
-    def test_only_our_columns_have_a_target(self):
-        for job in table_jobs({1, 3, 4}, 1):
-            assert (job.target is None) == (job.column in PAPER_COLUMNS)
-
     def test_the_settings_of_every_job_are_valid(self):
         every = [*table_jobs({1, 2, 3, 4}, 1), *frontier_jobs(1)]
         alike = {attrs.evolve(job, corrupt="none", seed=0) for job in every if not job.features}

@@ -139,8 +139,3 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         read_settings(path)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="a file of settings"):
-        read_settings(tmp_path / "none.toml")

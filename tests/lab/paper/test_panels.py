@@ -81,14 +81,6 @@ def test_the_curve_called_a_lower_bound_exceeds_the_exact_one(second: Figure) ->
     assert "not" in panels.PLUG_IN
 
 
-def test_composition_gives_the_known_values() -> None:
-    """Errata 2.3: the noisy margin, and no test at all."""
-    steps = np.array([500.0, 2000.0])
-    assert bounds.exact_epsilon(TRAINING, steps) == pytest.approx([0.767, 1.455], abs=6e-4)
-    bare = bounds.exact_epsilon(TRAINING, steps, test=False)
-    assert bare == pytest.approx([0.430, 0.847], abs=6e-4)
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("setting", [TRAINING, WITHIN])
 def test_every_bound_on_composition_is_above_the_exact_one(setting: Setting) -> None:
@@ -115,27 +107,6 @@ def test_the_white_box_is_missing_in_the_papers_training() -> None:
 
 def test_direct_composition_ends_where_the_tests_use_all_of_delta() -> None:
     assert math.isnan(bounds.direct_composed_epsilon(WITHIN, np.array([200_000.0]))[0])
-
-
-@pytest.mark.thorough
-def test_the_comparison_says_why_the_white_box_is_missing() -> None:
-    rows = {price.analysis: price for price in bounds.price_list(TRAINING, 100)}
-    missing = rows["Rényi, white-box"]
-    assert missing.epsilon is None
-    assert "propose * noise_multiplier >= 4" in missing.note
-    assert all(price.epsilon for price in rows.values() if price is not missing)
-
-
-@pytest.mark.thorough
-def test_revealing_less_and_testing_cheaper_cost_less() -> None:
-    prices = [price.epsilon for price in bounds.price_list(WITHIN, 100)[4:]]
-    assert None not in prices
-    assert prices == sorted(prices, reverse=True)
-
-
-def test_an_unknown_figure_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Expected figure one of 1, 2, 3, 4, 5, got 9\."):
-        panels.figure(9)
 
 
 def test_the_table_has_every_point_and_no_gap(second: Figure, tmp_path: Path) -> None:

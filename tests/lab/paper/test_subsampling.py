@@ -57,29 +57,12 @@ def exact_rdp(order, rate, noise_multiplier, propose, test_scale, failure):
 
 
 @pytest.mark.parametrize(("rate", "scale"), [(1e-5, 0.2), (0.01, 1), (0.3, 50), (1 - 1e-3, 0.5)])
-@pytest.mark.parametrize("order", [-3.5, 0.4, 1.01, 2, 17.3, 256])
+@pytest.mark.parametrize("order", [-255, -3.5, 0.4, 1.01, 2, 17.3, 256])
 def test_moments_are_the_integral(order, rate, scale):
     with mpmath.workdps(30):
         expected = float(mpmath.log(quadrature(order, rate, scale)))
     found = subsampling.laplace_log_moment(order, rate, scale)
     assert found == pytest.approx(expected, rel=1e-11, abs=0)
-
-
-@pytest.mark.parametrize("order", [0.5, 1.01, 9, 256])
-def test_reverse_moments_are_the_integral(order):
-    for rate, scale in [(1e-5, 0.2), (0.7, 2)]:
-        with mpmath.workdps(30):
-            expected = float(mpmath.log(quadrature(1 - order, rate, scale)))
-        found = subsampling.laplace_log_moment(1 - order, rate, scale)
-        assert found == pytest.approx(expected, rel=1e-11, abs=0)
-
-
-@pytest.mark.parametrize("order", [2, 3, 5, 20])
-@pytest.mark.parametrize(("rate", "scale"), [(1e-5, 0.2), (0.01, 1), (0.3, 4), (0.9, 50)])
-def test_moments_at_whole_orders_have_a_closed_form(order, rate, scale):
-    closed = exact_log_moment(order, rate, lambda k: np.expm1((k - 1) * laplace_rdp(k, scale)))
-    found = subsampling.laplace_log_moment(order, rate, scale) / (order - 1)
-    assert found == pytest.approx(float(closed), rel=1e-12, abs=0)
 
 
 def test_panels_follow_very_high_orders():
@@ -220,15 +203,6 @@ def test_black_box_and_plug_in_are_never_below_the_exact_value(parameters):
     plug_in = subsampling.plug_in_rdp(orders, 0.01, **parameters)
     assert np.all(exact <= plug_in * (1 + 1e-12))
     assert np.all(plug_in <= black_box)
-
-
-def test_the_plug_in_curve_is_not_a_lower_bound():
-    orders = np.arange(2, 60)
-    parameters = {"noise_multiplier": 4.0, "propose": 0.5, "test_scale": 1.0, "failure": 1e-4}
-    exact = np.array([max(exact_rdp(int(a), 0.01, **parameters)) for a in orders])
-    ratio = subsampling.plug_in_rdp(orders, 0.01, **parameters) / exact
-    assert ratio.max() == pytest.approx(1.402, abs=1e-3)
-    assert orders[ratio.argmax()] == 39
 
 
 def test_fractional_orders_lie_on_the_chord_and_above_the_exact_moment():

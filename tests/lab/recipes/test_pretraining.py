@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from prudent_lab.recipes import pretraining
 from prudent_lab.recipes.pretraining import (
     Pretraining,
     contrast,
@@ -15,9 +16,12 @@ from prudent_lab.recipes.pretraining import (
 TINY = Pretraining(widths=(4, 4, 8), images=24, side=32, batch=8, steps=1)
 
 
-@pytest.fixture(scope="module")
-def pool():
-    return torch.randint(0, 256, (24, 3, 32, 32), generator=seeded(3), dtype=torch.uint8)
+@pytest.fixture
+def pool(monkeypatch):
+    """The images on which networks are pretrained here; drawing them takes longer."""
+    drawn = torch.randint(0, 256, (24, 3, 32, 32), generator=seeded(3), dtype=torch.uint8)
+    monkeypatch.setattr(pretraining, "pool_of_images", lambda *_: drawn)
+    return drawn
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -45,22 +49,29 @@ def test_views_differ_are_in_range_and_follow_the_generator(pool):
 
 
 def test_a_network_is_a_function_of_its_setting(pool):
-    first, second = (pretrain(TINY, pool=pool).state_dict() for _ in range(2))
+    first, second = (pretrain(TINY).state_dict() for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.slow
-def test_pretraining_lowers_the_loss():
+def test_pretraining_lowers_the_loss(monkeypatch):
     waves = torch.arange(1, 25).view(-1, 1, 1, 1) * torch.linspace(0, 3, 32).view(1, 1, 32, 1)
     pool = ((waves.sin() + 1) * 127).expand(-1, 3, -1, 32).byte()
     seen: list[float] = []
-    setting = Pretraining(widths=(8, 8, 16), images=24, side=32, batch=24, steps=100, lr=5e-3)
-    pretrain(setting, pool=pool, notice=lambda step, loss: seen.append(loss))
+
+    def noted(*codes):
+        loss = contrast(*codes)
+        seen.append(loss.item())
+        return loss
+
+    monkeypatch.setattr(pretraining, "pool_of_images", lambda *_: pool)
+    monkeypatch.setattr(pretraining, "contrast", noted)
+    pretrain(Pretraining(widths=(8, 8, 16), images=24, side=32, batch=24, steps=100, lr=5e-3))
     assert seen[-1] < 0.9 * math.log(2 * 24 - 1)
 
 
 def test_features_of_a_record_do_not_depend_on_the_records_beside_it(pool):
-    encoder = pretrain(TINY, pool=pool)
+    encoder = pretrain(TINY)
     images = pool.float() / 255
     together = encoder(images)[-1][:1]
     torch.testing.assert_close(together, encoder(images[:1])[-1], atol=1e-5, rtol=1e-4)

@@ -16,6 +16,7 @@ from prudent_lab.datasets import Dataset
 from prudent_lab.experiment import Setup, run
 from prudent_lab.recipes.digits import ReleasedWhitening, linear, mapped, of_unit_length
 from prudent_lab.settings import Experiment
+from tests.raising import refused
 
 KEY = Key.from_seed(3)
 EXACT = ReleasedWhitening(noise_multiplier=1e-4)
@@ -105,7 +106,7 @@ def test_the_epsilon_of_a_run_includes_the_release():
 def test_a_plan_without_the_release_is_refused():
     setup = Setup(release=ReleasedWhitening(noise_multiplier=2.0), build=linear)
     settings = Experiment.of(method="dpsgd", epsilon=3.0, steps=2, batch=100)
-    with pytest.raises(ValueError, match="before"):
+    with refused("plan"):
         run(settings, setup=setup, dataset=table(), plan=settings.plan(160))
 
 
@@ -117,10 +118,10 @@ def test_a_release_with_secret_noise_is_never_repeated(tmp_path, monkeypatch):
     def start(**options):
         run(settings, setup=setup, dataset=table(), secret_noise=True, **options)
 
-    with pytest.raises(ValueError, match="repeated"):
+    with refused("secret_noise"):
         start(reporting=Reporting(out=tmp_path, resume=True))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="repeated"):
+    with refused("secret_noise"):
         start()
 
 

@@ -5,17 +5,17 @@ import threading
 import ibis
 import pytest
 
-from prudent.release.columns.dialects import fetched, handed_over
+from prudent.release.columns.dialects import arrow_batches, fetched
 
 ROWS = 100_000
 
 
-@pytest.mark.parametrize("ask", [fetched, lambda rows: list(handed_over(rows))])
+@pytest.mark.parametrize("ask", [fetched, lambda rows: list(arrow_batches(rows))])
 def test_no_thread_ends_the_rows_that_another_reads(ask):
     connection = ibis.duckdb.connect()
     connection.raw_sql(f"CREATE TABLE t AS SELECT range::DOUBLE AS value FROM range({ROWS})")
     table = connection.table("t")
-    batches = handed_over(table, 2**11)
+    batches = arrow_batches(table, 2**11)
     read = next(batches).num_rows
     other = threading.Thread(target=ask, args=[table.limit(1)], daemon=True)
     other.start()

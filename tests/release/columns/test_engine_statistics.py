@@ -22,15 +22,15 @@ import pyarrow.parquet
 
 from prudent import release
 from prudent.release import statistics
-from prudent.release.columns import queries
 from prudent.release.columns.column import ArrayColumn
-from prudent.release.columns.kinds import pairs, table_columns
 from prudent.release.columns.opening import open_column, open_groups
-from prudent.release.columns.table_rows import Asked, open_rows
-from prudent.release.columns.together import asking
-from prudent.release.columns.together.turns import together
+from prudent.release.columns.sql import column_queries, pair_columns, queries, table_columns
+from prudent.release.columns.sql.query_batching import together
+from prudent.release.columns.table_rows import ColumnSpec, open_rows
+from prudent.release.failures import SourceError
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
+from tests import answered_twice
 from tests.release.columns.columns_suite import ADVERSARIAL, LATTICES, check_same_clipped_sums
 
 USUAL = 300
@@ -212,22 +212,22 @@ def test_spark_answers_as_duckdb_does(
 def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether an engine adds 64-bit integers to wider ones or not; lattices of 2**53 points."""
     if how != "read here":
-        monkeypatch.setattr(asking.Asked, "reads", False)
+        monkeypatch.setattr(column_queries.ColumnQuery, "reads", False)
     if how == "as for spark":
-        for module in (queries, pairs, table_columns):
+        for module in (queries, pair_columns, table_columns):
             monkeypatch.setattr(module, "limb_bits", lambda _, factors=1: 26 // factors)
     table = pa.table({"x": ADVERSARIAL, "y": ADVERSARIAL[::-1]})
     column = open_column(table, "x")
     for lattice in LATTICES[1:3]:
         check_same_clipped_sums(column, ADVERSARIAL, lattice)
     one, two = Lattice(-30, -(2**52), 2**52), Lattice(-20, -(2**25), 2**25)
-    both: Any = open_rows(Asked(table, "x", other="y")).column()
+    both: Any = open_rows(ColumnSpec(table, "x", other="y")).column()
     kept = ~(np.isnan(ADVERSARIAL) | np.isnan(ADVERSARIAL[::-1]))
     first, second = (
         [int(step) - lattice.low for step in lattice.steps(values[kept])]
         for values, lattice in ((ADVERSARIAL, one), (ADVERSARIAL[::-1], two))
     )
-    assert both.sums(one, two) == pairs.ProductSums(
+    assert both.sums(one, two) == pair_columns.ProductSums(
         count=len(first),
         first=sum(first),
         second=sum(second),
@@ -239,7 +239,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_batches_of_several_groups_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """What DuckDB hands over a few rows at a time is what arrays of the groups would be."""
-    monkeypatch.setattr(asking, "BLOCK", 7)
+    monkeypatch.setattr(column_queries, "BLOCK", 7)
     first, second = ADVERSARIAL, ADVERSARIAL[::-1]
     group = np.arange(len(first)) % 3
     table = pa.table({"x": first, "y": second, "c": group})
@@ -279,3 +279,37 @@ def test_no_statistics_of_a_file_let_a_missing_number_in(tmp_path: Any) -> None:
     column = open_column(str(path), "x")
     assert column.count() == 4_998
     assert column.counts_below(np.array([math.inf])).tolist() == [4_997]
+
+
+READ: dict[str, Callable[[Any], Any]] = {
+    "half-octaves": lambda x: x.half_octaves(),
+    "ranks": lambda x: x.order_statistics(2, 9),
+    "sums": lambda x: x.clipped_sum(-9.0, 9.0, LATTICES[1]),
+    "squares": lambda x: x.clipped_squares(-9.0, 9.0, LATTICES[1]),
+    "points": lambda x: x.frequencies(Lattice(-1, -40, 60), 9),
+    "pairs": lambda x: x.sums(LATTICES[1], LATTICES[1]),
+}
+
+
+@pytest.mark.parametrize("question", READ)
+def test_rows_that_answer_otherwise_than_the_engine_fail_a_test_run(
+    question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """See `tests/answered_twice.py`. The fault: a row of each block is lost."""
+    rows = pa.table({"x": np.arange(-5.0, 9.0), "y": np.arange(14.0)})
+
+    def asked() -> Any:
+        return READ[question](open_rows(ColumnSpec(rows, "x", other="y")).column())
+
+    asked()
+
+    def losing(block: Any, *result: Any) -> Any:
+        return column_queries.Reader(lambda *some: block(*(each[1:] for each in some)), *result)
+
+    for module in (table_columns, pair_columns):
+        monkeypatch.setattr(module, "Reader", losing)
+    with pytest.raises(SourceError):  # which withholds the difference
+        asked()
+    (differing,) = answered_twice.FAILED
+    answered_twice.FAILED.clear()
+    assert "SQL" in differing

@@ -16,14 +16,14 @@ import pyarrow as pa  # noqa: E402
 
 from prudent.release import statistics  # noqa: E402
 from prudent.release.columns.column import ArrayColumn  # noqa: E402
-from prudent.release.columns.kinds import table_columns  # noqa: E402
-from prudent.release.columns.kinds.table_columns import TableColumn  # noqa: E402
 from prudent.release.columns.opening import (  # noqa: E402
     open_column,
     open_groups,
     open_private_groups,
 )
 from prudent.release.columns.sources import SourceError  # noqa: E402
+from prudent.release.columns.sql import table_columns  # noqa: E402
+from prudent.release.columns.sql.table_columns import TableColumn  # noqa: E402
 from prudent.release.noise import ReproducibleNoise  # noqa: E402
 from prudent.release.outcome import Released  # noqa: E402
 from tests.release.columns.columns_suite import (  # noqa: E402
@@ -208,7 +208,7 @@ def test_postgres_shows_one_state_of_a_live_table(postgres_table: Any, postgres_
 def test_postgres_can_change_nothing(postgres_table: Any) -> None:
     where = postgres_table({"x": "float8"}, [(1.0,)])
     column = open_column(column="x", **where)
-    backend = column._rows.get_backend()  # type: ignore[attr-defined]
+    backend = column.rows.get_backend()  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="read-only transaction"):
         backend.raw_sql(f"DELETE FROM {where['table']}")
 
@@ -430,7 +430,7 @@ SPARK_MEMORY = """
 import sys
 from pyspark.sql import SparkSession
 from prudent.release.statistics import median, trimmed_mean
-from prudent.release.columns.kinds.table_columns import TableColumn
+from prudent.release.columns.sql.table_columns import TableColumn
 from tests.release.columns.pushdown import fetch_everything, peak_memory
 
 if sys.argv[1] == "fetching":

@@ -1,8 +1,10 @@
 """Functions of one row: defined for every stored value, and the same in three engines."""
 
 import datetime
+import functools
 import math
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ ibis = pytest.importorskip("ibis", reason="needs the extra `tables`")
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet  # noqa: E402
 
+from prudent.release import Ledger, statistics  # noqa: E402
 from prudent.release.columns.dialects import fetched  # noqa: E402
 from prudent.release.columns.row_values.conditions import total_value  # noqa: E402
 from prudent.release.columns.row_values.expressions import parse_value  # noqa: E402
@@ -182,3 +185,22 @@ def test_in_spark(spark_session: Any, in_duckdb: dict[str, list[Any]], tmp_path:
     # A release takes no times out of Spark: pandas, by which they would leave, has not all of them.
     found = values(open_table(frame).table, "timestamp")
     same({text: in_duckdb[text] for text in found}, found)
+
+
+NESTED = ["round({}, 1)", "nullif({}, 7)", "clip({}, 0, 9)", "({}) % 7", "floor({})"]
+
+
+@pytest.mark.parametrize("call", NESTED)
+def test_nested_calls_are_refused_before_a_query_gets_long(call: str, tmp_path: Path) -> None:
+    """Arguments are written more than once: twenty nested calls are up to 7**20 operations."""
+    table = pa.table({"x": [0.5, 1.5, 2.5]})
+
+    def ask(depth: int) -> Any:
+        text = functools.reduce(lambda inner, _: call.format(inner), range(depth), "x")
+        return statistics.mean(table, text, bounds=(0, 9), epsilon=1.0, ledger=ledger)
+
+    with Ledger.create(str(tmp_path / "b.db"), epsilon=9.0, delta=1e-6) as ledger:
+        ask(1)
+        with pytest.raises(ValueError, match="at most 20,000 operations"):
+            ask(20)
+        assert len(ledger.history()) == 1

@@ -163,7 +163,7 @@ def test_a_public_table_that_repeats_a_key_never_amplifies(
     joined = join(one, two, on="u", public=True, how="left")
     with pytest.raises(ValueError, match="one row for each key"):
         open_source(joined)
-    monkeypatch.setattr(joining, "withheld", lambda *_: {"times": []})  # it comes later
+    monkeypatch.setattr(joining, "redact_errors", lambda *_: {"times": []})  # it comes later
     assert rows_of(joined) == Counter([("a", 1.0, None, None), ("b", 2.0, "b", "p")])
 
 

@@ -26,8 +26,8 @@ import pyarrow.parquet
 
 from prudent.release import search_quantile
 from prudent.release.columns.column import ArrayColumn, Column
-from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.opening import open_column, open_groups, open_private_groups
+from prudent.release.columns.sql.table_columns import TableColumn
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.outcome import Groups, Released, group_title

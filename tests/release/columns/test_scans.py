@@ -15,12 +15,10 @@ pytest.importorskip("pandas")
 import pandas
 
 from prudent.release import statistics
-from prudent.release.columns import opening, queries, table_rows
+from prudent.release.columns import opening, table_rows
 from prudent.release.columns.column import Leaders
-from prudent.release.columns.kinds import table_columns
-from prudent.release.columns.together import asking
-from prudent.release.columns.together import turns as asking_turns
-from prudent.release.columns.together.turns import together
+from prudent.release.columns.sql import column_queries, queries, query_batching, table_columns
+from prudent.release.columns.sql.query_batching import together
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.recording import Silence
@@ -64,9 +62,9 @@ def asked(values: Any, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch)
         return fetch
 
     with monkeypatch.context() as patch:
-        for module in (asking, table_rows):
+        for module in (column_queries, table_rows):
             patch.setattr(module, "fetched", counted(module.fetched))
-        patch.setattr(asking, "handed_over", counted(asking.handed_over))
+        patch.setattr(column_queries, "arrow_batches", counted(column_queries.arrow_batches))
         ask(in_groups(values), "x", epsilon=1.0, noise=ReproducibleNoise(1))
     return found
 
@@ -121,7 +119,7 @@ def test_a_statistic_asks_few_queries_whatever_the_records(
 
     As of a table of which DuckDB hands over too many rows to keep them.
     """
-    monkeypatch.setattr(asking, "MOST_KEPT", -1)
+    monkeypatch.setattr(column_queries, "MOST_KEPT", -1)
     ask, most = SCANS[name]
     every = not name.startswith(("mean", "sum", "ratio"))
     tables = [values for values in TABLES.values() if every or len(values) > FEW]
@@ -138,8 +136,8 @@ def test_rows_that_are_handed_over_are_asked_for_once(monkeypatch: pytest.Monkey
 def test_rows_that_were_kept_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("mean", "covariance", "describe of groups", "weighted mean"):
         found = []
-        for most in (-1, asking.MOST_KEPT):
-            monkeypatch.setattr(asking, "MOST_KEPT", most)
+        for most in (-1, column_queries.MOST_KEPT):
+            monkeypatch.setattr(column_queries, "MOST_KEPT", most)
             given = {"epsilon": 1.0, "noise": ReproducibleNoise(1)}
             found.append(str(SCANS[name][0](in_groups(TABLES["lognormal"]), "x", **given)))
         assert found[0] == found[1], name
@@ -164,8 +162,10 @@ def test_the_most_frequent_words_of_all_groups_are_read_at_once() -> None:
     expected = [(Leaders(150, 50, False), str(group), 2) for group in range(3)]
     queries: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        fetch = asking.fetched
-        patch.setattr(asking, "fetched", lambda asked: (queries.append(asked), fetch(asked))[1])
+        fetch = column_queries.fetched
+        patch.setattr(
+            column_queries, "fetched", lambda asked: (queries.append(asked), fetch(asked))[1]
+        )
         assert together([each.leaders for each in found]) == [row[0] for row in expected]
         assert together([each.most_frequent for each in found]) == [row[1] for row in expected]
         assert together([each.distinct for each in found]) == [row[2] for row in expected]
@@ -237,7 +237,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 
     def task(first: int, times: int) -> int:
         for _ in range(times):
-            (first,) = asking_turns.ask([first], answer)
+            (first,) = query_batching.ask([first], answer)
         return first
 
     def both() -> int:
@@ -252,7 +252,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would keep the connection open; one that has not begun does not begin."""
     begun: list[int] = []
-    honest = asking_turns._Turn.proceed
+    honest = query_batching._Turn.proceed
 
     def proceed(turn: Any) -> bool:
         if len(begun) == 2:
@@ -261,10 +261,10 @@ def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch)
 
     def task(place: int) -> None:
         begun.append(place)
-        asking_turns.ask([place], list)
+        query_batching.ask([place], list)
 
     before = set(threading.enumerate())
-    monkeypatch.setattr(asking_turns._Turn, "proceed", proceed)
+    monkeypatch.setattr(query_batching._Turn, "proceed", proceed)
     with pytest.raises(KeyboardInterrupt):
         together([functools.partial(task, place) for place in range(4)])
     for thread in set(threading.enumerate()) - before:
@@ -279,7 +279,7 @@ def test_counts_of_values_clipped_beyond_a_lattice_are_of_their_edges(
 ) -> None:
     column: Any = opening.open_column(pandas.DataFrame({"x": [1.0, 5.0, 50.0, 1e9]}), "x")
     if not reads:  # as other engines are asked
-        monkeypatch.setattr(asking.Asked, "reads", property(lambda _: False))
+        monkeypatch.setattr(column_queries.ColumnQuery, "reads", property(lambda _: False))
     assert column.clipped_sum(1e3, 1e4, Lattice(0, -10, 10)) == 40
     edges = np.array([np.nextafter(10.0, np.inf), 1e3])
     assert column.counts_below(edges).tolist() == [2, 3]
@@ -288,16 +288,16 @@ def test_counts_of_values_clipped_beyond_a_lattice_are_of_their_edges(
 def test_a_sum_between_ranks_asks_for_as_many_limbs_whatever_the_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(asking.Asked, "reads", property(lambda _: False))
+    monkeypatch.setattr(column_queries.ColumnQuery, "reads", property(lambda _: False))
     for module in (queries, table_columns):
         monkeypatch.setattr(module, "limb_bits", lambda *_, **__: 8)
-    fetch, seen = asking.fetched, set()
+    fetch, seen = column_queries.fetched, set()
 
     def watched(expression: Any) -> Any:
         seen.add(tuple(name for name in expression.columns if name.startswith("part")))
         return fetch(expression)
 
-    monkeypatch.setattr(asking, "fetched", watched)
+    monkeypatch.setattr(column_queries, "fetched", watched)
     for values in ([1.0, 2.0, 3.0], [1.0, 2e5, 3e9]):
         column: Any = opening.open_column(pandas.DataFrame({"x": values}), "x")
         assert column.sum_between(1, 3, Lattice(0)) == sum(values)

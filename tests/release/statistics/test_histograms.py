@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
+import prudent
 from prudent.accounting import PldAccountant
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import histogram
@@ -50,6 +51,45 @@ def test_without_edges_round_ones_cover_the_data() -> None:
     assert found.below + found.above < 200
 
 
+SKEWED = {
+    "log-normal": lambda drawn, size: drawn.lognormal(8, 2, size),
+    "Pareto": lambda drawn, size: 1e3 * drawn.pareto(1.1, size),
+    "normal": lambda drawn, size: drawn.normal(45, 15, size),
+}
+
+
+@pytest.mark.parametrize("shape", SKEWED)
+def test_default_bins_follow_the_quantiles(shape: str) -> None:
+    """Between evenly spaced edges, nine in ten records of a skewed column were in one bin."""
+    values = SKEWED[shape](np.random.default_rng(3), 10_000)
+    found = histogram(values, epsilon=1.0, noise=ReproducibleNoise(6))
+    assert 15 <= len(found.counts) <= 20
+    assert max(found.counts) < 1_500
+    assert found.below + found.above < 300
+
+
+def test_few_records_have_few_bins() -> None:
+    values = np.random.default_rng(3).normal(45, 15, 200)
+    found = histogram(values, epsilon=1.0, noise=ReproducibleNoise(1))
+    assert len(found.counts) <= 5
+    assert len(histogram(values, bins=1, epsilon=1.0).counts) == 1
+
+
+def test_groups_have_the_same_default_bins(tmp_path: Path) -> None:
+    pytest.importorskip("ibis", reason="groups are those of a table")
+    drawn = np.random.default_rng(3)
+    frame = {"g": ["a", "b"] * 1_000, "x": drawn.lognormal(3, 1, 2_000)}
+    pandas = pytest.importorskip("pandas")
+    data, options = pandas.DataFrame(frame), {"by": "g", "groups": ["a", "b"], "epsilon": 1.0}
+    found = histogram(data, "x", **options, noise=ReproducibleNoise(2))
+    assert found["a"].edges == found["b"].edges
+    assert abs(sum(found["a"].counts) - 1_000) < 100
+    data.to_parquet(tmp_path / "t.parquet")
+    query = f"SELECT g, histogram(x) AS bins FROM '{tmp_path / 't.parquet'}' GROUP BY g"
+    asked = prudent.sql(query, groups=["a", "b"], epsilon=1.0, noise=ReproducibleNoise(2))
+    assert asked["bins"]["a"].edges == found["a"].edges
+
+
 def test_the_distribution_function_is_monotone_and_near_the_truth() -> None:
     found = histogram(SAMPLE, epsilon=1.0, noise=ReproducibleNoise(4))
     fractions = np.array(found.cdf())
@@ -66,13 +106,21 @@ def test_edges_that_are_none_are_refused_before_anything_is_charged(edges: objec
     assert not book.charges
 
 
-@pytest.mark.parametrize("bounds", [(0.013, 0.92), (-5.0, 1e6), (1e9, 1e9 + 30), (-1e-9, 1e-9)])
+@pytest.mark.parametrize("ends", [(0.013, 0.92), (-5.0, 1e6), (1e9, 1e9 + 30), (-1e-9, 1e-9)])
 @pytest.mark.parametrize("whole", [False, True])
-def test_round_edges_cover_an_interval(bounds: tuple[float, float], whole: bool) -> None:
-    edges = round_edges(*bounds, 20, whole=whole)
-    assert edges[0] <= bounds[0] < bounds[1] <= edges[-1]
-    assert 2 <= len(edges) <= 25
-    assert all(edge == int(edge) for edge in edges) or not whole
+def test_round_edges_are_near_the_values(ends: tuple[float, float], whole: bool) -> None:
+    low, high = ends
+    inner = np.sort(np.random.default_rng(1).uniform(low, high, 12)).tolist()
+    inner += [inner[3], low, high, high + 1, low - 1]
+    edges = round_edges(low, high, sorted(inner), whole=whole)
+    assert (edges[0], edges[-1]) == ends
+    assert np.all(np.diff(edges) > 0)
+    near = sorted({low, high, *(each for each in inner if low < each < high)})
+    for edge in edges[1:-1]:
+        place = int(np.argmin([abs(edge - each) for each in near]))
+        gap = min(abs(near[place] - each) for each in near if each != near[place])
+        assert abs(edge - near[place]) <= max(gap / 2, 0.5 * whole)
+        assert edge == int(edge) or not whole
 
 
 @pytest.mark.unhurried

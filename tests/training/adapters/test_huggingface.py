@@ -26,7 +26,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from prudent import ArgumentError, HeldOut, Ledger, Watch
+from prudent import ArgumentError, HeldOut, Ledger, LossRelease
 from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
@@ -875,7 +875,7 @@ def test_a_saved_model_has_a_card(
         sampling_rate=0.5,
         steps=2,
         aggregation=Sum(clip=0.5, noise_multiplier=3.0),
-        watch=Watch(loss_every=1, bound=2.0),
+        watch=LossRelease(loss_every=1, bound=2.0),
     )
     private = trainer(bert(), arguments(logging_steps=1), plan=noisy)
     private.save_model(str(tmp_path / "before"))
@@ -892,6 +892,15 @@ def test_a_saved_model_has_a_card(
     assert logged["loss_noise"] == pytest.approx(20 / (0.5 * len(Sentences())) / math.sqrt(2))
 
 
+def standing_of_answer(folder: Path) -> str:
+    """What the check of a receipt says of the answer that the ledger notes."""
+    pytest.importorskip("flint")
+    from prudent_verify.checks import verify
+
+    found = {each.claim: each.standing for each in verify(folder / "receipt.json").findings}
+    return found["answer"]
+
+
 class TestLedger:
     NOISY = Plan(sampling_rate=0.5, steps=2, aggregation=Sum(clip=0.5, noise_multiplier=4.0))
 
@@ -906,6 +915,12 @@ class TestLedger:
             (charge,) = ledger.history()
             assert (charge.event, charge.delta) == (self.NOISY.event, 1e-3)
             assert charge.outcome == {"released": 1}
+            assert [standing_of_answer(tmp_path / f"checkpoint-{n}") for n in (1, 2)] == [
+                "not checked",
+                "proved",
+            ]
+            run.save_model(str(tmp_path / "saved"))
+            assert standing_of_answer(tmp_path / "saved") == "proved"
             again = trainer(bert(), args, plan=self.NOISY, ledger=ledger)
             again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
             assert len(ledger.history()) == 1
@@ -1020,7 +1035,7 @@ class TestHeldOut:
         self, arguments: Callable[..., TrainingArguments]
     ) -> None:
         watched = {
-            "watch": Watch(loss_every=1, bound=2.0),
+            "watch": LossRelease(loss_every=1, bound=2.0),
             "held_out": HeldOut(every=1, noise_multiplier=9.0),
         }
         data = Sentences(9, seed=5)

@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.tuner.tuning import Tuner
 
-from prudent import ArgumentError, HeldOut, Ledger, Watch
+from prudent import ArgumentError, HeldOut, Ledger, LossRelease
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
 from prudent.training import Key, Plan, Sum
@@ -293,7 +293,7 @@ def test_released_results_stop_training_and_choose_the_model(tmp_path: Path) -> 
         module=Watching(),
         epsilon=20.0,
         epochs=9,
-        watch=Watch(loss_every=6, bound=1.0, noise_multiplier=2.0),
+        watch=LossRelease(loss_every=6, bound=1.0, noise_multiplier=2.0),
         held_out=HeldOut(every=6, noise_multiplier=2.0),
         held_out_set=points(),
     )

@@ -412,7 +412,7 @@ def test_recomputing_stores_nothing(model, monkeypatch):
             super().__init__(*args, **kwargs)
             tapes.append(self)
 
-    monkeypatch.setattr("prudent.training.gradients.engines.NormTape", Watched)
+    monkeypatch.setattr("prudent.training.gradients.engine.NormTape", Watched)
     for recompute in (True, False):
         BookKeeping(model, cross_entropy, recompute=recompute)(model, *batch(3))
         assert any(tapes.pop()._contributions.values()) is not recompute

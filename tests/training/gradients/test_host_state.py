@@ -13,8 +13,7 @@ import prudent
 from prudent.training import Chunk, Execution, Plan, Step, Sum, fit
 from prudent.training.compiled import Compiled
 from prudent.training.gradients import BookKeeping, Materialised
-from prudent.training.gradients.host_state import HostState
-from prudent.training.gradients.kept_records import KeptRecordError
+from prudent.training.gradients.host_state import HostState, KeptRecordError
 from prudent.training.keystream import Key
 
 CUDA = pytest.param(

@@ -19,7 +19,7 @@ from prudent.budget.ledger import OverBudgetError
 from prudent.release import Ledger
 from prudent.training import Execution, FixedTrim, Plan, ProposeTestRelease, Sum, fit
 from prudent.training.run.checkpoint import charged
-from prudent.training.run.opened_run import PassRateMonitor
+from prudent.training.run.metrics import PassRateMonitor
 from prudent_lab.corruption import Mimic
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered

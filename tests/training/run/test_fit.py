@@ -34,7 +34,7 @@ from prudent.training.keystream import Key
 from prudent.training.noise import HostNoise
 from prudent.training.run.checkpoint import charged
 from prudent.training.run.reading import _gather
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from prudent_lab.corruption import GradientNoise, GradientSignFlip, Mimic, corrupted_mask
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
@@ -154,8 +154,8 @@ class TestData:
         execution, items = Execution(cuda_graph=True), Items(*records())
         for data, example, captures in ((records(), None, capturable), (items, items[0], False)):
             settings = {"options": {"lr": 0.1}, "execution": execution, "example": example}
-            run = TrainingRun.prepare(plan_of(), network(), cross_entropy, data, **settings)
-            assert run.updates.captures is captures
+            run = Run.prepare(plan_of(), network(), cross_entropy, data, **settings)
+            assert run.captures is captures
 
     @pytest.mark.parametrize("data", [5, {"train": []}, iter([]), Stream(), "text"])
     def test_other_forms_are_refused(self, data):

@@ -16,7 +16,7 @@ from prudent.records.people import Unit, Units
 from prudent.training import Execution, Key, Step, fit
 from prudent.training.run.charging import _steps
 from prudent.training.run.held_out import HeldOutRecords
-from prudent.training.run.opened_run import OpenedRun
+from prudent.training.run.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::prudent._warning.PredictableNoiseWarning")
 
@@ -249,14 +249,12 @@ class TestRun:
     def test_is_the_same_after_a_kill_and_with_other_held_out_records_takes_a_new_key(
         self, tmp_path, monkeypatch
     ):
-        save = OpenedRun._save
+        save = Run._save
         for folder in ("same", "other"):
-            monkeypatch.setattr(
-                OpenedRun, "_save", lambda run: _die() if run.step == 8 else save(run)
-            )
+            monkeypatch.setattr(Run, "_save", lambda run: _die() if run.taken == 8 else save(run))
             with pytest.raises(KeyboardInterrupt):  # after the release, before it is saved
                 trained(reporting=Reporting(out=tmp_path / folder, progress=False))
-            monkeypatch.setattr(OpenedRun, "_save", save)
+            monkeypatch.setattr(Run, "_save", save)
         whole = {m.step: m.evaluation for m in trained().history}
         again = Reporting(out=tmp_path / "same", resume=True, progress=False)
         same = trained(reporting=again)
@@ -276,11 +274,11 @@ class TestRun:
     ):
         people = {"unit": range(100), "held_out_unit": range(100, 160), "records_per_person": 1}
         changed = {"average": 0.5} if change == "average" else {"unit": range(60, 160)}
-        save = OpenedRun._save
-        monkeypatch.setattr(OpenedRun, "_save", lambda run: _die() if run.step == 8 else save(run))
+        save = Run._save
+        monkeypatch.setattr(Run, "_save", lambda run: _die() if run.taken == 8 else save(run))
         with pytest.raises(KeyboardInterrupt):  # after the release, before it is saved
             trained(reporting=Reporting(out=tmp_path, progress=False), **people)
-        monkeypatch.setattr(OpenedRun, "_save", save)
+        monkeypatch.setattr(Run, "_save", save)
         again = Reporting(out=tmp_path, resume=True, progress=False)
         with pytest.warns(RuntimeWarning, match="new key"):
             assert trained(reporting=again, **people | changed).lost == 1

@@ -13,7 +13,7 @@ from prudent.records.form import inputs_and_targets
 from prudent.records.reader import RecordReader
 from prudent.training import Execution, Plan, Sum, fit
 from prudent.training.run.reading import ReadRequest, _ReadBatches
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from tests.training.gradients.oracle import cross_entropy
 from tests.training.reporting import gathered
 
@@ -288,7 +288,7 @@ def test_padding_is_not_read():
         seen.append(index)
         return pair(index)
 
-    run = TrainingRun.prepare(
+    run = Run.prepare(
         PLAN,
         nn.Linear(4, 3),
         cross_entropy,
@@ -299,7 +299,7 @@ def test_padding_is_not_read():
     )
     seen.clear()
     drawn = [int(run.sampler.batch(step).valid.sum()) for step in range(2)]
-    run.take(0)
-    run.take(1)
+    run.take()
+    run.take()
     assert len(seen) == sum(drawn)
     run.close()

@@ -23,7 +23,7 @@ from prudent.certify.known import Known
 from prudent.certify.landmarks import Codes, Features, Flags, Landmarks, Partition
 from prudent.certify.report import CertifyResult, median_radius, shares
 from prudent.records.arrays import parts
-from prudent.release.failures import SourceError, withheld
+from prudent.release.failures import SourceError, redact_errors
 from prudent.release.noise import Distribution, Noise, SecureNoise
 from prudent_lab.attacks import (
     Target,
@@ -122,12 +122,21 @@ def run(
     public = model.known().partition
     if compare and not isinstance(public, Landmarks):
         raise ArgumentError("compare", "features with landmarks", got=public.name)
-    coded, parts_read = of_codes(public), _CodedParts(public, read)
-    same = RepeatedNoise(noise)
+    coded, same = of_codes(public), RepeatedNoise(noise)
+    both: list[tuple[Any, Whole]] = []
+
+    def training() -> Iterator[tuple[Any, Whole]]:
+        try:
+            found = read()
+        except FileNotFoundError as error:  # names files, quotes no record
+            raise SourceError(str(error)) from None
+        both.extend((coded_by(public, records), labels) for records, labels in found)
+        yield both[0]
+
     quick = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
-    quick.fit_chunks(parts_read.training())
+    quick.fit_chunks(training())
     model.fit_counts(quick.counts_)
-    (given, labels), (asked, truth) = parts_read.coded
+    (given, labels), (asked, truth) = both
     with part("certifying test records"):
         scores, moves = quick.scores(asked)
     winners, radii = decided(scores, moves)
@@ -137,7 +146,7 @@ def run(
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
-        places, names = withheld(lambda: _places(coded, quick.known(), given, labels))
+        places, names = redact_errors(lambda: _places(coded, quick.known(), given, labels))
         target = Target(
             quick.counts_,
             coded.sizes,
@@ -222,27 +231,6 @@ def coded_by(partition: Partition, records: Any) -> Any:
         return _codes(partition.features, records)
     embedding = getattr(partition, "embedding", None)
     return records if embedding is None else _embedded(embedding, records)
-
-
-class _CodedParts:
-    """Both parts of a data set, read and coded once.
-
-    Attributes:
-        coded: Codes and labels of the training and of the test records, once they are read.
-    """
-
-    def __init__(self, public: Partition, read: Callable[[], tuple[Part, Part]]) -> None:
-        self._public, self._read = public, read
-        self.coded: list[tuple[Any, Whole]] = []
-
-    def training(self) -> Iterator[tuple[Any, Whole]]:
-        """The training records, for `CertifiedClassifier.fit_chunks`."""
-        try:
-            both = self._read()
-        except FileNotFoundError as error:  # names files, quotes no record
-            raise SourceError(str(error)) from None
-        self.coded = [(coded_by(self._public, records), labels) for records, labels in both]
-        yield self.coded[0]
 
 
 def _codes(features: Features, records: Any) -> Codes:

@@ -107,10 +107,6 @@ class Dataset:
             test_labels=labels(self.test_labels),
         )
 
-    def centred(self) -> "Dataset":
-        """The data set with features mapped from [0, 1] to [−1, 1], independently of the data."""
-        return self.mapped(lambda values: 2 * values - 1)
-
     def to(self, device: torch.device | str) -> "Dataset":
         """The data set on another device."""
         return self.mapped(lambda values: values.to(device), lambda labels: labels.to(device))
@@ -136,7 +132,8 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
     """
     _validate.instance(str, f"one of {', '.join(NAMES)}", name=name)
     if name.startswith("npz:"):
-        return _load_npz(name)
+        note = f"From the archive {_archive(name).name}."
+        return _dataset(name, *archive_arrays(name), archive_classes(name), note)
     source = NAMED_DATASETS.get(name)
     if source is None or not source.trainable:
         raise ArgumentError("name", f"one of {', '.join(NAMES)}", got=name)
@@ -212,12 +209,6 @@ def archive_arrays(name: str) -> tuple[Arrays, Arrays]:
         if records.dtype.kind not in "biuf":
             raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
     return train, test
-
-
-def _load_npz(name: str) -> Dataset:
-    train, test = archive_arrays(name)
-    note = f"From the archive {_archive(name).name}."
-    return _dataset(name, train, test, archive_classes(name), note)
 
 
 def units(name: str, key: str) -> Array:

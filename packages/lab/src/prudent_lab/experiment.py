@@ -17,7 +17,6 @@ from prudent.training import Execution, Fitted, Plan, Reporting, accuracy, fit
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key
 from prudent.training.plan import RELEASED
-from prudent.training.run.updates import Scheduler
 from prudent_lab.corruption import DataCorruption, GradientCorruption
 from prudent_lab.datasets import Dataset, held_apart, load, split_of, units
 from prudent_lab.models import multilayer_perceptron, tutorial_cnn
@@ -73,10 +72,6 @@ class Setup:
     build: Build = build_model  # makes the model
     # Loss per record, of outputs and targets.
     loss: Loss = attrs.field(factory=lambda: nn.CrossEntropyLoss(reduction="none"))
-    # Makes the learning rate schedule for a number of steps; None: a constant rate.
-    scheduler: Callable[[int], Scheduler] | None = None
-    # Settings that cannot change the guarantee; device and seed are replaced.
-    execution: Execution = attrs.field(factory=Execution)
 
 
 @attrs.frozen(kw_only=True)
@@ -198,10 +193,7 @@ def run(
             held_out_unit=None if owners is None or rest is None else owners[rest.numpy()],
             records_per_person=experiment.records_per_person,
             per_unit=experiment.per_unit,
-            scheduler=None if setup.scheduler is None else setup.scheduler(plan.steps),
-            execution=attrs.evolve(
-                setup.execution, device=device, seed=None if secret_noise else experiment.seed
-            ),
+            execution=Execution(device=device, seed=None if secret_noise else experiment.seed),
             corrupt=corruption if isinstance(corruption, GradientCorruption) else None,
             reporting=attrs.evolve(
                 reporting,

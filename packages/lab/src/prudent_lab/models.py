@@ -207,7 +207,6 @@ def with_features(
     network: nn.Module,
     *,
     size: int = 96,
-    batch_size: int = 256,
     device: torch.device | str = "cpu",
 ) -> Dataset:
     """The data set with its images replaced by the network's features.
@@ -220,11 +219,9 @@ def with_features(
         network: `resnet18(...)`, `vgg16(...)` or another that takes standardised
             images.
         size: height and width to which the images are first resized, bilinearly.
-        batch_size: number of images at a time.
         device: where to compute; the result is on the host.
     """
     _validate.count(1, size=size)
-    _validate.count(1, batch_size=batch_size)
     if dataset.train_features.ndim != 4 or dataset.train_features.shape[1] != 3:
         raise ValueError(
             f"Expected RGB images (n, 3, height, width), got {dataset.name} with records of shape "
@@ -235,9 +232,7 @@ def with_features(
 
     def features(images: Tensor) -> Tensor:
         key = f"{type(network).__name__}-{size}-{weights[:32]}-{_digest(images)[:32]}"
-        values = cached_array(
-            key, lambda: features_of(network, images, size, batch_size, device).numpy()
-        )
+        values = cached_array(key, lambda: features_of(network, images, size, device).numpy())
         return torch.from_numpy(values)
 
     note = f"{dataset.note} Features of {type(network).__name__} at {size} × {size}."

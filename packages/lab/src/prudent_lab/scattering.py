@@ -52,9 +52,9 @@ def morlet(side: int, scale: int, turn: int) -> Complex:
     return wave - envelope * mean
 
 
-def low_pass(side: int, scale: int = SCALES) -> Real:
+def low_pass(side: int) -> Real:
     """The Gaussian that averages."""
-    return gabor(side, 0.8 * 2 ** (scale - 1), 0.0, 0.0, 1.0).real
+    return gabor(side, 0.8 * 2 ** (SCALES - 1), 0.0, 0.0, 1.0).real
 
 
 @functools.cache

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from prudent.accounting import MarginTest, Relation, Reveals
     from prudent.accounting.calibration import Accountant
-    from prudent.training import Aggregation, Fallback, HeldOut, Plan, Watch
+    from prudent.training import Aggregation, Fallback, HeldOut, LossRelease, Plan
     from prudent_lab.corruption import DataCorruption, GradientCorruption
 
 
@@ -232,12 +232,12 @@ class WatchSettings:
             )
 
     @property
-    def watch(self) -> "Watch | None":
+    def watch(self) -> "LossRelease | None":
         """The training loss as a release."""
         if self.watch_every is None:
             return None
         noise = self.watch_noise
-        return prudent.Watch(
+        return prudent.LossRelease(
             loss_every=self.watch_every, bound=self.watch_bound, noise_multiplier=noise
         )
 

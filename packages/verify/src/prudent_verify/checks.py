@@ -294,6 +294,7 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     try:
         relation = Relation.parsed(receipt.relation)
         problem = plans.problem_of(receipt.kind, receipt.asked, event, relation)
+        problem = problem or _problem_of_answers(receipt)
     except Exception:  # whoever wrote the receipt chooses which one
         problem = "what was asked cannot be read."
     if problem is not None:
@@ -358,17 +359,17 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
     if head is None:
         words += ", which the ledger itself must confirm: `prudent budget verify --digest`."
     yield _ok(problem is None, "ledger", words, str(problem))
-    if problem is None and answer is None:  # searches and rounds are noted before they end
+    if problem is None and answer is None:
         words = "the ledger does not note which answer was released."
-        decisive = receipt.kind in ("release", "model", "classifier")
-        yield Finding(Standing.UNCHECKED, "answer", words, decisive=decisive)
+        # Of a search that is noted when it begins: a later row would tell how long it took.
+        yield Finding(Standing.UNCHECKED, "answer", words, decisive=receipt.kind != "tuning")
     elif problem is None:
         noted_so = answer == receipt.part_digests()["released"]
         good, bad = "the ledger notes this one.", "the ledger notes another one."
         yield _ok(noted_so, "answer", good, bad)
 
 
-_COARSER = 1e-3  # a ledger prices a search by bounds that may be a little above the accountant's
+_COARSER = 0.05  # a ledger prices events by bounds that may be a little above what is proved
 _CHARGE = {"dataset", "delta", "details", "event", "label", "price", "sequence", "spent", "time"}
 _OUTCOME = {"charge", "dataset", "outcome", "sequence"}
 
@@ -406,6 +407,8 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             receipt.asked.get(name, each) != each for name, each in details.items()
         ):
             return "what was asked, its unit or its relation is not what the ledger notes.", None
+        if charge["label"] != _label(receipt):
+            return "the label of the charge is that of another release.", None
         price = charge["price"]
         if charge["delta"] not in (None, receipt.delta) or (
             price["delta"] == receipt.delta and price["epsilon"] > (1 + _COARSER) * receipt.epsilon
@@ -415,17 +418,59 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return None, None
         if not _OUTCOME <= set(outcome) <= {*_OUTCOME, "answer"}:
             return "its last row notes no outcome.", None
-        if outcome["charge"] != charge["sequence"]:
+        if outcome["charge"] != charge["sequence"] or charge["sequence"] < 1:
             return "its last row notes the outcome of another charge.", None
+        refusals = {each["status"] == "refused" for each in _answers(receipt.released)}
+        told = {"refused" if each else "released" for each in refusals}
+        if told and told != set(outcome["outcome"]):
+            return "it notes another outcome than was released.", None
         return None, outcome.get("answer")
     except Exception:  # whoever wrote the receipt chooses which one
         return "its rows cannot be read.", None
 
 
+def _label(receipt: Receipt) -> str:
+    """What a ledger calls the charge."""
+    asked = receipt.asked
+    if "run" in asked:
+        return f"{'tuning' if receipt.kind == 'tuning' else 'training'} run {asked['run']}"
+    column = asked["column"]
+    return str(asked["statistic"] if column is None else f"{asked['statistic']} of {column}")
+
+
+def _answers(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The answers among the released values: what has a status."""
+    if isinstance(value, Mapping) and "status" in value:
+        yield value
+    elif isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _answers(each)
+
+
+def _problem_of_answers(receipt: Receipt) -> str | None:
+    """What contradicts itself among the answers, or between them and what was asked."""
+    for each in _answers(receipt.released):
+        value, interval = each.get("value"), each.get("interval")
+        if each["status"] == "refused" and value is not None:
+            return "an answer that was refused has a value."
+        if interval is not None and type(value) in (int, float):
+            low, high = interval
+            if not low <= value <= high:
+                return "an interval does not hold its answer."
+    groups = receipt.asked.get("groups")
+    by_one = isinstance(receipt.asked.get("by"), str) and isinstance(receipt.released, Mapping)
+    if by_one and isinstance(groups, list) and not set(receipt.released) <= set(groups):
+        return "there are answers of groups that were not asked for."
+    wanted = {each.get("confidence") for each in receipt.asked.get("parts", ())}
+    if wanted and any(each["confidence"] not in wanted for each, _ in receipt.certificates()):
+        return "a certificate has another confidence than was asked for."
+    return None
+
+
 def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
     runs = receipt.kind in ("training", "federated")
     released = receipt.released if isinstance(receipt.released, Mapping) else {}
-    if runs and released.get("files") != receipt.files:
+    if (runs or receipt.files) and released.get("files") != receipt.files:
         yield Finding(Standing.FAILED, "file", "the files are not those that were released.")
     elif not receipt.files and (runs or receipt.kind == "tuning"):
         words = "the receipt names no file of a model: it vouches for none that is beside it."
@@ -457,7 +502,7 @@ def _context(receipt: Receipt) -> Iterator[Finding]:
             spent = json.loads(receipt.ledger["rows"][0]["record"])["spent"]
             covers = relation.distance >= Relation.parsed(receipt.relation).distance
             held = set(limits) == {"epsilon", "delta", "relation"} and covers
-            if held and 0 <= limits["delta"] < 1 and spent <= limits["epsilon"] < math.inf:
+            if held and 0 <= limits["delta"] < 1 and 0 <= spent <= limits["epsilon"] < math.inf:
                 words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
                 words += f"charge, at δ = {_exact(limits['delta'])}; its keeper knows the limit."
                 yield Finding(Standing.ASSUMED, "budget", words)

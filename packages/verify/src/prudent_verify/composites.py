@@ -28,6 +28,7 @@ from prudent_verify.pairs import least
 _RANKS = 8000
 _LOSSES = 1500
 _BENDS = 800
+_REFINED = 4
 _MOST = 10**4  # candidates
 _ROUNDING = 1e-11  # relative, above the errors of sums and of powers up to the number of candidates
 _REACH = 60.0
@@ -133,12 +134,22 @@ class Selection:
             raise UnknownEventError("Expected a smaller shape of the number of candidates.")
         return cls(mean, float(shape), _halting(mean, float(shape)), None)
 
-    @property
-    def pure_factor(self) -> Fraction | None:
-        """What a pure ε of a candidate is multiplied by; None if that is not known here."""
-        if self.shape is None:
-            return None if self.most is None else Fraction(self.most)
-        return None if math.isinf(self.shape) else Fraction(self.shape) + 2
+    def pure(self, candidate: Callable[..., arb], own: Fraction) -> Fraction:
+        """A bound on the pure ε of the selection, from the profile and the pure ε of a candidate.
+
+        With x at least every f'(u)/f'(T(u)), one chord to (x, 0) is a Ψ: log x is added to ε.
+        """
+        found = 0.0
+        for adding in (False, True):
+            ranks = self._ranks()
+            for _ in range(_REFINED):  # the intervals with the largest bounds, again and again
+                lows = self.log_slope(_after(candidate, ranks[:-1], adding=adding, most=float(own)))
+                bounds = self.log_slope(ranks[1:]) - lows
+                place = int(np.argmax(bounds))
+                near = ranks[max(place - 8, 0) : place + 10]
+                ranks = np.unique(np.append(ranks, np.linspace(near[0], near[-1], _LOSSES)))
+            found = max(found, float(np.max(bounds)))
+        return own + Fraction(found * (1 + _ROUNDING) + _ROUNDING)
 
     def log_slope(self, ranks: _Array) -> _Array:
         """Log f'(u)."""
@@ -209,9 +220,12 @@ class Selection:
         return np.unique(np.concatenate([known, np.interp(levels, slopes, known)]))
 
 
-def _after(candidate: Callable[..., arb], ranks: _Array, *, adding: bool) -> _Array:
-    """T(u), rounded down: over some t only, which makes it no larger."""
-    half = np.concatenate([np.linspace(0, 1, _LOSSES // 3), np.geomspace(1, _REACH, _LOSSES // 6)])
+def _after(
+    candidate: Callable[..., arb], ranks: _Array, *, adding: bool, most: float = 1.0
+) -> _Array:
+    """T(u), rounded down: over some t only, which makes it no larger; most of them below `most`."""
+    half = np.linspace(0, most, _LOSSES // 3)
+    half = np.append(half, np.geomspace(most, max(_REACH, 2 * most), _LOSSES // 6))
     losses = np.unique(np.concatenate([-half, half]))
     deltas = np.array([upper(candidate(arb(float(t)), adding=adding)) for t in losses])
     found = np.zeros_like(ranks)

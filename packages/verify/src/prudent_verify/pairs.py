@@ -7,7 +7,7 @@ Propose-Test-Release are those of the errata, 2.1 to 2.5, written down from ther
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -16,7 +16,7 @@ import attrs
 from flint import arb
 
 from prudent_verify.events import ALLOCATED, Event, UnknownEventError
-from prudent_verify.laws import Law
+from prudent_verify.laws import Law, Profile
 
 BITS = 128  # precision: δ = 1e-20 keeps 18 digits
 THRESHOLD_ERROR = 3e-12
@@ -26,6 +26,8 @@ _LARGEST = 1e300
 _MOST_MARGINS = 256
 _FEW = 8  # pairs for which the noise itself is quick enough
 _BEYOND = 10  # standard deviations of a Gaussian test
+FAR = 16  # standard deviations of Gaussian noise that tells next to nothing
+VAST = 1e8  # σ of such noise
 
 
 def positive(value: int | float) -> arb:
@@ -51,6 +53,18 @@ def gaussian(epsilon: arb, sigma: arb | None) -> arb:
     return _tail(a, arb(0)) - _tail(a, mu)
 
 
+def after(epsilon: arb, sigma: arb | None, then: Profile) -> arb:
+    """A bound on the profile of Gaussian noise and what follows, close to it if σ is large.
+
+    The loss of the noise is above `FAR` over σ with a small probability, which is added.
+    """
+    if sigma is None:
+        return then(epsilon)
+    if not sigma > 0:
+        return arb(1)
+    return then(epsilon - FAR / sigma) + _tail(FAR - 1 / (2 * sigma), arb(0))
+
+
 def _tail(a: arb, shift: arb) -> arb:
     """Return exp(shift (a + shift/2)) Φ(-a - shift)."""
     return (shift * (a + shift / 2)).exp() * ((a + shift) / arb(2).sqrt()).erfc() / 2
@@ -69,18 +83,25 @@ class Mixture:
     parts: tuple[tuple[arb, arb, arb | None], ...]
     law: Law | None = None
 
-    def profile(self, epsilon: arb, *, adding: bool) -> arb:
-        """The profile; with `adding` that of the swapped pair."""
+    def profile(self, epsilon: arb, *, adding: bool, then: Profile | None = None) -> arb:
+        """The profile; with `adding` that of the swapped pair.
+
+        `then` is the profile of what is released afterwards; None: nothing is.
+        """
         total = arb(0)
         for absent, present, sigma in self.parts:
             first, second = (absent, present) if adding else (present, absent)
             if first > 0 and second > 0:
                 at = epsilon - (first / second).log()
-                noise = gaussian(at, sigma) if self.law is None else self.law.delta(at)
-                total += first * noise
+                total += first * (
+                    self._noise(at, sigma) if then is None else after(at, sigma, then)
+                )
             else:
                 total += first
         return total
+
+    def _noise(self, epsilon: arb, sigma: arb | None) -> arb:
+        return gaussian(epsilon, sigma) if self.law is None else self.law.delta(epsilon)
 
 
 @attrs.frozen
@@ -124,7 +145,7 @@ class BoundedRange:
 Pair: TypeAlias = Mixture | Laplace | BoundedRange
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Worst:
     """The pairs of one release, of which the worst counts at every ε, on a Poisson sample."""
 
@@ -132,9 +153,46 @@ class Worst:
     rate: arb  # the probability with which a record is in the sample
     slack: arb  # what the pairs leave out of δ, before sampling
 
-    def profile(self, epsilon: arb, *, adding: bool) -> arb:
-        """δ(ε) of removing a record or of adding one, at any real ε (errata 2.1, Subsampling)."""
-        rate, growth = self.rate, epsilon.exp()
+    @property
+    def outcomes(self) -> float:
+        """The number of outcomes of all pairs; infinite if they are not finitely many."""
+        if self.rate < 1 or len(self._mixtures) < len(self.pairs):
+            return math.inf
+        parts = [part for pair in self._mixtures for part in pair.parts]
+        noiseless = all(not (sigma is not None and 0 < sigma < VAST) for _, _, sigma in parts)
+        return len(parts) if noiseless else math.inf
+
+    @property
+    def _mixtures(self) -> list[Mixture]:
+        return [pair for pair in self.pairs if isinstance(pair, Mixture)]
+
+    def before(self, then: Callable[..., arb]) -> Callable[..., arb]:
+        """The profile of this release, of finitely many outcomes, and of what follows it.
+
+        The later release may be chosen after this one: its own worst pair counts at each outcome.
+        """
+
+        def profile(epsilon: arb, *, adding: bool) -> arb:
+            rest = partial(then, adding=adding)
+            each = [pair.profile(epsilon, adding=adding, then=rest) for pair in self._mixtures]
+            return largest(each) + self.slack
+
+        return profile
+
+    def __call__(self, epsilon: arb, *, adding: bool) -> arb:
+        """δ(ε) of removing a record or of adding one, at any real ε."""
+
+        def pairs(at: arb, *, adding: bool) -> arb:
+            return largest([pair.profile(at, adding=adding) for pair in self.pairs])
+
+        return sampled(pairs, self.rate)(epsilon, adding=adding) + self.rate * self.slack
+
+
+def sampled(profile: Callable[..., arb], rate: arb) -> Callable[..., arb]:
+    """The profile of a release on a Poisson sample (errata 2.1, Subsampling)."""
+
+    def transformed(epsilon: arb, *, adding: bool) -> arb:
+        growth = epsilon.exp()
         if adding:  # H(absent || sampled), zero where the weight is not positive
             weight = 1 - (1 - rate) * growth
             scale, base = weight, rate * growth / weight
@@ -142,11 +200,11 @@ class Worst:
             weight = base = 1 + (growth - 1) / rate
             scale = rate
         if weight > 0:
-            at = base.log()
-            found = scale * largest([pair.profile(at, adding=adding) for pair in self.pairs])
-        else:  # if the ball of the weight contains zero, its upper end bounds the remaining term
-            found = least(epsilon) + abs(weight.nonnegative_part())
-        return found + rate * self.slack
+            return scale * profile(base.log(), adding=adding)
+        # If the ball of the weight contains zero, its upper end bounds the remaining term.
+        return least(epsilon) + abs(weight.nonnegative_part())
+
+    return transformed
 
 
 def largest(balls: list[arb]) -> arb:
@@ -180,6 +238,16 @@ def worst_of(event: Event, rate: arb) -> Worst:
             return Worst((Mixture((*answers, *revealed)),), rate, zero)
         case _:
             return Worst((_additive(event),), rate, zero)
+
+
+def additive(event: Event) -> bool:
+    """Whether an event is Gaussian noise with at most one other noise, so that it has one pair."""
+    noises = [(leaf.kind, count) for leaf, count in leaves(event)]
+    others = [each for each in noises if each[0] not in ("GaussianDpEvent", "GaussianTest")]
+    return len(others) <= 1 and all(
+        kind in ("LaplaceDpEvent", "DiscreteLaplaceDpEvent", "LaplaceTest", *_WHOLE) and count == 1
+        for kind, count in others
+    )
 
 
 def _additive(event: Event) -> Pair:

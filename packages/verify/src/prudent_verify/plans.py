@@ -19,9 +19,10 @@ def problem_of(kind: str, asked: Mapping[str, Any], event: Event, relation: Rela
     elif kind == "tuning":
         trials = asked["trials"]
         own = {name: each for name, each in event.fields if name != "event"}
-        if event.kind not in SELECTIONS or any(
-            (None if trials[name] == "inf" else trials[name]) != each for name, each in own.items()
-        ):
+        given: dict[str, Any] = {"shape": "inf"} if trials["kind"] == "Poisson" else {}
+        given |= {name: each for name, each in trials.items() if name != "kind"}
+        given = {name: None if each == "inf" else each for name, each in given.items()}
+        if event.kind not in SELECTIONS or given != own:
             return "the number of candidates that was asked for is not that of the event."
     elif "plan" in asked or "trials" in asked:
         return "what was asked is of another kind."

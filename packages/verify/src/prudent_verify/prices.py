@@ -1,9 +1,10 @@
 """The ε of an event at a δ, proved again: exact sums of rationals, closed forms, laws on a grid."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -22,14 +23,18 @@ from prudent_verify.events import (
 from prudent_verify.laws import CoarseGridError, Law, composed, upper
 from prudent_verify.pairs import (
     BITS,
+    FAR,
     THRESHOLD_ERROR,
+    VAST,
     BoundedRange,
     Laplace,
     Mixture,
     Worst,
+    additive,
     largest,
     leaves,
     positive,
+    sampled,
     worst_of,
 )
 
@@ -67,10 +72,14 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     distance = relation.distance
     if relation.records > _MOST_RECORDS:
         raise UnknownEventError("So many records of a person are not counted here.")
-    pure = _pure(event)
-    total = math.inf if pure is None else float_above(pure * distance)
-    if pure is not None and (total <= epsilon or delta == 0):
-        return Found(total, "exact sums of rational numbers", total)
+    with ctx.workprec(BITS):
+        added = _added_up(event)
+    if added is not None and added[1] <= delta and (added[1] == 0 or distance == 1):
+        total = float_above(added[0] * distance)
+        if total <= epsilon or delta == 0:
+            sharp = not any(each.kind in _COARSE for each in event.walk() if not _is_whole(each))
+            method = "exact sums of rational numbers" if sharp else "a sum of bounds on all parts"
+            return Found(total, method, total if sharp else 0.0)
     if delta == 0:
         raise UnknownEventError("No pure ε of this event can be shown.")
     with ctx.workprec(BITS):
@@ -109,46 +118,57 @@ def float_above(value: Fraction) -> float:
 
 
 _ONE = Relation("add-remove", 1)
+_COARSE = (*SELECTIONS, ALLOCATED, WORST, SAMPLED)  # of which more may be proved than a sum
 _MOST_RECORDS = 10**4
 _MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
+_MOST_NESTED, _MOST_OUTCOMES = 16, 1 << 14  # that are summed one by one
 
 
-def _pure(event: Event) -> Fraction | None:
-    """A sum of the pure ε of all releases, exactly; None if one has none."""
-    total = Fraction(0)
+def _is_whole(event: Event) -> bool:
+    """Whether an event is a sample of all records."""
+    return bool(event.kind == SAMPLED and event["sampling_probability"] == 1)
+
+
+def _added_up(event: Event) -> tuple[Fraction, Fraction] | None:
+    """Sums of the ε and the δ of all releases, exactly; None if one has neither by itself."""
+    epsilon, delta = Fraction(0), Fraction(0)
     for leaf, count in leaves(event):
-        own = _pure_leaf(leaf)
+        own = _of_leaf(leaf)
         if own is None:
             return None
-        total += count * own
-    return total
+        epsilon, delta = epsilon + count * own[0], delta + count * own[1]
+    return epsilon, delta
 
 
-def _pure_leaf(leaf: Event) -> Fraction | None:
+def _of_leaf(leaf: Event) -> tuple[Fraction, Fraction] | None:
     def exact(name: str) -> Fraction:
         return Fraction(leaf[name])
 
+    zero = Fraction(0)
     match leaf.kind:
         case "LaplaceDpEvent":
-            return 1 / exact("noise_multiplier")
+            return 1 / exact("noise_multiplier"), zero
         case "LaplaceTest" | "DiscreteLaplaceTest":
-            return 1 / exact("scale")
+            return 1 / exact("scale"), zero
         case "DiscreteLaplaceDpEvent":
-            return exact("noise_parameter") * exact("sensitivity")
+            return exact("noise_parameter") * exact("sensitivity"), zero
         case "ExponentialMechanismDpEvent":
-            return exact("epsilon")
-        case "ApproximateDpEvent" if leaf["delta"] == 0:
-            return exact("epsilon")
+            return exact("epsilon"), zero
+        case "ApproximateDpEvent":
+            return exact("epsilon"), exact("delta")
         case "PoissonSampledDpEvent":  # a sample reveals no more than all of it
-            return _pure(leaf["event"])
+            return _added_up(leaf["event"])
         case "WorstOfDpEvent":
-            each = [_pure(one) for one in leaf["events"]]
-            return None if None in each else max(filter(None, each))
+            each = [_added_up(one) for one in leaf["events"]]
+            known = [one for one in each if one is not None]
+            whole = len(known) == len(each)
+            return (max(e for e, _ in known), max(d for _, d in known)) if whole else None
         case kind if kind in SELECTIONS:
-            own = _pure(leaf["event"])
-            factor = Selection.of(leaf).pure_factor
-            return None if own is None or factor is None else own * factor
+            own = _added_up(leaf["event"])
+            if own is None or own[1] > 0:
+                return None
+            return Selection.of(leaf).pure(_candidate(leaf.inside), own[0]), zero
         case _:
             return None
 
@@ -190,7 +210,7 @@ def _chained(single: Callable[[float], float], total: float, distance: int, tilt
     return upper(found) if before <= total else math.inf
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Parts:
     """All releases of an event: profiles in both directions, and the number of runs of each."""
 
@@ -217,13 +237,33 @@ class Parts:
             known[leaf] = profile, count + (0 if before is None else before[1])
         if precision > 0:
             whole = Worst((Mixture(((arb(1), arb(1), 1 / precision.sqrt()),)),), arb(1), arb(0))
-            known[None] = whole.profile, 1
+            known[None] = whole, 1
         return cls(tuple(known.values()), _releases(event))
 
     @property
     def runs(self) -> int:
         """The number of all runs."""
         return sum(count for _, count in self.laws)
+
+    @cached_property
+    def split(self) -> tuple[list[Worst], tuple[tuple[Callable[..., arb], int], ...]]:
+        """Releases of few outcomes, which are summed one by one, and the others."""
+        apart, total = list[Worst](), 1.0
+        rest: Counter[Callable[..., arb]] = Counter()
+        for law, count in sorted(self.laws, key=lambda each: _outcomes(each[0])):
+            for _ in range(min(count, _MOST_NESTED)):
+                total *= _outcomes(law)
+                if isinstance(law, Worst) and total <= _MOST_OUTCOMES:
+                    apart.append(law)
+            rest[law] = count - sum(each is law for each in apart)
+        if not +rest:
+            rest[apart.pop()] = 1
+        return apart, tuple((+rest).items())
+
+    @property
+    def closed(self) -> bool:
+        """Whether no grid is needed."""
+        return sum(count for _, count in self.split[1]) == 1
 
     def prepared(
         self, tail: float, accuracy: float, *, below: bool = False
@@ -240,8 +280,9 @@ class Parts:
         error = THRESHOLD_ERROR * self.releases
 
         def bound(epsilon: float) -> float:
-            if below:
-                found = (1 - error) * largest([way(arb(epsilon) + error) for way in ways])
+            if below:  # vast noise before another release is not summed to the last digit
+                far = error + len(self.split[0]) * FAR / VAST
+                found = (1 - error) * largest([way(arb(epsilon) + far) for way in ways])
                 return float(found.lower()) * (1 - 1e-12)
             return upper((1 + error) * largest([way(arb(epsilon) - error) for way in ways]))
 
@@ -251,21 +292,42 @@ class Parts:
         self, tail: float, accuracy: float, *, adding: bool, below: bool = False
     ) -> Callable[[arb], arb]:
         """The profile of one direction, by the law of the sum of all losses."""
-        if self.runs == 1:
-            return partial(self.laws[0][0], adding=adding)
-        variance = 0.0
-        for profile, count in self.laws:  # of a Gaussian the deviation is 2.5 times this
-            variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
-        # a window of some standard deviations of the sum has about as many points for few runs.
-        spacing = min(accuracy, max(accuracy / 30, accuracy * math.sqrt(self.runs) / 30))
-        interval = max(spacing * math.sqrt(variance / self.runs), 1e-9)
-        growth = spacing / 2 if self.runs > 30 else accuracy / 8
-        own = []
-        for profile, count in self.laws:
-            there, back = (partial(profile, adding=each) for each in (adding, not adding))
-            law = (Law.below if below else Law.of)(there, back, interval, growth, tail / self.runs)
-            own.append((law, count))
-        return composed(own, tail, below=below).delta
+        apart, rest = self.split
+        found = rest[0][0]
+        if not self.closed:
+            found = _on_grid(rest, tail, accuracy, adding=adding, below=below)
+        for law in reversed(apart):
+            found = law.before(found)
+        return partial(found, adding=adding)
+
+
+def _on_grid(
+    laws: Sequence[tuple[Callable[..., arb], int]],
+    tail: float,
+    accuracy: float,
+    *,
+    adding: bool,
+    below: bool,
+) -> Callable[..., arb]:
+    runs = sum(count for _, count in laws)
+    variance = 0.0
+    for profile, count in laws:  # of a Gaussian the deviation is 2.5 times this
+        variance += count * (2.5 * upper(profile(arb(0), adding=adding))) ** 2
+    # a window of some standard deviations of the sum has about as many points for few runs.
+    spacing = min(accuracy, max(accuracy / 30, accuracy * math.sqrt(runs) / 30))
+    interval = max(spacing * math.sqrt(variance / runs), 1e-9)
+    growth = spacing / 2 if runs > 30 else accuracy / 8
+    own = []
+    for profile, count in laws:
+        there, back = (partial(profile, adding=each) for each in (adding, not adding))
+        law = (Law.below if below else Law.of)(there, back, interval, growth, tail / runs)
+        own.append((law, count))
+    law = composed(own, tail, below=below)
+    return lambda epsilon, *, adding: law.delta(epsilon)
+
+
+def _outcomes(profile: Callable[..., arb]) -> float:
+    return profile.outcomes if isinstance(profile, Worst) else math.inf
 
 
 def _releases(event: Event) -> int:
@@ -296,12 +358,20 @@ def _profile(leaf: Event, relation: Relation) -> Callable[..., arb] | None:
         return None if distance > 1 else _of_parts(inner)
     if distance > 1:
         return _at_distance(inner, rate, relation)
-    return worst_of(inner, rate).profile
+    if inner.kind in ("ComposedDpEvent", "SelfComposedDpEvent") and not additive(inner):
+        return sampled(_of_parts(inner), rate)
+    return worst_of(inner, rate)
 
 
 def _of_parts(event: Event) -> Callable[..., arb]:
     """The profile of an event that contains others: the worst of several, or the best of many."""
-    each = [parts for inner in event.inside if (parts := Parts.of(inner, _ONE)) is not None]
+    found = _candidate((event,) if event.kind.endswith("ComposedDpEvent") else event.inside)
+    return Selection.of(event).profile(found) if event.kind in SELECTIONS else found
+
+
+def _candidate(events: Sequence[Event]) -> Callable[..., arb]:
+    """The profile of the worst of several events."""
+    each = [parts for inner in events if (parts := Parts.of(inner, _ONE)) is not None]
     ways = {
         adding: [parts.way(1e-16, _ACCURACIES[0], adding=adding) for parts in each]
         for adding in (False, True)
@@ -310,9 +380,7 @@ def _of_parts(event: Event) -> Callable[..., arb]:
     def profile(epsilon: arb, *, adding: bool) -> arb:
         return largest([way(epsilon) for way in ways[adding]])
 
-    if event.kind == "WorstOfDpEvent":
-        return profile
-    return Selection.of(event).profile(profile)
+    return profile
 
 
 def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., arb] | None:
@@ -334,7 +402,7 @@ def _at_distance(inner: Event, rate: arb, relation: Relation) -> Callable[..., a
         scaled = Laplace(pair.reach * distance, None)
     else:
         return None
-    return Worst((scaled,), arb(1), arb(0)).profile
+    return Worst((scaled,), arb(1), arb(0))
 
 
 def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
@@ -342,7 +410,7 @@ def _least(parts: Parts, epsilon: float, delta: float, *, tight: bool) -> Found:
 
     There is none of profiles that are not `tight`.
     """
-    closed, tail = parts.runs == 1, _TAIL * delta
+    closed, tail = parts.closed, _TAIL * delta
     method = f"{'closed forms' if closed else 'laws of the loss'} in ball arithmetic"
     rounding = ROUNDING if closed else _GRID
     # Losses with atoms between points need a finer grid, and are not proved to the last digit.

@@ -22,6 +22,7 @@ any other record moves a margin by up to two, which the events of this package d
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -123,6 +124,25 @@ def unsampled(leaf: dp.DpEvent) -> tuple[dp.DpEvent, float]:
     while isinstance(leaf, dp.PoissonSampledDpEvent):
         leaf, rate = leaf.event, rate * check_rate(leaf)
     return leaf, rate
+
+
+def pure_epsilon(leaf: dp.DpEvent) -> Fraction | float | None:
+    """The pure ε of a release, exactly; infinite if it has none, None if no formula is known."""
+    match leaf:
+        case dp.LaplaceDpEvent():
+            scale = leaf.noise_multiplier
+            return 1 / Fraction(scale) if 0 < scale < math.inf else None
+        case LaplaceTest() | DiscreteLaplaceTest():
+            return 1 / Fraction(leaf.scale)
+        case ExponentialMechanismDpEvent():
+            return Fraction(leaf.epsilon)
+        case DiscreteLaplaceDpEvent():
+            return Fraction(leaf.noise_parameter) * Fraction(leaf.sensitivity)
+        case dp.GaussianDpEvent() | GaussianTest() | DiscreteGaussianTest():
+            return math.inf
+        case ProposeTestReleaseDpEvent():  # its noise is Gaussian
+            return math.inf
+    return None
 
 
 def approximate_pair(epsilon: float, delta: float) -> MixturePair:

@@ -13,7 +13,7 @@ whoever chooses the records chooses the gradients, at every step, whatever the w
 The records of the last two are drawn too, which hides the canary unless the sampling rate is 1.
 
 A white-box attacker sees every release of every step. The steps are those of `prudent.fit`, taken
-by the same `TrainingRun`: real sampling, clipping, test, trim, noise and division. As the model is
+by the same `Run`: real sampling, clipping, test, trim, noise and division. As the model is
 linear, what a step releases does not depend on earlier ones, and `runs` times `plan.steps` steps in
 a row are `runs` runs of the plan.
 
@@ -58,7 +58,7 @@ from prudent.training.aggregation import (
 from prudent.training.noise import coefficients
 from prudent.training.plan import Plan
 from prudent.training.run.execution import Execution
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 
 _SHORTER = 1 - 1e-6  # a norm that ranks below those of the other records, and moves a sum as far
 _RARE = math.log(1e-6)
@@ -168,7 +168,7 @@ def observe(
     run = _prepared(plan, plan.steps * runs, model, records, copies, slots)
     seen: list[Tensor] = []
     for number in track(range(plan.steps * runs), "training runs", plan.steps * runs):
-        run.take(number)
+        run.take()
         outcome = run.last
         gradient = model.weight.grad
         assert outcome is not None
@@ -198,7 +198,7 @@ def observe_lanes(plan: Plan, present: BoolArray, slots: int | None = None) -> F
     run = _prepared(plan, plan.steps, model, records, copies, slots, 2 * plan.aggregation.clip)
     seen = np.empty((len(present), plan.steps))
     for number in range(plan.steps):
-        run.take(number)
+        run.take()
         assert model.weight.grad is not None
         seen[:, number] = run.step.expected_batch * model.weight.grad[:, 0].numpy()
     return seen
@@ -212,14 +212,14 @@ def _prepared(
     copies: Tensor,
     slots: int | None,
     length: float = 1.0,
-) -> TrainingRun:
+) -> Run:
     """A run of the plan's steps, whose updates leave the model as it is.
 
     The loss of a record is its output, times a length: so is its gradient the record.
     """
     people = None if slots is None else torch.arange(len(records)).repeat_interleave(copies)
     records = records.repeat_interleave(copies, 0)
-    return TrainingRun.prepare(
+    return Run.prepare(
         attrs.evolve(plan, steps=steps),
         model,
         lambda outputs, targets: length * outputs[:, 0],

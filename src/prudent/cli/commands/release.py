@@ -307,7 +307,7 @@ def histogram(
     request: Request,
     edges: str | None = options.value(
         "A,B,…",
-        "Edges of the bins, from public knowledge. Without them 40 % of ε finds some.",
+        "Edges of the bins, from public knowledge. Without them 30 % of ε finds quantiles.",
         default=None,
     ),
     bins: int = options.whole_number("How many bins to aim at, without --edges.", default=20),
@@ -403,8 +403,8 @@ def mode(
 
 def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:
     """The categories in the type of the column: the order of texts is not that of numbers."""
-    from prudent.release.columns.kinds.table_columns import TableColumn
     from prudent.release.columns.opening import open_column
+    from prudent.release.columns.sql.table_columns import TableColumn
 
     if categories is None:
         return None

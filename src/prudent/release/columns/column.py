@@ -21,11 +21,14 @@ from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
 from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 from prudent.release.lattice import (
+    PLACES,
     FloatArray,
     IntArray,
     Lattice,
+    about,
+    added_up,
     clipped_sums,
-    half_octaves,
+    exponent_counts,
 )
 
 PerUnit: TypeAlias = Literal["mean", "median", "min", "max", "sum", "count"] | int
@@ -382,10 +385,7 @@ class ArrayColumn:
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
         """See `Column`. Sorts only the requested ranks, after a selection."""
-        first, last = max(first, 1), min(last, self.count())
-        if first > last:
-            return np.empty(0)
-        return np.sort(self._selected(first, last))
+        return np.sort(ranked(self._checked(), first, last))
 
     def counts_below(self, edges: FloatArray) -> IntArray:
         """See `Column`."""
@@ -393,10 +393,7 @@ class ArrayColumn:
 
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
         """See `Column`."""
-        first, last = max(first, 1), min(last, self.count())
-        if first > last:
-            return 0
-        return clipped_sums(self._selected(first, last), -math.inf, math.inf, lattice)[0]
+        return clipped_sums(ranked(self._checked(), first, last), -math.inf, math.inf, lattice)[0]
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
         """See `Column`."""
@@ -405,18 +402,16 @@ class ArrayColumn:
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
         values = self._checked()
-        return clipped_sums(values, low, high, lattice, origin=origin, squared=True)[1]
+        total, squares = clipped_sums(values, low, high, lattice, squared=True)
+        return about(origin, count=len(values), total=total, squares=squares)
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        points, counts = np.unique(lattice.steps(self._checked()), return_counts=True)
-        frequent = counts > np.max(counts, initial=0) - within
-        return points[frequent], counts[frequent].astype(np.int64)
+        return fullest(*np.unique(lattice.steps(self._checked()), return_counts=True), within)
 
     def half_octaves(self) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        places, counts = np.unique(half_octaves(self._checked()), return_counts=True)
-        return places, counts.astype(np.int64)
+        return added_up(PLACES, exponent_counts(self._checked()))
 
     def leaders(self) -> Leaders:
         """See `Column`."""
@@ -448,16 +443,24 @@ class ArrayColumn:
         plain = self._values.dtype != object
         return (lambda number: ("", number, "")) if plain else in_order
 
-    def _selected(self, first: int, last: int) -> FloatArray:
-        numbers = self._checked()
-        if (first, last) == (1, len(numbers)):
-            return numbers
-        return np.partition(numbers, [first - 1, last - 1])[first - 1 : last]
-
     def _checked(self) -> FloatArray:
         if self._numbers is None:
             raise ValueError(f"Expected a column of numbers, got one of another type. {OF_TEXT}")
         return self._numbers
+
+
+def ranked(values: FloatArray, first: int, last: int) -> FloatArray:
+    """The values of ranks first..last, in no order; ranks that no value has are omitted."""
+    first, last = max(first, 1), min(last, len(values))
+    if first > last or (first, last) == (1, len(values)):
+        return values if first <= last else np.empty(0)
+    return np.partition(values, [first - 1, last - 1])[first - 1 : last]
+
+
+def fullest(points: IntArray, counts: IntArray, within: int) -> tuple[IntArray, IntArray]:
+    """The points that hold nearly as many records as the fullest; see `Column.frequencies`."""
+    kept = (counts > 0) & (counts > np.max(counts, initial=0) - within)
+    return points[kept], counts[kept].astype(np.int64)
 
 
 _NOBODY: tuple[int, tuple[str, Any, str]] = (0, ("", None, ""))

@@ -233,7 +233,7 @@ def backend_name(expression: ir.Expr) -> str:
     return str(expression.get_backend().name)
 
 
-def computed_once(rows: ir.Table) -> ir.Table:
+def materialize(rows: ir.Table) -> ir.Table:
     """Columns that are about to be added up, or grouped by, computed once for each row.
 
     PostgreSQL computes a column wherever it is named, and takes a group by what is computed from a
@@ -266,7 +266,7 @@ def fetched(expression: ir.Expr) -> dict[str, list[Any]]:
     """
     table = expression.as_table()
     if table.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand them over
-        with alone(table.get_backend()):
+        with connection_lock(table.get_backend()):
             return dict(table.to_pyarrow().to_pydict())
     if backend_name(expression) == "pyspark":
         with warnings.catch_warnings():
@@ -288,7 +288,7 @@ _locking = threading.Lock()
 
 
 @contextlib.contextmanager
-def alone(backend: Any) -> Iterator[None]:
+def connection_lock(backend: Any) -> Iterator[None]:
     """Keep other threads off a connection to DuckDB until its answer is read.
 
     It has one answer at a time: a statement of another thread would replace one that is not read
@@ -303,10 +303,10 @@ def alone(backend: Any) -> Iterator[None]:
         yield
 
 
-def handed_over(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
+def arrow_batches(rows: ir.Table, size: int = 2**15) -> Iterator[Any]:
     """The rows of a query in Arrow batches, as the engine hands them over: few are in memory."""
     backend = rows.get_backend()
-    with alone(backend):
+    with connection_lock(backend):
         if rows.op().find(ibis.expr.operations.InMemoryTable):  # only ibis can hand them over
             yield from rows.to_pyarrow().to_batches(max_chunksize=size)
         elif backend.name != "duckdb":
@@ -324,7 +324,7 @@ def _rows(expression: ir.Expr, sql: str) -> list[Any]:
     if backend.name == "postgres":
         with backend.begin() as cursor:
             return list(cursor.execute(sql).fetchall())
-    with alone(backend):
+    with connection_lock(backend):
         return list(backend.raw_sql(sql).fetchall())
 
 

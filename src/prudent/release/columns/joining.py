@@ -27,9 +27,9 @@ from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.release.columns.dialects import backend_name, double, exact, fetched
 from prudent.release.columns.sources import OpenTable, open_table
-from prudent.release.columns.together.asking import values_table
+from prudent.release.columns.sql.column_queries import values_table
 from prudent.release.columns.units import evenly_spaced
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.joins import Join
 
 _SORTED = [
@@ -282,7 +282,7 @@ def _one_for_each(rows: ir.Table, keys: Sequence[str]) -> ir.Table:
     alone = rows.count().over(ibis.window(group_by=keys))
     several = rows.group_by(keys).aggregate(times=lambda t: t.count())
     several = several.filter(several.times > 1).limit(1).select("times")
-    if withheld(fetched, several)["times"]:
+    if redact_errors(fetched, several)["times"]:
         raise ArgumentError(
             "right",
             "a public table with one row for each key",

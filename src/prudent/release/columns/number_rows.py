@@ -15,12 +15,12 @@ import numpy as np
 
 from prudent import _validate
 from prudent.release.columns.dialects import (
+    arrow_batches,
     as_double,
     backend_name,
     double,
     doubles_of,
     exact,
-    handed_over,
     number_of,
     number_of_text,
     present,
@@ -28,11 +28,11 @@ from prudent.release.columns.dialects import (
 )
 from prudent.release.columns.dialects import scale_of as scale_of_type
 from prudent.release.columns.joining import open_source
-from prudent.release.columns.kinds.table_columns import TableColumn
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
+from prudent.release.columns.sql.table_columns import TableColumn
 from prudent.release.columns.table_rows import group_key
 from prudent.release.lattice import FloatArray
 
@@ -72,7 +72,7 @@ class NumberRows:
     def batches(self, *, complete: bool = True) -> Iterator[FloatArray]:
         """Read the rows, few at a time; with `complete` False those with gaps as well, as NaN."""
         rows = self.complete if complete else self._table
-        for batch in handed_over(rows):
+        for batch in arrow_batches(rows):
             yield np.stack([doubles_of(batch, name) for name in self.names], axis=1)
 
     def column(self, place: int) -> TableColumn:

@@ -1,7 +1,7 @@
 """Opening a column of a table in any engine: embedded DuckDB, PostgreSQL, Spark.
 
 `open_column` turns nearly any source into a `Column`. Its methods run as queries in the engine that
-holds the data (`prudent.release.columns.queries`). This module defines which value a record has.
+holds the data (`columns.sql.queries`). This module defines which value a record has.
 
 One record is one value or none:
 
@@ -44,11 +44,11 @@ from prudent.release.columns.column import (
     Kind,
     PerUnit,
 )
-from prudent.release.columns.dialects import alone, backend_name, exact
+from prudent.release.columns.dialects import backend_name, connection_lock, exact
 from prudent.release.columns.row_values.conditions import Predicate
 from prudent.release.columns.row_values.groups import public_groups
 from prudent.release.columns.table_rows import (
-    Asked,
+    ColumnSpec,
     Opened,
     Sizes,
     filtered,
@@ -103,7 +103,7 @@ def open_column(
         if any(each is not None for each in (column, unit, per_unit, where)):
             raise ValueError("Expected column, unit and where only with a table, got an array.")
         return ArrayColumn.of(source, kind, read_as)  # type: ignore[arg-type]
-    return open_rows(Asked(**given)).column()
+    return open_rows(ColumnSpec(**given)).column()
 
 
 def open_groups(
@@ -146,7 +146,7 @@ def open_groups(
     """
     given = locals()
     del given["groups"]
-    opened = open_rows(Asked(**(given | {"by": _keys(by)})))
+    opened = open_rows(ColumnSpec(**(given | {"by": _keys(by)})))
     members = opened.members(public_groups(groups, by, opened.keys))
     return opened.within(members).columns(members)
 
@@ -235,7 +235,7 @@ def open_private_groups(
     """
     if column is None:
         options["kind"] = "rows"
-    asked = Asked(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
+    asked = ColumnSpec(source, column, by=_keys(by), unit=unit, per_unit=per_unit, **options)
     return PrivateGroups(open_rows(asked))
 
 
@@ -244,7 +244,7 @@ Batches: TypeAlias = Iterator[tuple[list[Any], npt.NDArray[np.int64]]]
 _ROWS = 4096
 
 
-def open_vectors(asked: Asked, groups: Sequence[Hashable]) -> Callable[[], Batches] | None:
+def open_vectors(asked: ColumnSpec, groups: Sequence[Hashable]) -> Callable[[], Batches] | None:
     """Open a column of vectors and the groups of its rows, without reading any.
 
     No engine can tell which of many landmarks a vector is nearest to, so vectors leave it. They do
@@ -300,7 +300,7 @@ def _rows(table: ir.Table) -> Iterator[tuple[Any, int]]:
             cursor.itersize = _ROWS
             yield from cursor.execute(sql)
     else:
-        with alone(backend):
+        with connection_lock(backend):
             answer = backend.raw_sql(sql)
             while rows := answer.fetchmany(_ROWS):
                 yield from rows

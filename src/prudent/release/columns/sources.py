@@ -23,7 +23,8 @@ from prudent import _validate
 from prudent._redaction import redacted
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
-from prudent.release.failures import SourceArgumentError, SourceError, withheld
+from prudent.release.columns.sql.column_queries import Memory
+from prudent.release.failures import SourceArgumentError, SourceError, redact_errors
 from prudent.release.joins import Join
 
 _TEXT = {".csv": ",", ".tsv": "\t"}
@@ -88,6 +89,7 @@ class OpenTable:
     text: frozenset[str] = frozenset()
     own_connection: bool = True  # whether the connection was opened here, and not by the caller
     join: Join | None = None  # what it is a join of; None if it is one table
+    memory: Memory = attrs.field(factory=Memory, eq=False, repr=False)  # of rows handed over
     # Of a join, the name that each column of each table has in it.
     origins: Mapping[tuple[str, str], str] = attrs.field(factory=dict)
 
@@ -244,13 +246,15 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
         frame, kind = _handed_over(frame, columns), "pyarrow"
     if type(frame).__name__ == "LazyFrame":
-        kept = _kept(withheld(frame.collect_schema).names(), columns)
-        frame = withheld(frame.select(kept).collect)
+        kept = _kept(redact_errors(frame.collect_schema).names(), columns)
+        frame = redact_errors(frame.select(kept).collect)
     names = frame.column_names if kind == "pyarrow" else frame.columns
     kept = _kept(list(names), columns)
     untyped = _untyped(frame, kept) if kind == "pandas" else []
     backend = _embedded(backend)
-    opened = withheld(lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped)))
+    opened = redact_errors(
+        lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped))
+    )
     return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)))
 
 
@@ -268,8 +272,8 @@ def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
         )
     if relation:
         kept = (name.replace('"', '""') for name in _kept(list(frame.columns), columns))
-        frame = withheld(frame.select, ", ".join(f'"{name}"' for name in kept))
-    return withheld(lambda: pyarrow.table(frame))
+        frame = redact_errors(frame.select, ", ".join(f'"{name}"' for name in kept))
+    return redact_errors(lambda: pyarrow.table(frame))
 
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:

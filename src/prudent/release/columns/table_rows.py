@@ -35,10 +35,6 @@ from prudent.release.columns.dialects import (
     stored_literal,
 )
 from prudent.release.columns.joining import open_source
-from prudent.release.columns.kinds.pairs import PairColumn
-from prudent.release.columns.kinds.sets import SetColumn
-from prudent.release.columns.kinds.table_columns import TableColumn
-from prudent.release.columns.queries import sizes_of_groups
 from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
@@ -53,10 +49,13 @@ from prudent.release.columns.row_values.groups import GroupKey
 from prudent.release.columns.row_values.text_formats import TextFormat
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
-from prudent.release.columns.together.asking import Memory, Share
+from prudent.release.columns.sql.column_queries import Share
+from prudent.release.columns.sql.pair_columns import PairColumn
+from prudent.release.columns.sql.queries import sizes_of_groups
+from prudent.release.columns.sql.table_columns import SetColumn, TableColumn
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 
 _PLAIN = (  # types of categories: equal values of these are displayed the same
     dt.String,
@@ -77,7 +76,7 @@ Sizes: TypeAlias = Mapping[tuple[PublicValue, ...], int]
 
 
 @attrs.frozen
-class Asked:
+class ColumnSpec:
     """The arguments of `open_column`, and of `open_groups` with `by`.
 
     `other` is a second column of numbers: the records are then pairs, of rows that have both.
@@ -127,7 +126,6 @@ class Opened:
     keys: tuple[GroupKey, ...]  # how the columns of groups are stored and named
     single: bool  # whether groups are named by one value, not by several
     owner: OpenTable  # the source, which must stay open while the rows are used
-    memory: Memory = attrs.field(factory=Memory, init=False)  # of rows that were handed over
 
     def members(self, groups: Sequence[Hashable]) -> dict[Hashable, tuple[ir.Value, ...]]:
         """Return each group as the engine stores it.
@@ -202,11 +200,11 @@ class Opened:
             staged: The table that `staged` returned.
             at_least: Groups with fewer records are omitted inside the engine.
         """
-        rows = self.rows if staged is None else withheld(staged.kept)
+        rows = self.rows if staged is None else redact_errors(staged.kept)
         if self.contribution.sets and staged is not None:  # a set may be of any size
             rows = at_most(rows, self.contribution.records)
-        found = withheld(fetched, sizes_of_groups(rows, at_least=at_least))
-        codec = withheld(encoding, rows)
+        found = redact_errors(fetched, sizes_of_groups(rows, at_least=at_least))
+        codec = redact_errors(encoding, rows)
         stored = zip(*(found[name] for name in members_of(rows)), strict=True)
         sizes: dict[tuple[PublicValue, ...], int] = {}
         for values, count in zip(stored, found["records"], strict=True):
@@ -228,9 +226,9 @@ class Opened:
         member: tuple[ir.Value, ...],
         size: Callable[[], int] | None = None,
     ) -> Any:
-        share = Share(self.rows, member=member, memory=self.memory)
+        share = Share(self.rows, member=member, memory=self.owner.memory)
         if staged is not None:
-            share = Share(staged.rows, staged.kept, member, memory=self.memory)
+            share = Share(staged.rows, staged.kept, member, memory=self.owner.memory)
         scale, *others = (self.contribution.scale(each or NUMBER) for each in self.scales)
         options: dict[str, Any] = {
             "scale": scale,
@@ -247,7 +245,7 @@ class Opened:
         return kind(share.of(share.whole), self.value_type, **options)
 
 
-def open_rows(asked: Asked) -> Opened:
+def open_rows(asked: ColumnSpec) -> Opened:
     """Open the rows with their value, unit and group, without reading any.
 
     Without a column every row has the value 1, and a unit counts once.
@@ -288,14 +286,14 @@ def open_rows(asked: Asked) -> Opened:
     return Opened(rows, value.type(), scales, contribution, keys, single, opened)
 
 
-def filtered(asked: Asked) -> tuple[OpenTable, ir.Table]:
+def filtered(asked: ColumnSpec) -> tuple[OpenTable, ir.Table]:
     """Open the source, and return it with the rows that are asked for; reads none."""
     with contextlib.suppress(_validate.ArgumentError):
         return _filtered(asked, columns_used([name for _, name in asked.names], asked.where))
     return _filtered(asked, None)  # so that the error can name every column, and has no context
 
 
-def _filtered(asked: Asked, used: list[str] | None) -> tuple[OpenTable, ir.Table]:
+def _filtered(asked: ColumnSpec, used: list[str] | None) -> tuple[OpenTable, ir.Table]:
     opened = open_source(
         asked.source, connect=asked.connect, table=asked.table, columns=used, unit=asked.unit
     )
@@ -414,7 +412,7 @@ def _identifying(column: ir.Column, name: str) -> ir.Column:
 
 
 def _value(
-    rows: ir.Table, asked: Asked, name: str, opened: OpenTable, argument: str = "column"
+    rows: ir.Table, asked: ColumnSpec, name: str, opened: OpenTable, argument: str = "column"
 ) -> tuple[ir.Value, Scale | None]:
     """Return the numbers of a column and their scale, or its categories and None."""
     column = _named(rows, name, argument)

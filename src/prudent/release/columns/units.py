@@ -24,7 +24,14 @@ import ibis
 import ibis.expr.types as ir
 
 from prudent.release.columns.column import Contribution, KeptGroups
-from prudent.release.columns.dialects import alone, backend_name, digest, double, floored, rounded
+from prudent.release.columns.dialects import (
+    backend_name,
+    connection_lock,
+    digest,
+    double,
+    floored,
+    rounded,
+)
 from prudent.release.columns.scales import Scale
 
 _BITS = 52
@@ -250,16 +257,11 @@ class StagedTable:
                 to PostgreSQL that belongs to the caller is left alone.
             owner: An object to keep alive as long as this table, such as the open source.
         """
-        self._rows = rows
+        self.rows = rows  # as an expression of its source
         self._owner = owner
         self._stage = _stage(rows, own_connection)
         self._kept: ir.Table | None = None
         weakref.finalize(self, self._stage.drop)
-
-    @property
-    def rows(self) -> ir.Table:
-        """The table as an expression of its source."""
-        return self._rows
 
     def kept(self) -> ir.Table:
         """The table as the engine keeps it; computed by the first call."""
@@ -290,12 +292,12 @@ def _stage(rows: ir.Table, own_connection: bool) -> _Stage:
 
 def _in_duckdb(rows: ir.Table, backend: Any, name: str) -> _Stage:
     def fill() -> ir.Table:
-        with alone(backend):
+        with connection_lock(backend):
             backend.raw_sql(f"CREATE TEMP TABLE {name} AS {ibis.to_sql(rows)}")
             return backend.table(name, database=("temp", "main"))
 
     def drop() -> None:
-        with contextlib.suppress(Exception), alone(backend):  # it may be closed already
+        with contextlib.suppress(Exception), connection_lock(backend):  # it may be closed already
             backend.con.execute(f"DROP TABLE IF EXISTS temp.{name}")
 
     return _Stage(fill, drop)

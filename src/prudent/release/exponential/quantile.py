@@ -58,7 +58,7 @@ from prudent import _validate
 from prudent.accounting._numeric import float_below
 from prudent.accounting.events import ExponentialMechanismDpEvent
 from prudent.release.exponential.measure import Decay, DoubleMeasure, Measure, choose, draw, rate
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.release.noise import Noise, source_of
 from prudent.release.ptr.margins import rational
@@ -348,7 +348,7 @@ class ExponentialQuantile:
         Raises:
             SourceError: If the records cannot be read; the message quotes none.
         """
-        return withheld(self._release, column, source_of(noise))
+        return redact_errors(self._release, column, source_of(noise))
 
     def _release(self, column: Ranked, noise: Noise) -> Selected:
         window = NearTarget.read(column, self._ends_among, self.p, self.reach)

@@ -31,7 +31,7 @@ from prudent.accounting import (
     Reveals,
 )
 from prudent.accounting.calibration import Search, solve
-from prudent.release.failures import withheld
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import Lattice
 from prudent.release.noise import LARGEST_SCALE, SLACK, Distribution, Noise, checked_test, source_of
 from prudent.release.outcome import Branch, NoiseSpread, Outcome, Refused, Released
@@ -263,7 +263,7 @@ class ProposeTestReleaseMechanism:
                 it may quote records.
         """
         noise = source_of(noise)
-        measured = withheld(measure, data)
+        measured = redact_errors(measure, data)
         single = len(measured.value) == 1  # independent of the test
         if self.distribution is Distribution.LAPLACE and not single:
             raise ValueError("Expected distribution=Distribution.GAUSSIAN for a vector.")
@@ -274,7 +274,7 @@ class ProposeTestReleaseMechanism:
             scale = self.robust_noise_multiplier * self.steps
             return self._released(measured.value, scale, Branch.ROBUST, noise)
         if self.falls_back:
-            value = measured.value if fallback is None else withheld(fallback, data)
+            value = measured.value if fallback is None else redact_errors(fallback, data)
             scale = self.fallback_noise_multiplier * self.sensitivity_in_steps
             return self._released(value, scale, Branch.FALLBACK, noise)
         return Refused(self._reason, self.event)
@@ -399,12 +399,7 @@ def _purely(mechanism: ProposeTestReleaseMechanism, epsilon: float) -> ProposeTe
     """
     parts = 2 if mechanism.propose else 1  # a value without noise leaves all of ε to the test
     scale = math.nextafter(parts / epsilon, math.inf)
-    return attrs.evolve(
-        mechanism,
-        test=DiscreteLaplaceTest(scale),
-        robust_noise_multiplier=scale,
-        fallback_noise_multiplier=scale if mechanism.falls_back else math.inf,
-    )
+    return _noisier(attrs.evolve(mechanism, test=DiscreteLaplaceTest(scale)), scale)
 
 
 def _expected_error(mechanism: ProposeTestReleaseMechanism) -> float:
@@ -439,12 +434,10 @@ def _with_noise(
     bare = attrs.evolve(
         mechanism,
         propose=1.0 if mechanism.propose else 0.0,
-        robust_noise_multiplier=1.0,
         bounds=(0.0, 1.0) if mechanism.falls_back else None,
         fallback_sensitivity=None,
-        fallback_noise_multiplier=1.0 if mechanism.falls_back else math.inf,
     )
-    return _noisier(mechanism, _least_multiplier(bare, epsilon, delta))
+    return _noisier(mechanism, _least_multiplier(_noisier(bare, 1.0), epsilon, delta))
 
 
 def _noisier(

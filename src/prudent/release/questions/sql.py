@@ -14,7 +14,7 @@ and the message says what may be asked instead.
 | variance, stddev, var_pop, stddev_pop, all divided by the records | `variance`, `deviation` |
 | median, quantile_cont(x, p), percentile_cont(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
 | quantile_cont(x, [0.25, 0.75]) | `quantiles` |
-| min, max, mode | `minimum`, `maximum`, `mode` |
+| min, max, mode, histogram | `minimum`, `maximum`, `mode`, `histogram` |
 | sum(x) / sum(y), sum(x * w) / sum(w) | `ratio`, `weighted_mean` |
 | corr(x, y), covar_pop(x, y) | `correlation`, `covariance` |
 | clip(x, low, high), CASE between constants, inside any of them | public bounds |

@@ -28,13 +28,12 @@ from prudent.release.request import (
     Statistic,
     release_all,
 )
-from prudent.release.statistics.always_tested import Mode
-from prudent.release.statistics.extremes import Extreme
 from prudent.release.statistics.histograms import Bins
 from prudent.release.statistics.moments import Count, Distinct, OneMoment, Proportion, Total
 from prudent.release.statistics.pairs import Pairs, Ratio
-from prudent.release.statistics.quantile_statistics import Quantile, Quantiles, Range
+from prudent.release.statistics.quantile_statistics import Extreme, Quantile, Quantiles, Range
 from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
+from prudent.release.statistics.tested import Mode
 
 
 def _need_of_quantile(p: Any) -> float:

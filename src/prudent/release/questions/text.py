@@ -44,8 +44,8 @@ NEAREST: dict[Any, str] = {
     ast.Column: "Single values are private: ask for median(x), or GROUP BY x.",
 }
 _ALLOWED = (
-    "count, sum, avg, median, quantile_cont, min, max, mode, variance, stddev, corr, covar_pop, "
-    "each perhaps with FILTER (WHERE …), and arithmetic on them"
+    "count, sum, avg, median, quantile_cont, histogram, min, max, mode, variance, stddev, corr, "
+    "covar_pop, each perhaps with FILTER (WHERE …), and arithmetic on them"
 )
 
 
@@ -81,6 +81,8 @@ def is_question(node: Node) -> bool:
     """Whether a node is one aggregate, or a quotient of two that has a statistic of its own."""
     if isinstance(node, ast.AggFunc | ast.Filter | ast.WithinGroup | ast.IgnoreNulls | ast.Window):
         return True
+    if isinstance(node, ast.Anonymous) and node.name.lower() == "histogram":
+        return True
     return (
         isinstance(node, ast.Div)
         and isinstance(node.this, ast.Sum)
@@ -113,6 +115,8 @@ def ask_of(node: Node, text: str) -> Ask:
         return _pair(node.this, node.expression, _PAIRS[type(node)], options)
     if isinstance(node, ast.Div) and is_question(node):
         return _quotient(node.this.this, node.expression.this, options)
+    if isinstance(node, ast.Anonymous) and is_question(node) and len(node.expressions) == 1:
+        return _of(node.expressions[0], "histogram", options)
     if type(node) in _AGGREGATES and {key for key, value in node.args.items() if value} == {"this"}:
         return _of(node.this, _AGGREGATES[type(node)], options)
     raise refused(

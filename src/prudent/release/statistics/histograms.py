@@ -4,37 +4,35 @@ import html
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import attrs
+import dp_accounting as dp
 import numpy as np
 from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
+from prudent.accounting._numeric import float_below
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.interval import PrivateInterval
+from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.noise import Noise
 from prudent.release.outcome import NoiseSpread, Released, price_lines
-from prudent.release.request import (
-    Priced,
-    Request,
-    Statistic,
-    release,
-)
-from prudent.release.statistics.moments import (
-    NARROW_SHARE,
-    WIDE_SHARE,
-    Count,
-    additive,
-    preview,
-)
+from prudent.release.pool import Pool
+from prudent.release.ptr.margins import HALF
+from prudent.release.request import Priced, Request, Statistic, release, repeated
+from prudent.release.statistics.moments import Count, additive, preview
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
-from prudent.release.sums.clipping import Clipping
+from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
+
+EDGE_SHARES = 0.09, 0.07, 0.14
+"""Fractions of ε for the two steps that find an interval, and for its quantiles."""
 
 _MOST_BINS = 10_000
+_FEWEST_BINS = 4  # of edges that are not given, unless fewer are asked for
 _MOST_CATEGORIES = 100_000
 _BAR = 40  # characters of the longest bar in text
 
@@ -161,16 +159,16 @@ class Histogram:
             axes.plot(edges, self.cdf(), drawstyle="default", color="#1f6f8b")
             axes.set(ylabel="fraction of records at or below", ylim=(0, 1))
         else:
-            error = self.half_width()
+            widths = np.diff(edges)  # an area is a number of records
             axes.bar(
                 (edges[:-1] + edges[1:]) / 2,
-                np.maximum(self.counts, 0),
-                np.diff(edges) * 0.96,
-                yerr=error,
+                np.maximum(self.counts, 0) / widths,
+                widths * 0.96,
+                yerr=self.half_width() / widths,
                 color="#1f6f8b",
                 ecolor="#b0b0b0",
             )
-            axes.set(ylabel="records (bars: 95 % of the noise)")
+            axes.set(ylabel="records per unit (bars: 95 % of the noise)")
             axes.set_ylim(bottom=0)
         ticks = np.linspace(0, len(edges) - 1, min(len(edges), 7)).round().astype(int)
         axes.set_xticks(edges[ticks], [_label(self.edges[place]) for place in ticks.tolist()])
@@ -239,17 +237,48 @@ class TopCount(Count):
 
 @attrs.frozen
 class _Parts:
-    """The edges, or how they are found, and the noise of the counts."""
+    """How edges are found, if none are given, and the noise of the counts."""
 
-    numbers: list[float] | None
-    clipping: Clipping
     counts: AdditiveMechanism
     spread: NoiseSpread
+    interval: PrivateInterval | None = None  # releases an interval that holds nearly all records
+    quantiles: CountedQuantiles | None = None  # releases the quantiles of the records in it
+    numbers: tuple[float, ...] = ()  # the edges, given or released
+
+    @property
+    def events(self) -> list[dp.DpEvent]:
+        """The privacy events of the edges."""
+        if self.interval is None or self.quantiles is None:
+            return []
+        return [*self.interval.events, self.quantiles.event]
+
+    def edges(self, pool: Column, bins: int, noise: Noise) -> tuple[float, ...]:
+        """Release edges between which there are about as many records each, or fewer bins.
+
+        A quantile is off by some records, and a bin that holds fewer has no meaning.
+        """
+        assert self.interval is not None
+        assert self.quantiles is not None
+        sizes = pool.half_octaves()
+        known = self.interval.released_count(sizes[1], noise)
+        ends = self.interval.release(pool, noise, sizes, known)
+        supported = max(_FEWEST_BINS, round(2 * known / self.quantiles.rank_error()))
+        number = min(bins, supported)
+        points = Points.read(pool, ends, self.quantiles.points)
+        inner = [Fraction(place, number) for place in range(1, number)] or [HALF]
+        found = attrs.evolve(self.quantiles, ps=inner).release(points, noise, between=False)
+        between = [each.value for each in found] if number > 1 else []
+        return tuple(round_edges(*ends, between, whole=pool.scale.whole))
 
 
 @attrs.frozen
 class Bins(Statistic):
-    """Counts of the records in bins; see `histogram`."""
+    """Counts of the records in bins; see `histogram`.
+
+    Guarantee:
+        Edges that are not given are released from the records of all groups together, the counts
+        from each group, as for the bounds of a mean (`moments.OfClipped`).
+    """
 
     edges: Sequence[Any] | None
     bins: int
@@ -258,34 +287,42 @@ class Bins(Statistic):
     @override
     def price(self, request: Request, records: Column) -> Priced:
         additive(request)  # checks the options
-        numbers, clipping, rest = None, Clipping(), request.epsilon
+        fold, rest = request.fold, request.epsilon
+        own: dict[str, Any] = {}
         if self.edges is not None:
-            numbers = _given(self.edges, records.scale)
+            own = {"numbers": tuple(_given(self.edges, records.scale))}
         else:
-            wide, narrow, rest = shares_of(rest, WIDE_SHARE, NARROW_SHARE)
-            clipping = Clipping(interval=PrivateInterval.of(records, wide, narrow))
+            *shares, rest = shares_of(rest, *EDGE_SHARES)
+            wide, narrow, tree = (float_below(Fraction(each) * fold) for each in shares)
+            pool = cast(Column, Pool([records], fold))
+            units = pool.contribution.records
+            quantiles = CountedQuantiles((HALF,), tree, units, 0.0, MANY_BRANCHES)
+            interval = PrivateInterval.of(pool, wide, narrow)
+            own = {"interval": interval, "quantiles": quantiles}
         mechanism = additive(request, rest)
-        event = composed([*clipping.events, mechanism.event])
-        sensitivity = records.contribution.records
-        spread = NoiseSpread(mechanism.distribution, mechanism.scale(sensitivity), 1.0)
-        return Priced(
-            preview=preview("histogram", mechanism, request, event, spread),
-            mechanism=_Parts(numbers, clipping, mechanism, spread),
-        )
+        scale = mechanism.scale(records.contribution.records)
+        parts = _Parts(mechanism, NoiseSpread(mechanism.distribution, scale, 1.0), **own)
+        event = composed([*parts.events, repeated(mechanism.event, fold)])
+        public = preview("histogram", mechanism, request, event, parts.spread)
+        return Priced(preview=public, mechanism=parts, of_all_groups=True)
+
+    @override
+    def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
+        parts: _Parts = priced.mechanism
+        if parts.interval is None:
+            return priced
+        edges = parts.edges(pool, self.bins, noise)
+        return attrs.evolve(priced, mechanism=attrs.evolve(parts, numbers=edges))
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Histogram:
         parts: _Parts = priced.mechanism
         edges, scale = parts.numbers, records.scale
-        if edges is None:
-            ends = parts.clipping.ends(records, noise)
-            edges = round_edges(*ends, self.bins, whole=scale.whole)
         sensitivity = records.contribution.records
-        noisy = parts.counts.noisy(_counts(records, edges), sensitivity, noise)
-        below, *counts, above = noisy
+        below, *counts, above = parts.counts.noisy(_counts(records, edges), sensitivity, noise)
         return Histogram(
             edges=tuple(map(scale.value, edges)),
-            numbers=tuple(edges),
+            numbers=edges,
             counts=tuple(counts),
             below=below,
             above=above,
@@ -316,16 +353,21 @@ def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
     return numbers
 
 
-def round_edges(low: float, high: float, bins: int, *, whole: bool) -> list[float]:
-    """About `bins` + 1 multiples of a round step that cover an interval."""
-    raw = (high - low) / bins
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = power * next(each for each in (1, 2, 2.5, 5, 10) if each * power >= raw * (1 - 1e-9))
-    if whole:
-        step = max(1.0, math.ceil(step))
-    first, last = math.floor(low / step), math.ceil(high / step)
-    found = np.unique(np.arange(first, max(last, first + 1) + 1) * step)
-    return [float(edge) for edge in found.tolist()]
+def round_edges(low: float, high: float, inner: Sequence[float], *, whole: bool) -> list[float]:
+    """The ends of an interval and ascending values between them, to the digits that they need.
+
+    A value moves by at most a quarter of the distance to the next one; what is then the same as
+    another, or an end, is left out.
+    """
+    values = sorted({low, high, *(each for each in inner if low < each < high)})
+    found = [low]
+    for before, value, after in zip(values, values[1:], values[2:], strict=False):
+        power = math.floor(math.log10(min(value - before, after - value) / 2))
+        rounded = float(round(Fraction(value), -power))
+        rounded = float(round(rounded)) if whole else rounded
+        if found[-1] < rounded < high:
+            found.append(rounded)
+    return [*found, high]
 
 
 def _label(edge: Any) -> str:

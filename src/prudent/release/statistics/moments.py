@@ -6,14 +6,17 @@ The interval is about the clipped values. Nothing is tested, so nothing is refus
 noise there is no δ.
 """
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, cast
 
 import attrs
 import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import exact, outward
+from prudent._rounding import exact, outward, rounded_up
+from prudent.accounting._numeric import float_below
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column, Kind
 from prudent.release.columns.scales import NUMBER
@@ -27,10 +30,12 @@ from prudent.release.outcome import (
     ScaledSpread,
     UnknownSpread,
 )
+from prudent.release.pool import Pool
 from prudent.release.request import (
     Priced,
     Request,
     Statistic,
+    repeated,
 )
 from prudent.release.sums.additive import (
     LARGEST_EPSILON,
@@ -39,7 +44,7 @@ from prudent.release.sums.additive import (
     composed,
     shares_of,
 )
-from prudent.release.sums.clipping import ClippedShare, Clipping
+from prudent.release.sums.clipping import CONFIDENCE, ClippedShare, Clipping
 from prudent.release.sums.moments import (
     ClippedTotal,
     Moment,
@@ -58,7 +63,10 @@ CLIPPED_SHARE = 0.03
 
 _MEAN_WIDE_SHARE = 0.09  # of a mean or a sum, instead of `WIDE_SHARE`
 _MEAN_INTERVAL: dict[str, Any] = {"size_share": 0.19, "farther": 2.0}
+_OF_GROUPS = 0.5  # of these fractions, with groups: bounds that all of them share cost each less
+_HALVINGS = 8  # with groups, in the second step: one less, since less of ε keeps bounds wide
 _FEW = 160.0  # records times ε: for fewer no bounds of a mean or a sum are sought (`sums.octaves`)
+_WIDE, _NARROW = 1 / 2, 1 / 4  # of the bounds: intervals of too few records, and of enough
 _MANY, _STEEPEST = 1e4, 5.0  # records times ε from which on narrower bounds are preferred: their s
 
 
@@ -122,7 +130,57 @@ def _spread_of_counts(mechanism: AdditiveMechanism, records: Column) -> NoiseSpr
 
 
 @attrs.frozen
-class Total(Statistic):
+class OfClipped(Statistic):
+    """A statistic of clipped values, whose private bounds are those of all groups together.
+
+    Guarantee:
+        The bounds, and the share of values outside of them, are released from the pool, calibrated
+        to what a unit contributes to it; the sums are released from each group. So tables that
+        differ by a unit cost the former once, and the sums as often as it is in groups.
+    """
+
+    @override
+    def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
+        parts: _Parts = priced.mechanism
+        return attrs.evolve(priced, mechanism=(parts, parts.ends(pool, noise)))
+
+    @override
+    def finish(
+        self, priced: Priced, pool: Column, outcomes: list[Any], noise: Noise
+    ) -> Sequence[Any]:
+        share = self.clipped_share(priced, pool, noise)
+        if share is None:
+            return outcomes
+        note = str(share) if len(outcomes) == 1 else f"All groups together: {share}"
+        return [_with_share(each, share, note) for each in outcomes]
+
+    def clipped_share(self, priced: Priced, pool: Column, noise: Noise) -> ClippedShare | None:
+        """The share of values outside of private bounds; None if there are none."""
+        parts, ends = _prepared(priced)
+        if parts.share is None or ends is None:
+            return None
+        return ClippedShare.release(pool, ends, parts.share, noise)
+
+
+def _prepared(priced: Priced) -> "tuple[_Parts, tuple[float, float] | None]":
+    """The mechanisms, and the bounds; None where there are too few records for private ones."""
+    parts, ends = priced.mechanism
+    return parts, ends
+
+
+def _with_share(released: Released, share: ClippedShare, note: str) -> Released:
+    """The answer with the share of values that private bounds clipped.
+
+    Where half of the values or more may have been clipped, the bounds are arbitrary, and what
+    follows from the clipped values would mislead: it is not shown.
+    """
+    spread = UnknownSpread(released.spread) if share.interval is None else released.spread
+    notes = (*released.notes, note)
+    return attrs.evolve(released, spread=spread, clipped_share=share.interval, notes=notes)
+
+
+@attrs.frozen
+class Total(OfClipped):
     """The sum of clipped values."""
 
     @override
@@ -136,13 +194,13 @@ class Total(Statistic):
         if parts.clipping.given is not None:
             total = ClippedTotal.between(parts.clipping.given, records.contribution.records)
             spread = total.spread(parts.sums)
-        public = preview("sum", parts.sums, request, parts.event, spread, *parts.needs(records))
-        return Priced(preview=public, mechanism=parts)
+        notes = parts.needs(records)
+        public = preview("sum", parts.sums, request, parts.event, spread, *notes)
+        return Priced(preview=public, mechanism=parts, of_all_groups=True)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts: _Parts = priced.mechanism
-        ends = parts.ends(records, noise)
+        parts, ends = _prepared(priced)
         if ends is None:
             return _of_few("sum", parts, records, noise)
         if parts.clipping.given is None:  # the bound that is nearer to zero costs nothing
@@ -150,7 +208,7 @@ class Total(Statistic):
         total = ClippedTotal.between(ends, records.contribution.records)
         (noisy,) = parts.sums.noisy([total.read(records, ends)], total.sensitivity, noise)
         number, spread = total.lattice.value(noisy), total.spread(parts.sums)
-        released = Released(
+        return Released(
             records.scale.value(number),
             Branch.ROBUST,
             spread.deviation,
@@ -160,11 +218,10 @@ class Total(Statistic):
             ScaledSpread(number, spread, records.scale),
             about=f"the sum of {clipped_values(ends, records)}",
         )
-        return parts.with_share(released, ends, records, noise)
 
 
 @attrs.frozen
-class OneMoment(Statistic):
+class OneMoment(OfClipped):
     """A moment of clipped values, from sums of one degree."""
 
     which: Moment
@@ -179,21 +236,16 @@ class OneMoment(Statistic):
         )
         notes = later, *parts.needs(records)
         public = preview(self.which, parts.sums, request, parts.event, None, *notes)
-        return Priced(preview=public, mechanism=parts)
+        return Priced(preview=public, mechanism=parts, of_all_groups=True)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts: _Parts = priced.mechanism
-        if self.degree == 1:
-            found = parts.ends(records, noise)
-            if found is None:
-                return _of_few("mean", parts, records, noise)
-            ends = found
-        else:
-            ends = parts.clipping.ends(records, noise)
+        parts, ends = _prepared(priced)
+        if ends is None:
+            return _of_few("mean", parts, records, noise)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)
         spread = MomentSpread(moments, self.which, records.scale)
-        released = Released(
+        return Released(
             spread.value,
             Branch.ROBUST,
             spread.deviation,
@@ -202,8 +254,8 @@ class OneMoment(Statistic):
             parts.sums.distribution.value,
             spread,
             about=f"the {self.which} of {clipped_values(ends, records)}",
+            notes=_too_few(moments) if self.which == "mean" else (),
         )
-        return parts.with_share(released, ends, records, noise)
 
 
 @attrs.frozen
@@ -225,6 +277,24 @@ class Proportion(OneMoment):
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
         return attrs.evolve(super().answer(priced, records, noise), about=None)
+
+
+def _too_few(moments: Moments) -> tuple[str, ...]:
+    """How many records would do, where the noise leaves most of the bounds as the interval.
+
+    It follows from what was released. An interval with corners at a distance r of the count, as a
+    fraction of it, is at most r/(1 - r) of the bounds wide.
+    """
+    low, high = moments.mean_interval(CONFIDENCE)
+    if high - low <= _WIDE * moments.width:
+        return ()
+    origin = attrs.evolve(moments.region, centre=(0.0,) * len(moments.region.centre))
+    radius = max(abs(sum(vertex)) for vertex in origin.vertices(CONFIDENCE))
+    enough = int(float(rounded_up(radius * (1 + _NARROW) / _NARROW, 2)))
+    return (
+        f"Too few records for a mean at this ε: its interval is most of the bounds. With about "
+        f"{enough:,} records it is a quarter of them.",
+    )
 
 
 def released_moments(
@@ -256,64 +326,56 @@ class _Parts:
     share: AdditiveMechanism | None
     sums: AdditiveMechanism  # the noise of the sums
     few: float = 0.0  # the number of records below which no private bounds are looked for
+    fold: int = 1  # the number of groups in which a unit pays for the sums
 
     @classmethod
     def of(cls, request: Request, records: Column, *, few: bool = False) -> "_Parts":
         """Divide ε between private bounds and the noise of the sums; given bounds cost nothing."""
-        whole = additive(request)  # checks ε, δ and the distribution
+        whole, fold = additive(request), request.fold  # checks ε, δ and the distribution
         if request.bounds is not None:
-            return cls(clipping=Clipping.to(request.bounds, records.scale), share=None, sums=whole)
-        first = _MEAN_WIDE_SHARE if few else WIDE_SHARE
-        shares = first, NARROW_SHARE, CLIPPED_SHARE
-        wide, narrow, share, rest = shares_of(request.epsilon, *shares)
-        others = _MEAN_INTERVAL if few else {}
+            clipping = Clipping.to(request.bounds, records.scale)
+            return cls(clipping=clipping, share=None, sums=whole, fold=fold)
+        part = 1.0 if request.by is None else _OF_GROUPS
+        bounds = part * (_MEAN_WIDE_SHARE if few else WIDE_SHARE), part * NARROW_SHARE
+        *shares, rest = shares_of(request.epsilon, *bounds, CLIPPED_SHARE)
+        wide, narrow, share = (float_below(Fraction(each) * fold) for each in shares)
+        pool, others = cast(Column, Pool([records], fold)), _MEAN_INTERVAL if few else {}
+        if request.by is not None:
+            others = others | {"halvings": _HALVINGS}
         return cls(
-            clipping=Clipping(interval=PrivateInterval.of(records, wide, narrow, **others)),
+            clipping=Clipping(interval=PrivateInterval.of(pool, wide, narrow, **others)),
             share=AdditiveMechanism.calibrate(share),
             sums=additive(request, rest),
-            few=_FEW * records.contribution.records / request.epsilon,
+            few=_FEW / part * records.contribution.records / request.epsilon if few else 0.0,
+            fold=fold,
         )
 
     @property
     def event(self) -> dp.DpEvent:
+        """The event of a unit in all its groups."""
         share = [] if self.share is None else [self.share.event]
-        return composed([*self.clipping.events, *share, self.sums.event])
+        return composed([*self.clipping.events, *share, repeated(self.sums.event, self.fold)])
 
-    def ends(self, records: Column, noise: Noise) -> tuple[float, float] | None:
+    def ends(self, pool: Column, noise: Noise) -> tuple[float, float] | None:
         """The bounds; None where there are too few records for private ones."""
         interval = self.clipping.interval
-        if interval is None:
-            return self.clipping.ends(records, noise)
-        sizes = records.half_octaves()
+        if interval is None or not self.few:
+            return self.clipping.ends(pool, noise)
+        sizes = pool.half_octaves()
         known = interval.released_count(sizes[1], noise)
         if known < self.few:
             return None
         if known > self.few * _MANY / _FEW:
             interval = attrs.evolve(interval, steepest=_STEEPEST)
-        return interval.release(records, noise, sizes, known)
+        return interval.release(pool, noise, sizes, known)
 
     def needs(self, records: Column) -> tuple[str, ...]:
         """How many records an interval needs, if the bounds are private."""
         if self.share is None:
             return ()
-        enough = ClippedShare.enough_records(self.share, records.contribution.records)
+        units = records.contribution.records * self.fold
+        enough = ClippedShare.enough_records(self.share, units)
         return (f"With fewer than about {enough:,} records there may be no interval.",)
-
-    def with_share(
-        self, released: Released, ends: tuple[float, float], records: Column, noise: Noise
-    ) -> Released:
-        """The answer with the share of values that private bounds clipped.
-
-        Where half of the values or more may have been clipped, the bounds are arbitrary, and what
-        follows from the clipped values would mislead: it is not shown.
-        """
-        if self.share is None:
-            return released
-        share = ClippedShare.release(records, ends, self.share, noise)
-        spread = UnknownSpread(released.spread) if share.interval is None else released.spread
-        return attrs.evolve(
-            released, spread=spread, clipped_share=share.interval, notes=(str(share),)
-        )
 
 
 def _of_few(

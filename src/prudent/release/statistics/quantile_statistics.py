@@ -43,7 +43,7 @@ from prudent.release.request import (
 )
 from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
-from prudent.release.sums.additive import composed, shares_of
+from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import for_units
 from prudent.release.sums.tree import BRANCHES, MANY_BRANCHES, CountedQuantiles
 
@@ -286,9 +286,19 @@ class Choosing:
         ends = self.bounds if self.scaled is None else self.scaled.release(records, noise)
         assert ends is not None
         points = Points.read(records, ends, chosen.points)
-        found = chosen.release(points, noise, between)
-        known = found if public else tuple(_inside(one, points.measure) for one in found)
-        return tuple(_wider(_between(one, ends), points, between) for one in known)
+        spacing, measure, moved = points.lattice.spacing, points.measure, []
+        for one in chosen.release(points, noise, between):
+            if not public and one.interval_indices is not None:
+                first, last = one.interval_indices
+                inside = measure.low < first <= last < measure.high
+                one = attrs.evolve(one, whole=one.whole or not inside)
+            if one.interval is not None and (spacing != 1 or between):
+                # Values were moved to the nearest point: half a point more on either side.
+                low, high = one.interval
+                one = attrs.evolve(one, interval=(low - spacing / 2, high + spacing / 2))
+            # The point nearest to a value may be beyond the ends.
+            moved.append(attrs.evolve(one, value=min(max(one.value, ends[0]), ends[1])))
+        return tuple(moved)
 
 
 def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
@@ -298,28 +308,6 @@ def _measure(ends: tuple[float, float], scale: Scale) -> Measure:
     lattice = scale.lattice()
     first, last = lattice.steps(list(ends)).tolist()
     return LatticeMeasure(attrs.evolve(lattice, low=min(first, last - 1), high=last))
-
-
-def _between(found: Selected, ends: tuple[float, float]) -> Selected:
-    """The answer, moved to the nearest end if the point nearest to it was beyond."""
-    return attrs.evolve(found, value=min(max(found.value, ends[0]), ends[1]))
-
-
-def _wider(found: Selected, points: Points, between: bool) -> Selected:
-    """The answer with half a point more on either side: values were moved to the nearest one."""
-    spacing = points.lattice.spacing
-    if found.interval is None or (spacing == 1 and not between):
-        return found
-    low, high = found.interval
-    return attrs.evolve(found, interval=(low - spacing / 2, high + spacing / 2))
-
-
-def _inside(found: Selected, measure: Measure) -> Selected:
-    if found.interval_indices is None:
-        return found
-    first, last = found.interval_indices
-    inside = measure.low < first <= last < measure.high
-    return attrs.evolve(found, whole=found.whole or not inside)
 
 
 def _scaled(
@@ -429,3 +417,53 @@ class Withstanding(Statistic):
             -math.inf if self.low is None else scale.given("low", self.low),
             math.inf if self.high is None else scale.given("high", self.high),
         )
+
+
+COUNT_SHARE = 0.1
+"""The fraction of ε for the count that tells how extreme a quantile may be."""
+
+_EXTREME = Fraction(999_999, 10**6)  # a probability has six decimals
+
+
+@attrs.frozen
+class Extreme(Statistic):
+    """A quantile as extreme as its rank error allows."""
+
+    lowest: bool
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        count, rest = shares_of(_validate.positive(epsilon=request.epsilon), COUNT_SHARE)
+        mechanism = AdditiveMechanism.calibrate(count)
+        quantile = self._at(_EXTREME).price(attrs.evolve(request, epsilon=rest), records)
+        event = dp.ComposedDpEvent([mechanism.event, quantile.preview.event])
+        public = attrs.evolve(
+            quantile.preview,
+            statistic="minimum" if self.lowest else "maximum",
+            epsilon=request.epsilon,
+            event=event,
+        )
+        return Priced(preview=public, mechanism=(mechanism, quantile))
+
+    def _at(self, p: Fraction) -> Quantile:
+        return Quantile(1 - p if self.lowest else p)
+
+    @override
+    def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
+        mechanism, quantile = priced.mechanism
+        (counted,) = mechanism.noisy([records.count()], records.contribution.records, noise)
+        depth = quantile.preview.rank_error or 1
+        share = 1 - Fraction(depth, max(1, counted))
+        p = max(Fraction(1, 2), min(_EXTREME, Fraction(math.floor(share * 10**6), 10**6)))
+        chosen = self._at(p)
+        choosing = quantile.mechanism
+        placed = attrs.evolve(choosing, chosen=attrs.evolve(choosing.chosen, p=chosen.p))
+        found = chosen.answer(attrs.evolve(quantile, mechanism=placed), records, noise)
+        assert isinstance(found, Released)
+        side = "below" if self.lowest else "above"
+        beyond = math.ceil(float(1 - p) * max(1, counted))
+        note = (
+            f"This is the {margins.title(chosen.p)}: about {beyond:,} records lie {side} it. The "
+            f"{priced.preview.statistic} itself is the value of one record, so it is private."
+        )
+        return attrs.evolve(found, notes=(*found.notes, note))

@@ -26,7 +26,7 @@ from prudent.training.checking.check import refuse_untrainable, replace_unsuppor
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.plan import HeldOut, Plan, Watch
+from prudent.training.plan import HeldOut, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
@@ -99,7 +99,7 @@ def make_private(
     aggregation: Aggregation | None = None,
     bands: int | None = None,
     plan: Plan | None = None,
-    watch: Watch | None = None,
+    watch: LossRelease | None = None,
     held_out: HeldOut | None = None,
     held_out_set: Any = None,
     held_out_loss: Loss | None = None,
@@ -143,7 +143,7 @@ def make_private(
             `epsilon`: `optimizer.plan.epsilon(delta)` then tells what the run costs.
         aggregation: What a step releases, such as `ProposeTestRelease`; its noise is replaced.
             Clipped sums with noise, as in DP-SGD, unless given.
-        bands: Noise that cancels over so many steps, as in `Plan`; 1 unless given.
+        bands: Correlated noise over so many steps, as in `Plan`; 1 unless given.
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         watch: The training loss as a release, as in a plan, if there is none: pass the losses of
             each batch to `optimizer.watch(losses)` before the step, one for each row, and find
@@ -208,17 +208,6 @@ def make_private(
     preparation = prepare(
         model,
         loader,
-        PrivacyTarget(
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            clip=clip,
-            noise_multiplier=noise_multiplier,
-            aggregation=aggregation,
-            bands=bands,
-            watch=watch,
-            held_out=held_out,
-        ),
         plan=plan,
         held_out_set=held_out_set,
         held_out_loss=held_out_loss,
@@ -226,10 +215,21 @@ def make_private(
         loss_reduction=loss_reduction,
         max_physical_batch=max_physical_batch,
         example=example,
-        unit=Unit.given(unit, records_per_person, per_unit),
+        unit=unit,
+        records_per_person=records_per_person,
+        per_unit=per_unit,
         fix=fix,
         key=key,
         ledger=ledger,
+        epsilon=epsilon,
+        delta=delta,
+        epochs=epochs,
+        clip=clip,
+        noise_multiplier=noise_multiplier,
+        aggregation=aggregation,
+        bands=bands,
+        watch=watch,
+        held_out=held_out,
     )
     return model, PrivateOptimizer(optimizer, preparation), preparation.loader
 
@@ -245,7 +245,7 @@ class PrivacyTarget:
     noise_multiplier: float | None = None
     aggregation: Aggregation | None = None
     bands: int | None = None
-    watch: Watch | None = None
+    watch: LossRelease | None = None
     held_out: HeldOut | None = None
 
     def refuse_beside_plan(self) -> None:
@@ -281,11 +281,6 @@ class PrivacyTarget:
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
         plan = self.plan(min(1.0, batch / count), steps, clip, **public)
-        self._warn_of_weak(count)
-        return plan
-
-    def _warn_of_weak(self, count: int) -> None:
-        """Warn of an ε or a δ that protects nobody; the number of records is public here."""
         if self.epsilon is not None and self.epsilon > _WEAK:
             warn(
                 f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
@@ -296,6 +291,7 @@ class PrivacyTarget:
                 f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
                 "it would allow for a record that is published as it is. Choose a far smaller one."
             )
+        return plan
 
     def plan(self, rate: float, steps: int, clip: float, **more: Any) -> Plan:
         """The plan with the noise given, or the least for (ε, δ); the clip is that of a sum."""
@@ -319,21 +315,27 @@ class PrivacyTarget:
 def prepare(
     model: nn.Module,
     loader: DataLoader[Any],
-    wanted: PrivacyTarget,
     *,
-    plan: Plan | None,
-    held_out_set: Any,
-    held_out_loss: Loss | None,
-    held_out_unit: Any,
-    loss_reduction: str,
-    max_physical_batch: int | None,
-    example: Any,
-    unit: Unit | None,
-    fix: bool,
-    key: Key | None,
-    ledger: LedgerLike | None,
+    plan: Plan | None = None,
+    held_out_set: Any = None,
+    held_out_loss: Loss | None = None,
+    held_out_unit: Any = None,
+    loss_reduction: str = "mean",
+    max_physical_batch: int | None = None,
+    example: Any = None,
+    unit: Any = None,
+    records_per_person: int | None = None,
+    per_unit: str | None = None,
+    fix: bool = False,
+    key: Key | None = None,
+    ledger: LedgerLike | None = None,
+    **target: Any,
 ) -> Preparation:
-    """Check the arguments of `make_private`, mend the model, find the noise, make the loader."""
+    """Check the arguments of `make_private`, mend the model, find the noise, make the loader.
+
+    `target` are those of a `PrivacyTarget`.
+    """
+    wanted = PrivacyTarget(**target)
     check_capturable(model)
     for done in replace_unsupported_layers(model) if _validate.flag(fix=fix) else ():
         print(done, file=sys.stderr)
@@ -341,10 +343,10 @@ def prepare(
     check_replaceable(loader)
     if plan is not None:
         _validate.instance(Plan, "a Plan", plan=plan)
-    units = Units.of(loader.dataset, unit)
+    units = Units.of(loader.dataset, Unit.given(unit, records_per_person, per_unit))
     if plan is None:
         assert loader.batch_size is not None
-        batches = len(loader) if unit is None else -(-len(units) // loader.batch_size)
+        batches = len(loader) if units.people is None else -(-len(units) // loader.batch_size)
         plan = wanted.in_epochs(loader.batch_size, len(units), batches)
     else:
         wanted.refuse_beside_plan()

@@ -14,10 +14,9 @@ from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.training.chunk import Chunk
 from prudent.training.gradients import Engine, Formed, Gradients
-from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction
-from prudent.training.gradients.engine import Parameters, Read, by_person, count_records
+from prudent.training.gradients.caller_loss import OutsideLoss, Pass, Reduction, computed_outside
+from prudent.training.gradients.engine import Parameters, Read, Values, by_person, count_records
 from prudent.training.gradients.output_guard import plain
-from prudent.training.gradients.results import Values
 from prudent.training.gradients.unsupported import refuse_unsupported
 from prudent.training.keystream import Key, NoCopyMixin
 from prudent.training.run.charging import RunCharge
@@ -62,8 +61,8 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         outcome: Outcome of the last step, None before the first; its loss is NaN. See `StepOutcome`
             for the private fields.
         released: What the last step has released besides the gradient, by name, each with its
-            noise: `train_loss` if the plan has a `Watch`, `held_out_accuracy` or `held_out_loss`
-            if it has a `HeldOut`. Empty in all other steps.
+            noise: `train_loss` of a `LossRelease`, `held_out_accuracy` or `held_out_loss` of a
+            `HeldOut`. Empty in all other steps.
         original_optimizer: The wrapped optimizer.
     """
 
@@ -81,9 +80,9 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         self._release = Step(
             self.plan,
             model,
-            _computed_elsewhere,
+            computed_outside,
             expected_batch=self.plan.sampling_rate * self._loader.count,
-            engine=_Prepared(model, _computed_elsewhere),
+            engine=_Prepared(model, computed_outside),
             key=self._key,
             cuda_graph=False,  # the gradients of a batch are new objects
         )
@@ -145,7 +144,7 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
         return answer
 
     def watch(self, losses: Tensor) -> None:
-        """Hand over the losses of a batch, before the step in which a `Watch` releases their mean.
+        """Hand over the losses of a batch, before the step in which the plan releases their mean.
 
         Args:
             losses: One for each row of the batch, each a function of that row and its outputs, as
@@ -430,8 +429,3 @@ class _Prepared(Engine):
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         raise NotImplementedError("The gradients have already been computed.")
-
-
-def _computed_elsewhere(outputs: Any, targets: Any) -> Tensor:
-    """A placeholder for the loss of a step: the training loop computes its own."""
-    raise NotImplementedError("The training loop computes the loss.")

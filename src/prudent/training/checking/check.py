@@ -3,42 +3,70 @@
 The first is `prudent.check`; the second is what `make_private(..., fix=True)` does.
 """
 
-from collections.abc import Callable, Iterator
+import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from prudent import _validate
 from prudent._torch_private import batch_norm, norm_base, pytree
 from prudent._validate import ArgumentError
+from prudent.training.aggregation import Sum
 from prudent.training.checking.probes import (
-    changes_in_forward,
-    engine_problems,
-    loss_problems,
-    mixed_records,
-    other_paths,
-    parameter_problems,
-    state_problems,
-    unmoved_parameters,
-    unsupported_layers,
-)
-from prudent.training.checking.subject import (
     BatchLoss,
-    Cost,
     Finding,
     LossKind,
     Severity,
     Subject,
-    measured,
+    findings,
 )
-from prudent.training.gradients.engine import count_records
+from prudent.training.chunk import Chunk
+from prudent.training.gradients.engine import count_records, run_on
 from prudent.training.gradients.unsupported import made_up as made_up_batch
 from prudent.training.gradients.unsupported import refuse_unsupported
+from prudent.training.plan import Plan
 from prudent.training.run.held_out import modes_kept
+from prudent.training.step import Step
 
 __all__ = ["CheckReport", "Cost", "Finding", "LossKind", "Severity", "check"]
+
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+_REPEATS = 3
+_LONG = 5.0  # seconds after which a measurement is not repeated
+
+
+@attrs.frozen
+class Cost:
+    """What a step costs on one batch, without the optimizer's own work."""
+
+    records: int  # number of records in the batch
+    plain_seconds: float  # Forward and backward without privacy
+    private_seconds: float  # the same with a gradient norm per record, clipping and noise
+    plain_bytes: int  # most memory held at a time by the step without privacy, besides the model
+    private_bytes: int  # the same for the private step
+
+    @property
+    def time_ratio(self) -> float:
+        """Time of a private step relative to one without privacy."""
+        return self.private_seconds / self.plain_seconds
+
+    @property
+    def memory_ratio(self) -> float:
+        """Memory of a private step relative to one without privacy."""
+        return self.private_bytes / max(1, self.plain_bytes)
+
+    def __str__(self) -> str:
+        return (
+            f"A private step on these {self.records} records takes {self.time_ratio:.2g} × the "
+            f"time of an ordinary one ({self.private_seconds * 1e3:.3g} ms, "
+            f"{self.plain_seconds * 1e3:.3g} ms) and {self.memory_ratio:.2g} × its memory "
+            f"({self.private_bytes / 2**20:.3g} MiB, {self.plain_bytes / 2**20:.3g} MiB)."
+        )
 
 
 @attrs.frozen
@@ -91,7 +119,14 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
     """
     _validate.instance(nn.Module, "a torch module", model=model)
     _validate.function(loss=loss)
-    inputs, targets = _pair(batch)
+    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        raise ArgumentError(
+            "batch",
+            "a pair of inputs and targets",
+            shown=type(batch).__name__,
+            hint="For a model with several arguments, inputs are a tuple or a dictionary.",
+        )
+    inputs, targets = batch
     records = count_records(inputs, targets)
     if _validate.flag(made_up=made_up):
         records = max(records, 4)
@@ -102,62 +137,72 @@ def check(model: nn.Module, loss: BatchLoss, batch: Any, *, made_up: bool = Fals
     device = next(model.parameters()).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.enable_grad():
         subject = Subject(model, loss, inputs, targets, records)
-        findings = list(_findings(subject))
-        cost = None
-        if all(finding.severity is not Severity.ERROR for finding in findings):
-            cost = measured(subject)
-    order = list(Severity)
-    findings.sort(key=lambda finding: order.index(finding.severity))
-    return CheckReport(tuple(findings), subject.kind, cost)
+        order = list(Severity)
+        found = sorted(findings(subject), key=lambda finding: order.index(finding.severity))
+        report = CheckReport(tuple(found), subject.kind, None)
+        return attrs.evolve(report, cost=_measured(subject)) if report.ok else report
 
 
-def _findings(subject: Subject) -> Iterator[Finding]:
-    yield from parameter_problems(subject)
+def _measured(subject: Subject) -> Cost:
+    """The cost of a step of `subject`, whose loss must be of a known kind."""
+    plain, private = subject.copied(), subject.copied()
+    (inputs, targets), (own, labels) = subject.batch(), subject.batch()
+
+    def plain_step() -> None:
+        losses = subject.loss(run_on(plain, inputs), targets)
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+
+    rule, batch = Sum(clip=1.0, noise_multiplier=1.0), subject.records
+    plan = Plan(sampling_rate=0.5, steps=1_000, aggregation=rule, expected_batch=batch)
+    release = Step(plan, private, subject.record_loss)
+    steps = (plain, plain_step), (private, lambda: release([Chunk(own, labels)]))
+    seconds, memory = [_seconds(*step) for step in steps], [_peak_bytes(*step) for step in steps]
+    return Cost(batch, seconds[0], seconds[1], memory[0], memory[1])
+
+
+def _seconds(model: nn.Module, step: Callable[[], object]) -> float:
+    """The least time of several runs, after one that is not counted."""
+    times: list[float] = []
+    while not times or (times[-1] < _LONG and len(times) <= _REPEATS):
+        model.zero_grad()
+        _wait(model)
+        start = time.perf_counter()
+        step()
+        _wait(model)
+        times.append(time.perf_counter() - start)
+    return min(times[1:] or times)
+
+
+def _wait(model: nn.Module) -> None:
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak_bytes(model: nn.Module, step: Callable[[], object]) -> int:
+    """Most memory held at a time of what a step allocates."""
+    model.zero_grad()
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        return torch.cuda.max_memory_allocated(device) - before
+    level = os.environ.get(_LOG_LEVEL)
+    os.environ[_LOG_LEVEL] = "9"  # else torch's profiler writes to the terminal
     try:
-        subject.copied()
-    except Exception as error:
-        yield Finding(
-            "model",
-            f"It cannot be copied: {type(error).__name__}: {error}",
-            "Keep no computed tensor in an attribute, and check a model that has not run yet.",
-        )
-        return
-    try:
-        subject.outputs()
-    except Exception as error:
-        yield Finding(
-            "model",
-            f"It does not run on the batch: {type(error).__name__}: {error}",
-            "Give the inputs as the model takes them: a tensor, a tuple for several arguments, or "
-            "a dictionary for keyword arguments.",
-        )
-        return
-    changed = [*changes_in_forward(subject), *state_problems(subject)]
-    yield from changed
-    if any(finding.severity is Severity.ERROR for finding in changed):
-        return
-    layers = list(unsupported_layers(subject))
-    mixed = [] if layers else list(mixed_records(subject))
-    found = [*layers, *mixed, *loss_problems(subject), *other_paths(subject)]
-    yield from found
-    if found:  # the engine would refuse the same in other words
-        return
-    problems = list(engine_problems(subject))
-    yield from problems
-    if all(problem.severity is not Severity.ERROR for problem in problems):
-        yield from unmoved_parameters(subject)
-
-
-def _pair(batch: Any) -> tuple[Any, Any]:
-    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
-        raise ArgumentError(
-            "batch",
-            "a pair of inputs and targets",
-            shown=type(batch).__name__,
-            hint="For a model with several arguments, inputs are a tuple or a dictionary.",
-        )
-    inputs, targets = batch
-    return inputs, targets
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            step()
+    finally:
+        os.environ.pop(_LOG_LEVEL)
+        os.environ.update({} if level is None else {_LOG_LEVEL: level})
+    events: Any = recorded.profiler
+    held = peak = 0
+    for event in sorted(events.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
 
 
 def _alternating(leaf: Tensor) -> Tensor:
@@ -199,7 +244,15 @@ def replace_unsupported_layers(model: nn.Module) -> list[str]:
     Returns:
         What was done, a sentence per layer.
     """
-    done, instead = [], dict(_replacements(model))
+    done, instead = [], {}
+    for layer in model.modules():
+        make = next((make for kind, make in _INSTEAD if isinstance(layer, kind)), None)
+        stays = isinstance(layer, norm_base) and model.training and not layer.training
+        new = None if make is None or stays or layer is model else make(layer)
+        if new is not None:  # the model itself cannot be replaced
+            for name, parameter in layer.named_parameters():
+                setattr(new, name, parameter)
+            instead[id(layer)] = new
     for path, layer in list(model.named_modules(remove_duplicate=False)):
         if id(layer) in instead:
             new = instead[id(layer)].train(layer.training)
@@ -215,18 +268,6 @@ def replace_unsupported_layers(model: nn.Module) -> list[str]:
         model.float()
         done.append("Converted the model to float32.")
     return done
-
-
-def _replacements(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
-    """What takes the place of layers, by their identity; the model itself cannot be replaced."""
-    for layer in model.modules():
-        make = next((make for kind, make in _INSTEAD if isinstance(layer, kind)), None)
-        stays = isinstance(layer, norm_base) and model.training and not layer.training
-        new = None if make is None or stays or layer is model else make(layer)
-        if new is not None:
-            for name, parameter in layer.named_parameters():
-                setattr(new, name, parameter)
-            yield id(layer), new
 
 
 def _group_norm(layer: Any) -> nn.Module | None:
@@ -246,12 +287,8 @@ def _untracked(layer: Any) -> nn.Module | None:
     return new
 
 
-def _leaky(layer: Any) -> nn.Module | None:
-    return nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)
-
-
 _INSTEAD: tuple[tuple[type[nn.Module], Callable[..., nn.Module | None]], ...] = (
     (batch_norm, _group_norm),
     (norm_base, _untracked),
-    (nn.RReLU, _leaky),
+    (nn.RReLU, lambda layer: nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)),
 )

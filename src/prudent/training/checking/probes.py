@@ -1,69 +1,204 @@
-"""Probes of a model and its loss on public records, each of which looks for one kind of problem."""
+"""A model, a loss and public records, and probes that each look for one kind of problem in them."""
 
 import contextlib
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
 from prudent._torch_private import norm_base, pytree
-from prudent._validate import ArgumentError
-from prudent.training.checking.subject import (
-    NEAR,
-    Finding,
-    LossKind,
-    Severity,
-    Subject,
-    cloned,
-    same,
-    scale,
-)
+from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients import BookKeeping
 from prudent.training.gradients.engine import run_on
 from prudent.training.gradients.factors.tape import leaves_behind
-from prudent.training.gradients.kept_records import KeptRecordError
+from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.output_guard import as_outputs
 from prudent.training.gradients.unsupported import UnsupportedLayerError, unsupported
 from prudent.training.step import check_parameter_types
 
+BatchLoss = Callable[[Any, Any], Tensor]
+_NEAR = 1e-3
+"""Relative difference that rounding does not explain."""
 
-def loss_problems(subject: Subject) -> Iterator[Finding]:
+_FORMED = 1 << 28  # numbers in the gradients of single records that are held at a time
+
+
+class Severity(Choice):
+    """What a finding means for private training."""
+
+    ERROR = "error"
+    """It would be refused, or its guarantee would not hold."""
+
+    WARNING = "warning"
+    """It is possible, but probably not what was meant."""
+
+    NOTE = "note"
+    """Nothing is wrong."""
+
+
+class LossKind(Choice):
+    """What a loss returns for a batch."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    PER_RECORD = "per record"
+
+    def __str__(self) -> str:
+        if self is LossKind.PER_RECORD:
+            return "one value per record: use prudent.fit or prudent.Step"
+        return f"a {self.value} over the records: loss_reduction={self.value!r} of make_private"
+
+
+@attrs.frozen
+class Finding:
+    """One finding of a check."""
+
+    where: str  # the layer, parameter or function concerned
+    problem: str  # what was found
+    fix: str  # what to do about it
+    severity: Severity = Severity.ERROR  # what it means for private training
+
+    def __str__(self) -> str:
+        return f"[{self.severity.value}] {self.where}: {self.problem}\n    Fix: {self.fix}"
+
+
+@attrs.define
+class Subject:
+    """A model, a loss and public records."""
+
+    model: nn.Module  # the model, which is never run: only copies of it are
+    loss: BatchLoss
+    inputs: Any  # inputs of the records
+    targets: Any  # targets of the records
+    records: int  # number of records
+    kind: LossKind | None = None  # what the loss returns, as far as it is known
+
+    def copied(self) -> nn.Module:
+        """A new copy of the model, to which nothing has been done."""
+        return copy.deepcopy(self.model)
+
+    def outputs(self) -> Any:
+        """The outputs of the model for all records at once."""
+        return run_on(self.copied(), _cloned(self.inputs))
+
+    def batch(self, rows: slice = slice(None)) -> Any:
+        """A copy of the inputs and targets of some records."""
+        return pytree.tree_map_only(
+            Tensor, lambda leaf: leaf[rows].clone(), (self.inputs, self.targets)
+        )
+
+    def first(self, tree: Any, *, everywhere: bool = False) -> Any:
+        """A batch of the first record alone, or of copies of it; other tensors stay."""
+
+        def change(leaf: Tensor) -> Tensor:
+            if not self.has_rows(leaf):
+                return leaf
+            first = leaf.detach()[:1]
+            return (first.expand_as(leaf) if everywhere else first).clone()
+
+        return pytree.tree_map_only(Tensor, change, tree)
+
+    def has_rows(self, leaf: Any) -> bool:
+        """Whether a tensor has the records on its first axis."""
+        return isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == self.records
+
+    def record_loss(self, outputs: Any, targets: Any) -> Tensor:
+        """The loss of a batch of one record, as engines call it."""
+        return self.loss(outputs, targets).reshape(1)
+
+
+def _cloned(tree: Any) -> Any:
+    """A copy of a tree of tensors, without their graph."""
+    return pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two trees of tensors agree up to rounding."""
+    pairs = zip(pytree.tree_leaves(one), pytree.tree_leaves(other), strict=True)
+    return all(
+        torch.allclose(a.double(), b.double(), rtol=_NEAR, atol=_NEAR * _scale(a), equal_nan=True)
+        for a, b in pairs
+        if isinstance(a, Tensor)
+    )
+
+
+def _scale(values: Tensor) -> float:
+    """The largest finite magnitude; 0 if there is none."""
+    finite = values[torch.isfinite(values)] if values.is_floating_point() else values
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    """All that is found, until something makes the other probes pointless."""
+    yield from _parameter_problems(subject)
+    copying = "Keep no computed tensor in an attribute, and check a model that has not run yet."
+    running = "Give inputs as the model takes them: a tensor, a tuple or a dictionary of arguments."
+    for act, problem, fix in (
+        (subject.copied, "It cannot be copied", copying),
+        (subject.outputs, "It does not run on the batch", running),
+    ):
+        try:
+            act()
+        except Exception as error:
+            yield Finding("model", f"{problem}: {type(error).__name__}: {error}", fix)
+            return
+    for probes in (
+        (_changes_in_forward, _state_problems),
+        (_mixed_records, _loss_problems, _other_paths),  # the engine would refuse the same
+        (_engine_problems,),
+        (_unmoved_parameters,),
+    ):
+        found = [finding for probe in probes for finding in probe(subject)]
+        yield from found
+        if any(finding.severity is Severity.ERROR for finding in found):
+            return
+
+
+def _loss_problems(subject: Subject) -> Iterator[Finding]:
     """Sets the kind of the loss, and finds terms that depend on several records."""
     outputs = subject.outputs()
     losses = subject.loss(outputs, subject.targets)
     if not isinstance(losses, Tensor) or losses.shape not in ((), (subject.records,)):
         shown = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-        yield Finding(
-            "loss",
-            f"It returns {shown}, neither one number nor one value per record.",
-            "Average or add up the positions of each record, and then the records.",
-        )
+        problem = f"It returns {shown}, neither one number nor one value per record."
+        fix = "Average or add up the positions of each record, and then the records."
+        yield Finding("loss", problem, fix)
         return
     if not losses.requires_grad:
-        yield Finding(
-            "loss",
-            "It does not depend on the model's outputs.",
-            "Remove detach() or no_grad() from the model and the loss.",
-        )
+        fix = "Remove detach() or no_grad() from the model and the loss."
+        yield Finding("loss", "It does not depend on the model's outputs.", fix)
         return
-    if losses.ndim == 0 and not _has_rows(outputs, subject):
+    gradients = None  # of a loss that make_private refuses
+    with contextlib.suppress(ArgumentError):
+        gradients = _output_gradients(subject, outputs, subject.targets)
+    if losses.ndim == 0 and not (
+        gradients is None or any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in gradients)
+    ):
         subject.kind = LossKind.MEAN  # computed by the model: make_private reduces it as declared
         return
+    everywhere = partial(subject.first, everywhere=True)
     with contextlib.suppress(ArgumentError):  # as make_private refuses the loss
         whole, repeated, alone = (
             _output_gradients(subject, change(outputs), change(subject.targets))
-            for change in (cloned, subject.first_everywhere, subject.first)
+            for change in (_cloned, everywhere, subject.first)
         )
-        if same(subject.first(whole), subject.first(repeated)):
+        if _same(subject.first(whole), subject.first(repeated)):
             ratio = _ratio(subject.first(repeated), alone)
             factors = {LossKind.MEAN: 1 / subject.records, LossKind.SUM: 1.0}
             if losses.ndim:
                 factors = {LossKind.PER_RECORD: 1.0}
             for kind, factor in factors.items():  # of the gradient of a record in a batch
-                if abs(ratio - factor) <= NEAR * factor:
+                if abs(ratio - factor) <= _NEAR * factor:
                     subject.kind = kind
     if subject.kind is None:
         yield Finding(
@@ -75,7 +210,7 @@ def loss_problems(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def other_paths(subject: Subject) -> Iterator[Finding]:
+def _other_paths(subject: Subject) -> Iterator[Finding]:
     """Trained tensors that the loss reaches other than through the outputs."""
     leaves, outputs = _as_leaves(subject.outputs())
     losses = subject.loss(outputs, subject.targets)
@@ -86,17 +221,15 @@ def other_paths(subject: Subject) -> Iterator[Finding]:
     for leaf in leaves_behind([losses]):
         if id(leaf) in known:
             continue
-        name = names.get(id(leaf))
-        yield Finding(
-            "loss" if name is None else name,
-            "The loss reaches "
-            + ("a trained tensor that is not the model's" if name is None else "this parameter")
-            + " by another way than the outputs: its gradient would be neither clipped nor noised.",
-            "Move it into the model, and let forward return what the loss needs of it."
-            if name is None
-            else "Use the optimizer's weight_decay, let forward return the penalty as an output, "
-            "or detach() it.",
-        )
+        where, what = "loss", "a trained tensor that is not the model's"
+        fix = "Move it into the model, and let forward return what the loss needs of it."
+        if id(leaf) in names:
+            where, what = names[id(leaf)], "this parameter"
+            fix = (
+                "Use the optimizer's weight_decay, return the penalty as an output, or detach() it."
+            )
+        problem = f"The loss reaches {what} by another way than the outputs: its gradient would be "
+        yield Finding(where, problem + "neither clipped nor noised.", fix)
 
 
 def _output_gradients(subject: Subject, outputs: Any, targets: Any) -> list[Tensor]:
@@ -115,16 +248,7 @@ def _ratio(one: list[Tensor], other: list[Tensor]) -> float:
     """The factor between two lists of tensors; NaN if they are not multiples of each other."""
     a, b = (torch.cat([leaf.double().flatten() for leaf in leaves]) for leaves in (one, other))
     factor = float(a @ b / (b @ b))
-    return factor if torch.allclose(a, factor * b, rtol=NEAR, atol=NEAR * scale(a)) else math.nan
-
-
-def _has_rows(outputs: Any, subject: Subject) -> bool:
-    """Whether the loss uses an output that has the records on its first axis."""
-    try:
-        gradients = _output_gradients(subject, outputs, subject.targets)
-    except ArgumentError:  # only a loss of such outputs is refused
-        return True
-    return any(subject.has_rows(leaf) and bool(leaf.any()) for leaf in gradients)
+    return factor if torch.allclose(a, factor * b, rtol=_NEAR, atol=_NEAR * _scale(a)) else math.nan
 
 
 def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
@@ -140,24 +264,13 @@ def _as_leaves(outputs: Any) -> tuple[list[Tensor], Any]:
     return leaves, pytree.tree_map_only(Tensor, one, outputs)
 
 
-_ALONE = (
-    "Pass the state on as an argument, or set it back to None before forward returns; change what "
-    "is public between steps."
-)
-_SHOWN = 5  # names in a message
-_FORMED = 1 << 28  # numbers in the gradients of single records that are held at a time
-
-
-def parameter_problems(subject: Subject) -> Iterator[Finding]:
+def _parameter_problems(subject: Subject) -> Iterator[Finding]:
     """Parameters of unsuitable types, and frozen ones."""
-    trained = [p for p in subject.model.parameters() if p.requires_grad]
-    frozen = [name for name, p in subject.model.named_parameters() if not p.requires_grad]
-    if not trained:
-        yield Finding(
-            "model",
-            "No parameter is trained.",
-            "Call requires_grad_(True) on what should be trained.",
-        )
+    model = subject.model
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if len(frozen) == len(list(model.parameters())):
+        fix = "Call requires_grad_(True) on what should be trained."
+        yield Finding("model", "No parameter is trained.", fix)
     elif frozen:
         yield Finding(
             "model",
@@ -166,10 +279,10 @@ def parameter_problems(subject: Subject) -> Iterator[Finding]:
             Severity.NOTE,
         )
     try:
-        check_parameter_types(subject.model)
+        check_parameter_types(model)
     except ValueError as error:
         yield Finding("model", str(error), "Call model.float() before training.")
-    if not subject.model.training:
+    if not model.training:
         yield Finding(
             "model",
             "It is in evaluation mode, in which dropout and batch normalisation act differently.",
@@ -178,38 +291,22 @@ def parameter_problems(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def unsupported_layers(subject: Subject) -> Iterator[Finding]:
-    """Layers that are known to mix records or to change by what they see."""
-    for layer in unsupported(subject.model):
-        yield Finding(
-            layer.path or "model",
-            f"{layer.what} cannot give each record a gradient of its own.",
-            layer.instead,
-        )
-
-
-def changes_in_forward(subject: Subject) -> Iterator[Finding]:
+def _changes_in_forward(subject: Subject) -> Iterator[Finding]:
     """Buffers, parameters and inputs that a forward pass changes."""
-    model, inputs = subject.copied(), cloned(subject.inputs)
-    before = {name: value.detach().clone() for name, value in _state(model).items()}
+    model, inputs = subject.copied(), _cloned(subject.inputs)
+    buffers = dict(model.named_buffers())
+    before = _cloned(state := dict(model.named_parameters()) | buffers)
     with torch.no_grad():
         run_on(model, inputs)
-    buffers = {name for name, _ in model.named_buffers()}
-    for name, value in _state(model).items():
+    for name, value in state.items():
         layer = model.get_submodule(name.rpartition(".")[0])
         if torch.equal(value, before[name]) or isinstance(layer, norm_base):
             continue  # a normalisation in training mode is an unsupported layer
+        kind, fix = "parameter", "Compute the changed weight in forward, without writing to it."
         if name in buffers:
-            fix = "Call .eval() on that layer, or update the buffer between steps."
-        else:
-            fix = "Compute the changed weight anew in forward, without writing to the parameter."
-        kind = "buffer" if name in buffers else "parameter"
-        yield Finding(
-            name,
-            f"A forward pass changes this {kind}: state of a batch is kept.",
-            fix,
-        )
-    if not same(inputs, subject.inputs):
+            kind, fix = "buffer", "Call .eval() on that layer, or update it between steps."
+        yield Finding(name, f"A forward pass changes this {kind}: state of a batch is kept.", fix)
+    if not _same(inputs, subject.inputs):
         yield Finding(
             "model",
             "A forward pass changes its inputs in place.",
@@ -218,58 +315,86 @@ def changes_in_forward(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def mixed_records(subject: Subject) -> Iterator[Finding]:
-    """The first layer in which the result of a record depends on others.
+def _mixed_records(subject: Subject) -> Iterator[Finding]:
+    """Layers known to mix records; else the first in which a record depends on others.
 
     The batch is run twice with the same random numbers, the second time with copies of the first
     record in place of all others. Nothing about the first record may change.
     """
-    others = subject.first_everywhere(subject.inputs)
+    known = list(unsupported(subject.model))
+    for layer in known:
+        what = f"{layer.what} cannot give each record a gradient of its own."
+        yield Finding(layer.path or "model", what, layer.instead)
+    if known:
+        return
+
+    def first_rows(tree: Any) -> list[Tensor]:
+        return [leaf[0] for leaf in pytree.tree_leaves(tree) if subject.has_rows(leaf)]
+
+    others = subject.first(subject.inputs, everywhere=True)
     one, other = (_traced(subject, inputs) for inputs in (subject.inputs, others))
     for (path, *before), (_, *after) in zip(one, other, strict=False):
         got_same, gave_same = (
-            same(_first_rows(a, subject), _first_rows(b, subject))
-            for a, b in zip(before, after, strict=True)
+            _same(first_rows(a), first_rows(b)) for a, b in zip(before, after, strict=True)
         )
         if got_same and not gave_same:
-            layer = subject.model.get_submodule(path)
+            kind = type(subject.model.get_submodule(path)).__name__
             yield Finding(
                 path or "model",
-                f"{type(layer).__name__} mixes records: the result of one depends on the others.",
+                f"{kind} mixes records: the result of one depends on the others.",
                 "Compute each record's outputs from that record alone: no means, sorts or "
                 "products over the first axis.",
             )
             return
 
 
-def state_problems(subject: Subject) -> Iterator[Finding]:
+def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
+    """Arguments and results of every module as they finish, with fixed random numbers."""
+    model, calls = subject.copied(), []
+
+    def note(path: str, _: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
+        calls.append((path, _cloned((args, kwargs)), _cloned(outputs)))
+
+    for path, module in model.named_modules():
+        module.register_forward_hook(partial(note, path), with_kwargs=True)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        run_on(model, _cloned(inputs))
+    return calls
+
+
+def _kept(error: KeptRecordError) -> Finding:
+    return Finding(
+        "model",
+        str(error),
+        "Pass the state on as an argument, or set it back to None before forward returns; change "
+        "what is public between steps.",
+    )
+
+
+def _state_problems(subject: Subject) -> Iterator[Finding]:
     """State on the host by which a call of the model or the loss depends on earlier calls."""
     model = subject.copied()
     try:
         with contextlib.suppress(RuntimeError, TypeError, IndexError):  # found by other probes
             BookKeeping(model, subject.record_loss).check_repeatable(model, subject.batch())
     except KeptRecordError as error:
-        yield Finding("model", str(error), _ALONE)
+        yield _kept(error)
     except ValueError:
         pass
 
 
-def engine_problems(subject: Subject) -> Iterator[Finding]:
+def _engine_problems(subject: Subject) -> Iterator[Finding]:
     """Layers for which the engine cannot compute per-example gradients, or computes wrong ones."""
     try:
         model = subject.copied()
         norms = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
     except KeptRecordError as error:
-        yield Finding(
-            "model",
-            str(error),
-            _ALONE,
-        )
+        yield _kept(error)
         return
     except UnsupportedLayerError as error:
-        layer = error.layer
-        where = layer.path or "model"
-        yield Finding(where, f"No gradient per record: {error}", layer.instead)
+        where, fix = error.layer.path or "model", error.layer.instead
+        yield Finding(where, f"No gradient per record: {error}", fix)
         return
     except Exception as error:
         yield Finding(
@@ -287,7 +412,7 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
             Severity.WARNING,
         )
     elif _is_deterministic(subject) and not torch.allclose(
-        norms[:2], _norms_one_by_one(subject, 2), rtol=1e-2
+        norms[:2], torch.stack([_norm_alone(subject, place) for place in range(2)]), rtol=1e-2
     ):
         yield Finding(
             "model",
@@ -296,24 +421,44 @@ def engine_problems(subject: Subject) -> Iterator[Finding]:
         )
 
 
-def unmoved_parameters(subject: Subject) -> Iterator[Finding]:
+def _is_deterministic(subject: Subject) -> bool:
+    """Whether the model draws no random numbers."""
+    outputs = []
+    for seed in range(2):
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            outputs.append(_cloned(subject.outputs()))
+    return _same(*outputs)
+
+
+def _norm_alone(subject: Subject, place: int) -> Tensor:
+    """The norm of the gradient of one record, by autograd."""
+    model, (inputs, targets) = subject.copied(), subject.batch(slice(place, place + 1))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    loss = subject.loss(run_on(model, inputs), targets).sum()
+    gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+    lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+    return norm
+
+
+def _unmoved_parameters(subject: Subject) -> Iterator[Finding]:
     """Trained parameters without a gradient: noise alone would move them.
 
     Parameters are shifted first: an adapter whose second factor starts at zero has no gradient for
     the first one, but only until the first step.
     """
     model = subject.copied()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter), alpha=0.02)
-    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        for parameter in trained:
+            parameter.add_(torch.randn_like(parameter), alpha=0.02)
+    size = sum(parameter.numel() for parameter in trained)
     some = max(2, min(subject.records, _FORMED // max(1, size)))
     engine = BookKeeping(model, subject.record_loss)
     formed = engine.formed(model, *subject.batch(slice(some))).per_example
     still = {name: (g.flatten(1) == 0).all(0) for name, g in formed.items()}
-    unused = [name for name, zero in still.items() if bool(zero.all())]
-    if unused:
+    if unused := [name for name, zero in still.items() if bool(zero.all())]:
         yield Finding(
             _listed(unused),
             "No record has a gradient for it: only noise would move it.",
@@ -321,14 +466,9 @@ def unmoved_parameters(subject: Subject) -> Iterator[Finding]:
             "no_grad() and outputs that the loss ignores.",
             Severity.WARNING,
         )
-    tables = {
-        f"{path}.weight".lstrip(".")
-        for path, module in model.named_modules()
-        if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-    }
     for name, zero in still.items():
-        share = float(zero.float().mean())
-        if name not in tables and 0.5 <= share < 1:
+        layer, share = model.get_submodule(name.rpartition(".")[0]), float(zero.float().mean())
+        if 0.5 <= share < 1 and not isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             yield Finding(
                 name,
                 f"{share:.0%} of its coordinates have no gradient from any of the {some} records.",
@@ -336,56 +476,3 @@ def unmoved_parameters(subject: Subject) -> Iterator[Finding]:
                 "or more varied batch this may disappear.",
                 Severity.WARNING,
             )
-
-
-def _state(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
-    """Arguments and results of every module as they finish, with fixed random numbers."""
-    model, calls = subject.copied(), []
-
-    def note(path: str, _: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
-        calls.append((path, cloned((args, kwargs)), cloned(outputs)))
-
-    for path, module in model.named_modules():
-        module.register_forward_hook(partial(note, path), with_kwargs=True)
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        run_on(model, cloned(inputs))
-    return calls
-
-
-def _first_rows(outputs: Any, subject: Subject) -> list[Tensor]:
-    """The first record's part of all tensors that have the records on their first axis."""
-    return [leaf[0] for leaf in pytree.tree_leaves(outputs) if subject.has_rows(leaf)]
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def _is_deterministic(subject: Subject) -> bool:
-    """Whether the model draws no random numbers."""
-    outputs = []
-    for seed in range(2):
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(seed)
-            outputs.append(cloned(subject.outputs()))
-    return same(*outputs)
-
-
-def _norms_one_by_one(subject: Subject, records: int) -> Tensor:
-    """The norms of the gradients of the first records, by autograd."""
-    model = subject.copied()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    norms = []
-    for place in range(records):
-        inputs, targets = subject.batch(slice(place, place + 1))
-        loss = subject.loss(run_on(model, inputs), targets).sum()
-        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
-        lengths = [torch.linalg.vector_norm(g) for g in gradients if g is not None]
-        norms.append(torch.linalg.vector_norm(torch.stack(lengths)))
-    return torch.stack(norms)

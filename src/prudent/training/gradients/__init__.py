@@ -8,8 +8,6 @@ A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that depend on 
     gradients.weighted_sum(weights)                  # {name: Σᵢ wᵢ gᵢ}
 """
 
-from prudent.training.gradients.engine import Engine
-from prudent.training.gradients.engines import BookKeeping, Materialised
-from prudent.training.gradients.results import Formed, Gradients
+from prudent.training.gradients.engine import BookKeeping, Engine, Formed, Gradients, Materialised
 
 __all__ = ["BookKeeping", "Engine", "Formed", "Gradients", "Materialised"]

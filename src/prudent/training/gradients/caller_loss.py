@@ -21,11 +21,20 @@ from typing_extensions import override
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError, Choice
 from prudent.training.gradients.capture import Capture
-from prudent.training.gradients.engine import by_person, count_records, native_products
-from prudent.training.gradients.engines import BookKeeping, _Kept
+from prudent.training.gradients.engine import (
+    BookKeeping,
+    Gradients,
+    NoRecords,
+    Recomputed,
+    Values,
+    _Kept,
+    by_person,
+    check_same,
+    count_records,
+    native_products,
+)
 from prudent.training.gradients.factors.tape import NormTape, Tape
-from prudent.training.gradients.host_state import HostState
-from prudent.training.gradients.kept_records import check_repeatable
+from prudent.training.gradients.host_state import HostState, check_repeatable
 from prudent.training.gradients.output_guard import (
     Node,
     as_outputs,
@@ -35,15 +44,12 @@ from prudent.training.gradients.output_guard import (
 )
 from prudent.training.gradients.record_streams import (
     Draws,
-    RecordStreams,
     Replay,
     active_streams,
     again,
-    restarting,
     rows_of,
     sketch,
 )
-from prudent.training.gradients.results import Gradients, NoRecords, Recomputed, Values, check_same
 from prudent.training.gradients.unsupported import attempt, made_up, refuse_unsupported
 
 Tensors = list[Tensor]
@@ -114,8 +120,8 @@ class OutsideLoss:
             The outputs, which require a gradient, and the pass that waits for it.
         """
         refuse_unsupported(self.model)
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        check_inputs(given, self._judged)
+        noted = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        check_inputs(noted, self._judged)
         args, kwargs = pytree.tree_map_only(Tensor, plain, (args, kwargs))
         records = count_records(args, kwargs)
         leaves = {name: value.detach().requires_grad_() for name, value in trained.items()}
@@ -127,31 +133,35 @@ class OutsideLoss:
             self._host = engine.host
             engine.rehearse_outputs(leaves, fixed, tensors)
         engine.host = self._host
+        given = engine, leaves, fixed
         with native_products():
             if records == 0:
-                passed: Pass = _Empty(engine, leaves, fixed, tensors)
+                parts: list[_Part] = [_Empty(*given, tensors)]
             elif self.physical_batch is None or records <= self.physical_batch:
-                passed = _AtOnce(engine, leaves, fixed, tensors)
+                parts = [_AtOnce(*given, tensors)]
             else:
-                whole = max(1, self.physical_batch // (slots or 1)) * (slots or 1)
-                passed = _InParts(engine, leaves, fixed, tensors, whole)
-        passed.records = records
-        passed.factor = records if self.reduction is Reduction.MEAN else 1
-        passed.shares = shares
+                size = max(1, self.physical_batch // (slots or 1)) * (slots or 1)
+                split = zip(*(torch.split(t, size) for t in tensors), strict=True)
+                parts = [_Rerun(*given, list(t), n * size) for n, t in enumerate(split)]
+        passed = Pass(parts, records if self.reduction is Reduction.MEAN else 1, shares)
         return self._gated(passed, engine.outline), passed
 
     def _gated(self, passed: "Pass", outline: "_Outline") -> Any:
         """The outputs for the caller; backward through them sends their gradients to the pass."""
-        anchor = next(iter(passed.leaves.values())).new_zeros(()).requires_grad_()
+        each = [part.outputs for part in passed.parts]
+        joined = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
+        anchor = next(iter(passed.parts[0].leaves.values())).new_zeros(()).requires_grad_()
         reduce = torch.mean if self.reduction is Reduction.MEAN else torch.sum
         with torch.enable_grad():
-            gated = iter(_gate(passed.receive, anchor, *_differentiable(passed.outputs)))
-            outputs = [next(gated) if o.is_floating_point() else o for o in passed.outputs]
+            arguments = passed.receive, anchor, *_differentiable(joined)
+            gated: Any = iter(_Gate.apply(*arguments))  # type: ignore[no-untyped-call]
+            outputs = [next(gated) if o.is_floating_point() else o for o in joined]
             outputs = [
                 reduce(o) if scalar and o.is_floating_point() else o
                 for o, scalar in zip(outputs, outline.scalars, strict=True)
             ]
-        passed.outputs = []  # the caller's from here on
+        for part in passed.parts:
+            part.outputs = []  # the caller's from here on
 
         def check(loss: Node) -> None:
             passed.is_checked = True
@@ -162,25 +172,21 @@ class OutsideLoss:
         return outline.filled([as_outputs(output, check) for output in outputs])
 
 
-class Pass(ABC):
+class Pass:
     """One batch that has run forward; backward delivers the gradients of its outputs.
 
-    Attributes:
-        leaves: The trained parameters of the pass, by name.
-        outputs: Every output tensor, with records on the first axis.
-        records: Number of records. Private: neither released nor charged.
+    Args:
+        parts: The parts of the batch.
         factor: What the gradients of the outputs are multiplied by, to undo a mean.
         shares: What that of each row is multiplied by as well; None: by nothing.
+
+    Attributes:
         received: Called with this pass when its backward has run.
     """
 
-    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values) -> None:
-        self.engine, self.leaves, self.fixed = engine, leaves, fixed
-        self.outputs: Tensors = []
-        self.records = 0
-        self.factor = 1
-        self.shares: Tensor | None = None
-        self.received: Callable[[Pass], None] = _nobody
+    def __init__(self, parts: "list[_Part]", factor: int, shares: Tensor | None) -> None:
+        self.parts, self._factor, self._shares = parts, factor, shares
+        self.received: Callable[[Pass], None] = lambda _: None
         self._given: list[Tensor | None] | None = None
         self.is_checked = False  # whether the loss was seen
         self.has_rows: list[bool] = []  # whether a differentiable output is one of records
@@ -203,97 +209,86 @@ class Pass(ABC):
         self.received(self)
 
     def _scaled(self, gradient: Tensor) -> Tensor:
-        scaled = gradient * self.factor
-        if self.shares is None:
+        scaled = gradient * self._factor
+        if self._shares is None:
             return scaled
-        shares = self.shares.to(gradient.device, gradient.dtype)
+        shares = self._shares.to(gradient.device, gradient.dtype)
         return scaled * shares.view(-1, *[1] * (gradient.ndim - 1))
 
-    @abstractmethod
     def gradients(self) -> list[Gradients]:
         """The per-example gradients, one entry for each part of the batch. Call it once."""
-
-    def _taken(self) -> list[Tensor | None]:
         assert self._given is not None, "backward has not run"
-        given, self._given = self._given, []
-        return given
+        (given, self._given), (parts, self.parts) = (self._given, []), (self.parts, [])
+        sizes = [part.rows for part in parts]
+        pieces = [[None] * len(parts) if g is None else torch.split(g, sizes) for g in given]
+        return [
+            part.gradients([piece[place] for piece in pieces]) for place, part in enumerate(parts)
+        ]
 
 
-class _AtOnce(Pass):
-    """A batch whose activations are kept for its backward pass."""
+class _Part(ABC):
+    """A part of a batch that has run forward: its outputs, with records on the first axis."""
 
     def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
-        super().__init__(engine, leaves, fixed)
+        self.engine, self.leaves, self.fixed = engine, leaves, fixed
+        self.rows, self.outputs = len(tensors[0]), list[Tensor]()
+        self._refused: Tensor | None = None
+
+    def _try(self, run: Callable[[Tensors], Any], tensors: Tensors) -> tuple[Any, Tensors]:
+        """What `run` returns, and the tensors for which: rejected records are replaced."""
+        result, rejected = self.engine._tried(run, tensors)
+        if rejected is None:
+            return result, tensors
+        self._refused = self.engine._refused(rejected)
+        return result, rejected.replaced(tensors)
+
+    @abstractmethod
+    def gradients(self, given: list[Tensor | None]) -> Gradients:
+        """The gradients of the part, given those of its outputs."""
+
+    def _answer(self, gradients: Gradients) -> Gradients:
+        return gradients if self._refused is None else gradients.without(self._refused)
+
+
+class _AtOnce(_Part):
+    """A whole batch, whose activations are kept for its backward pass."""
+
+    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
+        super().__init__(engine, leaves, fixed, tensors)
 
         def run(tensors: Tensors) -> tuple[NormTape, Tensors]:
             tape = NormTape(leaves, keep=True, slots=engine._slots_of(tensors, ()))
             return tape, engine.outputs(tape, fixed, tensors)
 
-        restart = restarting(next(iter(leaves.values())).device)
-        result, self._refused = attempt(run, tensors), None
-        if result is None:
-            rejected = engine._rejected(run, tensors)
-            self._refused = engine._refused(rejected)
-            restart()
-            result = run(rejected.replaced(tensors))
-        self._tape: NormTape | None
-        self._tape, self._kept = result
+        (self._tape, self._kept), _ = self._try(run, tensors)
         self.outputs = [o.detach() for o in self._kept]
 
     @override
-    def gradients(self) -> list[Gradients]:
-        tape, kept = self._tape, self._kept
-        assert tape is not None, "the gradients of a pass are computed once"
-        self._tape, self._kept = None, []
-        pairs = zip(_differentiable(kept), self._taken(), strict=True)
-        reached, given = zip(*((o, g) for o, g in pairs if g is not None), strict=True)
-        losses = _dot(reached, given, lambda product: product.reshape(len(product), -1).sum(1))
+    def gradients(self, given: list[Tensor | None]) -> Gradients:
+        tape, kept, self._kept = self._tape, self._kept, []
+        pairs = zip(_differentiable(kept), given, strict=True)
+        reached, used = zip(*((o, g) for o, g in pairs if g is not None), strict=True)
+        losses = _dot(reached, used, lambda product: product.reshape(len(product), -1).sum(1))
         with torch.autocast(losses.device.type, enabled=False), native_products():
             tape.collect(losses)
             with torch.no_grad():
                 losses = by_person(losses, tape.slots).sum(1)
                 answer = _Kept(tape, tape.norms(losses.detach()), _unknown(losses))
-        return [answer if self._refused is None else answer.without(self._refused)]
+        return self._answer(answer)
 
 
-class _InParts(Pass):
-    """A batch that is run in parts, of which only arguments and outputs are kept."""
+class _Rerun(_Part):
+    """One part of a batch, of which only arguments are kept: it is run again for its norms and sum.
+
+    `first` is the place of its first row in the batch.
+    """
 
     def __init__(
-        self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, size: int
+        self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, first: int
     ) -> None:
-        super().__init__(engine, leaves, fixed)
-        split = [list(part) for part in zip(*(torch.split(t, size) for t in tensors), strict=True)]
+        super().__init__(engine, leaves, fixed, tensors)
         streams = active_streams()
-        self._parts = []
-        for number, part in enumerate(split):
-            own = None if streams is None else streams.part(number * size)
-            self._parts.append(_Part(engine, leaves, fixed, part, own))
-        each = [part.outputs for part in self._parts]
-        self.outputs = [torch.cat(list(outputs)) for outputs in zip(*each, strict=True)]
-
-    @override
-    def gradients(self) -> list[Gradients]:
-        parts, self._parts = self._parts, []
-        sizes = [len(part.tensors[0]) for part in parts]
-        given = [[None] * len(parts) if g is None else torch.split(g, sizes) for g in self._taken()]
-        return [
-            part.gradients([pieces[place] for pieces in given]) for place, part in enumerate(parts)
-        ]
-
-
-class _Part:
-    """One part of a batch, run again for its norms and again for its weighted sum."""
-
-    def __init__(
-        self,
-        engine: "_Linear",
-        leaves: Values,
-        fixed: Values,
-        tensors: Tensors,
-        streams: RecordStreams | None,
-    ) -> None:
-        self._engine, self._leaves, self._fixed, self._streams = engine, leaves, fixed, streams
+        self._streams = None if streams is None else streams.part(first)
         self._replay = Replay(next(iter(leaves.values())).device)
 
         def run(tensors: Tensors) -> Tensors:
@@ -301,25 +296,18 @@ class _Part:
             outputs = engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
             return [output.detach() for output in outputs]
 
-        self._refused: Tensor | None = None
-        with again(streams):
-            outputs = attempt(run, tensors)
-            if outputs is None:
-                rejected = engine._rejected(run, tensors)
-                self._refused, tensors = engine._refused(rejected), rejected.replaced(tensors)
-                with self._replay.again():
-                    outputs = run(tensors)
-        self.tensors, self.outputs = tensors, outputs
-        self._before = sketch(tensors)
+        with again(self._streams):
+            self.outputs, self._tensors = self._try(run, tensors)
+        self._before = sketch(self._tensors)
 
+    @override
     def gradients(self, given: list[Tensor | None]) -> Gradients:
-        """The gradients of the part, given those of its outputs."""
-        engine = self._engine
+        engine = self.engine
         engine.reached = [g is not None for g in given]
-        batch = self._leaves, self._fixed, self.tensors, [g for g in given if g is not None]
+        batch = self.leaves, self.fixed, self._tensors, [g for g in given if g is not None]
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
-            check_same(sketch(self.tensors), self._before, 1e-5)
+            check_same(sketch(self._tensors), self._before, 1e-5)
             with native_products(), self._replay.again(), again(self._streams):
                 losses, total = engine._sum(*batch, weights)
             check_same([losses], [terms], self._replay.near)
@@ -327,15 +315,14 @@ class _Part:
 
         with native_products(), self._replay.again(), again(self._streams):
             norms, terms = engine._norms(*batch)
-        answer = Recomputed(run_again, norms, _unknown(terms), self._replay.near)
-        return answer if self._refused is None else answer.without(self._refused)
+        return self._answer(Recomputed(run_again, norms, _unknown(terms), self._replay.near))
 
 
-class _Empty(Pass):
+class _Empty(_Part):
     """A batch of no records."""
 
     def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
-        super().__init__(engine, leaves, fixed)
+        super().__init__(engine, leaves, fixed, tensors)
 
         def run(tensors: Tensors) -> Tensors:
             return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)
@@ -348,9 +335,8 @@ class _Empty(Pass):
         self.outputs = [output[:0] for output in outputs]
 
     @override
-    def gradients(self) -> list[Gradients]:
-        self._taken()
-        return [NoRecords(self.leaves)]
+    def gradients(self, given: list[Tensor | None]) -> Gradients:
+        return NoRecords(self.leaves)
 
 
 class _Linear(BookKeeping):
@@ -369,7 +355,7 @@ class _Linear(BookKeeping):
     def __init__(
         self, model: nn.Module, forward: Callable[[Tensors], Any], slots: int | None
     ) -> None:
-        super().__init__(model, _computed_outside, slots=slots)
+        super().__init__(model, computed_outside, slots=slots)
         self._run_model = forward
         self.outline: _Outline
         self.reached: list[bool] = []
@@ -458,11 +444,6 @@ class _Gate(torch.autograd.Function):
 _TENSOR = object()
 
 
-def _gate(*args: Any) -> tuple[Tensor, ...]:
-    outputs: tuple[Tensor, ...] = _Gate.apply(*args)  # type: ignore[no-untyped-call]
-    return outputs
-
-
 def _fill(forward: Callable[..., Any], arguments: Any, tensors: Sequence[Tensor]) -> Any:
     """Call `forward` with the arguments, whose tensors are replaced by the given ones."""
     rest = iter(tensors)
@@ -493,9 +474,6 @@ def _unknown(losses: Tensor) -> Tensor:
     return torch.full_like(losses.detach(), torch.nan)
 
 
-def _computed_outside(outputs: Any, targets: Any) -> Tensor:
+def computed_outside(outputs: Any, targets: Any) -> Tensor:
+    """A placeholder for the loss of an engine or a step: the training loop computes its own."""
     raise NotImplementedError("The caller computes the loss.")
-
-
-def _nobody(_: Pass) -> None:
-    """Nobody waits for the pass."""

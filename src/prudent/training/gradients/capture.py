@@ -43,7 +43,7 @@ from prudent.training.gradients.factors.rules import (
     without_fused_attention,
 )
 from prudent.training.gradients.factors.tape import Tape, tensors
-from prudent.training.gradients.kept_records import EscapedTensorGuard
+from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import RANDOM, Draws, Replay
 from prudent.training.gradients.watching import OPENED, FunctionInterceptor
 
@@ -246,7 +246,11 @@ class Capture(FunctionInterceptor):
         self._hold = hold
         self._level = maybe_get_level(record)
         self._around = around
-        self._begin = None if around is None else _next_node(tape.anchor)
+        self._begin: int | None = None  # all nodes of autograd before this one have smaller numbers
+        if around is not None:
+            with torch.enable_grad():
+                node: Any = tape.anchor.clone().grad_fn
+            self._begin = node._sequence_nr()
         self._rests = False
 
     def __enter__(self) -> Self:
@@ -260,10 +264,8 @@ class Capture(FunctionInterceptor):
 
     def __exit__(self, *error: Any) -> None:
         """Stop capturing."""
-        del (
-            self._record,
-            self._draws,
-        )  # a recomputed part keeps this object alive, and must not keep the record
+        # A recomputed part keeps this object alive, and must not keep the record.
+        del self._record, self._draws
         super().__exit__(*error)
         if self._around is not None:
             self._around._rests = False
@@ -287,11 +289,13 @@ class Capture(FunctionInterceptor):
             return (
                 RECORD_RULES.get(func, func)(*args, **kwargs) if records else func(*args, **kwargs)
             )
-        if func is Tensor.__getitem__ and self._looks_up(*args):
-            # Far cheaper than one copy of the table per record. Negative indices are from its end.
+        if func is Tensor.__getitem__:
             table, index = args
-            index = torch.where(index < 0, index + len(table), index)
-            return self._apply(functional.embedding, index, table)
+            whole = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
+            if whole and table.ndim == 2 and not self._is_record(table):
+                # Far cheaper than one copy of the table per record. Negative: from its end.
+                index = torch.where(index < 0, index + len(table), index)
+                return self._apply(functional.embedding, index, table)
         if not records and func is not functional.embedding:
             result = func(*args, **kwargs)
             if func not in RANDOM or not any(map(self._is_record, tensors(result))):
@@ -307,11 +311,6 @@ class Capture(FunctionInterceptor):
         if result is NotImplemented:
             result = self._expanded(func, args, kwargs, record, trained)
         return result
-
-    def _looks_up(self, table: Tensor, index: Any) -> bool:
-        """Whether rows of a trained matrix are read at integer indices."""
-        whole = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64)
-        return whole and table.ndim == 2 and not self._is_record(table)
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -375,14 +374,6 @@ class Capture(FunctionInterceptor):
                 "Build the layer from torch.nn.Linear, Conv, Embedding and normalisation layers, "
                 "or freeze it with requires_grad_(False)."
             ) from error
-
-
-def _next_node(anchor: Tensor) -> int:
-    """The sequence number of a new autograd node; all existing nodes have smaller ones."""
-    with torch.enable_grad():
-        node = anchor.clone().grad_fn
-    assert node is not None
-    return node._sequence_nr()
 
 
 def _refuse_batch_statistics(

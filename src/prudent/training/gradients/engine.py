@@ -1,4 +1,4 @@
-"""The interface of the engines: the norms of all records first, then one weighted sum.
+"""The engines: the norms of all records first, then one weighted sum.
 
 A clipped, trimmed sum of gradients is Σ wᵢ gᵢ with weights that are a function of the norms ‖gᵢ‖.
 An engine therefore provides exactly these two, and no other code needs per-example gradients.
@@ -8,34 +8,42 @@ import functools
 import platform
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.utils.rnn import PackedSequence
+from typing_extensions import override
 
 from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
+from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
+from prudent.training.gradients.factors.contributions import Dense, by_record
+from prudent.training.gradients.factors.norms import lengths
 from prudent.training.gradients.factors.recurrent import refuse_packed
-from prudent.training.gradients.host_state import HostState
-from prudent.training.gradients.kept_records import EscapedTensorGuard, check_repeatable
+from prudent.training.gradients.factors.rules import without_fused_attention
+from prudent.training.gradients.factors.tape import (
+    FormTape,
+    NormTape,
+    SumTape,
+    Tape,
+    leaves_behind,
+    refuse_foreign,
+)
+from prudent.training.gradients.host_state import EscapedTensorGuard, HostState, check_repeatable
 from prudent.training.gradients.record_streams import (
+    Draws,
     Replay,
     active_streams,
     again,
+    is_same,
     restarting,
+    rows_of,
     sketch,
-)
-from prudent.training.gradients.results import (
-    Formed,
-    Gradients,
-    NoRecords,
-    Recomputed,
-    Values,
-    check_same,
 )
 from prudent.training.gradients.unsupported import (
     RejectedRecords,
@@ -45,6 +53,134 @@ from prudent.training.gradients.unsupported import (
     named,
     refuse_unsupported,
 )
+from prudent.training.gradients.watching import FunctionInterceptor
+
+Values = dict[str, Tensor]
+
+
+class Gradients(ABC):
+    """The per-example gradients of one physical batch, each that of its own record's loss."""
+
+    norms: Tensor  # l2 norms over all trained parameters jointly, shape (records,)
+    losses: Tensor  # the loss of each record, shape (records,)
+
+    @abstractmethod
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Σᵢ wᵢ gᵢ by parameter name. Call it once: it frees what was stored for it.
+
+        Sums are in double precision. A record of weight zero contributes exactly zero, even if its
+        gradient is not finite.
+        """
+
+    def without(self, refused: Tensor) -> Self:
+        """Mark refused records as having a gradient that is not finite."""
+        self.norms = self.norms.masked_fill(refused, torch.nan)
+        self.losses = self.losses.masked_fill(refused, torch.nan)
+        return self
+
+    def _checked(self, weights: Tensor) -> Tensor:
+        if weights.shape != self.norms.shape:
+            raise ArgumentError(
+                "weights",
+                f"of shape {tuple(self.norms.shape)}, one per record",
+                got=tuple(weights.shape),
+            )
+        return weights.detach()
+
+
+class Recomputed(Gradients):
+    """Gradients of which only the norms are kept; the batch is rerun for the weighted sum.
+
+    Args:
+        run_again: Reruns the batch; maps weights to the losses and the weighted sum.
+        norms: As for all gradients.
+        losses: As for all gradients.
+        near: Largest difference allowed between the losses of the two runs.
+    """
+
+    def __init__(
+        self,
+        run_again: Callable[[Tensor], tuple[Tensor, Values]],
+        norms: Tensor,
+        losses: Tensor,
+        near: float,
+    ) -> None:
+        self._run_again, self._near = run_again, near
+        self.norms, self.losses = norms, losses
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Read and run the batch again.
+
+        Raises an error if its records or losses differ from the first run.
+        """
+        losses, total = self._run_again(self._checked(weights))
+        check_same([losses], [self.losses], self._near)
+        return total
+
+
+def check_same(again: Sequence[Tensor], before: Sequence[Tensor], near: float) -> None:
+    """Raise an error if the second run of a batch gives other numbers than the first."""
+    if not is_same(again, before, near):
+        raise ValueError(
+            "Expected a batch that is run twice (recompute=True) to have the same records and the "
+            "same losses twice, got others: its norms would not bound its sum. The data set and "
+            "the model may draw from torch's default generators, which are set back, but not from "
+            "random, numpy or a generator of their own, as some augmentations do. Leave recompute "
+            "unset for them."
+        )
+
+
+class NoRecords(Gradients):
+    """The gradients of an empty batch, which Poisson sampling can draw."""
+
+    def __init__(self, trained: Mapping[str, Tensor]) -> None:
+        self._trained = trained
+        self.norms = next(iter(trained.values())).new_zeros(0, requires_grad=False)
+        self.losses = self.norms.clone()
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Zeros for every parameter."""
+        self._checked(weights)
+        return {name: torch.zeros_like(value.detach()) for name, value in self._trained.items()}
+
+
+class Formed(Gradients):
+    """Per-example gradients that are held in memory.
+
+    Attributes:
+        per_example: Gradients by parameter name, each of shape (records, *shape).
+    """
+
+    def __init__(self, per_example: Values, losses: Tensor) -> None:
+        self.per_example = per_example
+        self.losses = losses
+        parts = [lengths(by_record(gradient)) for gradient in per_example.values()]
+        self.norms = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+
+    @override
+    def without(self, refused: Tensor) -> Self:
+        self.per_example = {
+            name: gradient.masked_fill(refused.view(-1, *[1] * (gradient.ndim - 1)), torch.nan)
+            for name, gradient in self.per_example.items()
+        }
+        return super().without(refused)
+
+    def corrupted(self, corrupt: Callable[[Values], Values]) -> "Formed":
+        """The gradients after `corrupt` has replaced them."""
+        expected = {name: value.shape for name, value in self.per_example.items()}
+        with torch.no_grad():
+            corrupted = corrupt(self.per_example)
+            got = {name: value.shape for name, value in corrupted.items()}
+            if got != expected:
+                raise ArgumentError("corrupt", f"to keep names and shapes {expected}", got=got)
+            return Formed(corrupted, self.losses)
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        """Σᵢ wᵢ gᵢ by parameter name; nothing is freed, so this may be called again."""
+        weights = self._checked(weights)
+        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
+            return {name: Dense(g).weighted_sum(weights) for name, g in self.per_example.items()}
+
 
 Loss = Callable[[Any, Any], Tensor]
 Parameters = Mapping[str, Tensor] | nn.Module
@@ -142,20 +278,11 @@ class Engine(ABC):
         with native_products(), self._precision(device):
             if replay is None:
                 return self._answered(lambda batch: self._run(trained, fixed, *batch), batch)
-            results, rejected = (
-                attempt(lambda batch: self._norms(trained, fixed, *batch), batch),
-                None,
-            )
-            if results is None:
-                rejected = self._rejected(lambda batch: self._norms(trained, fixed, *batch), batch)
-                with replay.again():
-                    replaced = rejected.replaced(_without_graph(read()))
-                    refused = self._refused(rejected)
-                    results = (
-                        result.masked_fill(refused, torch.nan)
-                        for result in self._norms(trained, fixed, *replaced)
-                    )
-            norms, losses = results
+            found, rejected = self._tried(lambda batch: self._norms(trained, fixed, *batch), batch)
+            if rejected is not None:
+                refused = self._refused(rejected)
+                found = (each.masked_fill(refused, torch.nan) for each in found)
+            norms, losses = found
             before, streams = sketch(batch), active_streams()
 
         def run_again(weights: Tensor) -> tuple[Tensor, Values]:
@@ -250,17 +377,22 @@ class Engine(ABC):
 
     def _answered(self, run: Callable[[Any], _Answer], batch: Any) -> _Answer:
         """The gradients of a batch, not finite where the model or the loss rejects a record."""
-        restart = restarting(next(self.model.parameters()).device)
-        answer: _Answer | None = attempt(run, batch)
-        if answer is not None:
-            return answer
-        rejected = self._rejected(run, batch)
-        restart()  # the second attempt draws what the first drew
-        return run(rejected.replaced(batch)).without(self._refused(rejected))
+        answer: _Answer
+        answer, rejected = self._tried(run, batch)
+        return answer if rejected is None else answer.without(self._refused(rejected))
 
-    def _rejected(self, run: Callable[[Any], Any], batch: Any) -> RejectedRecords:
-        """Find the rejected records; an error of the model itself is raised with its layer."""
-        return RejectedRecords(run, batch, lambda error: named(error, self.model))
+    def _tried(self, run: Callable[[Any], Any], batch: Any) -> tuple[Any, RejectedRecords | None]:
+        """What `run` returns; for a batch with rejected records, of one in which they are replaced.
+
+        An error of the model itself is raised with its layer.
+        """
+        restart = restarting(next(self.model.parameters()).device)
+        answer = attempt(run, batch)
+        if answer is not None:
+            return answer, None
+        rejected = RejectedRecords(run, batch, lambda error: named(error, self.model))
+        restart()  # the second attempt draws what the first drew
+        return run(rejected.replaced(batch)), rejected
 
     def _refused(self, rejected: RejectedRecords) -> Tensor:
         """The records, or the people with a record, that the model or the loss rejects."""
@@ -400,3 +532,153 @@ def _placed(model: nn.Module, values: Mapping[str, Tensor]) -> Values:
             if name in values:
                 placed[f"{path}.{attribute}" if path else attribute] = values[name]
     return placed
+
+
+class BookKeeping(Engine):
+    """Keeps the factors of the gradients of each layer: its inputs and output gradients.
+
+    One forward and one backward pass per batch. Ordinary parameter gradients are not computed;
+    norms are computed from the factors, and the weighted sum is one product of the same factors per
+    layer.
+
+    Any model works. Linear, matrix products, Conv1d to Conv3d, Embedding, attention, recurrent
+    layers and the normalisations are cheap, tied or not. For a parameter used in any other way (a
+    positional table added to the input) the per-example gradients are formed.
+
+    Parts of a model that use `torch.utils.checkpoint` are recomputed in the backward pass, as in
+    ordinary training.
+
+    Guarantee: `norms` are those of the gradients that `weighted_sum` adds up, each the gradient of
+    its own record's loss, up to rounding. A path from a parameter to the loss that the book-keeping
+    did not capture raises an error.
+    """
+
+    def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
+        tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
+        norms, losses = self._record(tape, fixed, inputs, targets)
+        return _Kept(tape, norms, losses)
+
+    def _norms(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any
+    ) -> tuple[Tensor, Tensor]:
+        tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
+        return self._record(tape, fixed, inputs, targets)
+
+    def _sum(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
+    ) -> tuple[Tensor, Values]:
+        tape = SumTape(trained, weights, self._slots_of(inputs, targets))
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return by_person(losses, tape.slots).sum(1), tape.sums()
+
+    def _record(
+        self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
+    ) -> tuple[Tensor, Tensor]:
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            losses = by_person(losses, tape.slots).sum(1)
+            return tape.norms(losses), losses
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        tape = FormTape(trained, count_records(inputs, targets), self._slots_of(inputs, targets))
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return Formed(tape.formed(), by_person(losses, tape.slots).sum(1))
+
+    def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
+        """Fill the tape with one forward and one backward pass; return the losses."""
+        with self._guard() as guard:  # at its end the pass has freed its own tensors
+            return self._forward_backward(tape, fixed, inputs, targets, guard)
+
+    def losses(self, parameters: Parameters, inputs: Any, targets: Any) -> Tensor:
+        """The loss of each record alone, without gradients; NaN where the model rejects it."""
+        refuse_unsupported(self.model)
+        trained, fixed = self._split(parameters)
+
+        def run(batch: tuple[Any, Any]) -> Tensor:
+            with self._guard() as guard:
+                return self._forward(NormTape(trained, keep=False), fixed, *batch, guard)
+
+        batch = inputs, targets
+        device = next(iter(trained.values())).device
+        with torch.no_grad(), native_products(), self._precision(device):
+            found: Tensor
+            found, rejected = self._tried(run, batch)
+            return found if rejected is None else found.masked_fill(rejected.refused, torch.nan)
+
+    def _forward_backward(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
+    ) -> Tensor:
+        with torch.enable_grad():
+            losses = self._forward(tape, fixed, inputs, targets, guard)
+            # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
+            # it.
+            with torch.autocast(losses.device.type, enabled=False):
+                tape.collect(losses)
+        return losses.detach()
+
+    def _forward(
+        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
+    ) -> Tensor:
+        """The losses of the records; what the tape needs of them stays in their graph."""
+
+        def record_loss(inputs: Any, targets: Any, row: Tensor) -> Tensor:
+            leaf = next(x for x in pytree.tree_leaves((inputs, targets)) if isinstance(x, Tensor))
+            guard.note((inputs, targets))
+            hold = partial(self._holding, values)
+            with Capture(tape, leaf, hold, guard, Draws(row)):
+                return self._record_loss(values, inputs, targets)
+
+        values = tape.parameters | fixed
+        rows = rows_of((inputs, targets))
+        losses: Tensor = torch.vmap(record_loss, randomness="different")(inputs, targets, rows)
+        return losses
+
+
+class _Kept(Gradients):
+    def __init__(self, tape: NormTape, norms: Tensor, losses: Tensor) -> None:
+        self._tape: NormTape | None = tape
+        self.norms, self.losses = norms, losses
+
+    def weighted_sum(self, weights: Tensor) -> Values:
+        weights = self._checked(weights)
+        if self._tape is None:
+            raise RuntimeError(
+                "weighted_sum was already called and freed what it needs; run the engine again."
+            )
+        tape, self._tape = self._tape, None
+        with torch.no_grad(), torch.autocast(weights.device.type, enabled=False):
+            return tape.weighted_sum(weights)
+
+
+class Materialised(Engine):
+    """Forms every record's gradient with `torch.func`."""
+
+    def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
+        with self._guard() as guard:
+            return self._differentiate(trained, fixed, inputs, targets, guard)
+
+    def _differentiate(
+        self, trained: Values, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
+    ) -> Formed:
+        def record_loss(values: Values, inputs: Any, targets: Any, row: Tensor) -> Tensor:
+            guard.note((inputs, targets))
+            with FunctionInterceptor(guard, Draws(row)):
+                return self._record_loss(values | fixed, inputs, targets)
+
+        gradient = grad_and_value(record_loss)
+        differentiate = vmap(gradient, in_dims=(None, 0, 0, 0), randomness="different")
+        values = {name: value.detach() for name, value in trained.items()}
+        with (
+            without_fused_attention(),
+            checkpoints_become(without_checkpoint),
+            torch.enable_grad(),  # so that leaves outside the model are detected
+        ):
+            rows = rows_of((inputs, targets))
+            per_example, losses = differentiate(values, inputs, targets, rows)
+        refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            slots = self._slots_of(inputs, targets)
+            per_example = {n: by_person(g, slots).sum(1) for n, g in per_example.items()}
+            return Formed(per_example, by_person(losses, slots).sum(1))

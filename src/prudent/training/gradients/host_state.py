@@ -12,14 +12,16 @@ of it has changed, and puts it back.
 """
 
 import functools
+import gc
 import os
 import random
 import types
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,8 +29,15 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 
 from prudent._fingerprint import _names, _package
-from prudent._torch_private import function_modes
+from prudent._torch_private import function_modes, is_record
 from prudent.training.gradients.factors.products import precisions
+from prudent.training.gradients.factors.tape import tensors
+from prudent.training.gradients.record_streams import (
+    RecordStreams,
+    is_capturing,
+    is_same,
+    restarting,
+)
 
 _PLAIN = frozenset(
     (
@@ -63,6 +72,7 @@ class HostState:
         version: Number of times that a change was found.
         choices: What a model decided in this state by tensors that hold nothing of records.
         kept_all: Whether the last `kept` context found nothing changed.
+        iterators: The names of iterators, whose position cannot be read.
     """
 
     def __init__(self, **roots: Any) -> None:
@@ -98,11 +108,6 @@ class HostState:
         """The names of tensors that were written to, which are not put back."""
         return [p.named("") for p in self._parts if p.put is None and not p.holds()]
 
-    @property
-    def iterators(self) -> list[str]:
-        """The names of iterators, whose position cannot be read."""
-        return self._iterators
-
     @contextmanager
     def kept(self) -> Iterator[None]:
         """A context after which the state is what it was before, but for `advancing`."""
@@ -134,7 +139,7 @@ class HostState:
         self._empty: list[Any] = []
         self._full: list[_Part] = []
         self._seen: dict[Any, Any] = {}  # kept, or an address could be used again
-        self._iterators: list[str] = []
+        self.iterators: list[str] = []
         self._coming: deque[tuple[Any, str]] = deque()
         for root in self._roots.values():
             for part in root.modules() if isinstance(root, nn.Module) else ():
@@ -184,14 +189,14 @@ class HostState:
         elif kind in _GENERATORS or isinstance(value, np.ndarray):
             read, write = _GENERATORS.get(kind, _ARRAY)
             self._put_part(
-                lambda: {"": _readable(read(value))},
+                lambda: {"": _Readable(read(value))},
                 lambda before: write(value, before[""].state),
                 lambda _: name,
             )
         elif hasattr(kind, "__next__") and (
             kind.__module__ in ("builtins", "itertools") or isinstance(value, types.GeneratorType)
         ):
-            self._iterators.append(name)
+            self.iterators.append(name)
         elif not isinstance(value, types.ModuleType):
             self._object(value, name)
 
@@ -233,7 +238,11 @@ class HostState:
     def _mapping(
         self, owner: Any, name: str, named: Callable[[Any], str], skip: frozenset[str] = frozenset()
     ) -> None:
-        self._put_part(lambda: owner, functools.partial(_refill, owner), named, skip, owner)
+        def put(before: dict[Any, Any]) -> None:
+            owner.clear()
+            owner.update(before)
+
+        self._put_part(lambda: owner, put, named, skip, owner)
         self._all((item, named(key)) for key, item in owner.items() if key not in skip)
 
     def _object(self, value: Any, name: str) -> None:
@@ -247,9 +256,15 @@ class HostState:
             self._mapping(own, name, lambda key: _path(name, key), skip)
         slots = [slot for base in kind.__mro__ for slot in _slots(base) if hasattr(value, slot)]
         if slots:
+
+            def put(before: dict[str, Any]) -> None:
+                for slot, old in before.items():
+                    if old is not _MISSING:
+                        object.__setattr__(value, slot, old)
+
             self._put_part(
                 lambda: {slot: getattr(value, slot, _MISSING) for slot in slots},
-                functools.partial(_set_slots, value),
+                put,
                 lambda slot: f"{name}.{slot}",
             )
             self._all((getattr(value, slot), f"{name}.{slot}") for slot in slots)
@@ -346,6 +361,11 @@ class _Readable(str):
     __slots__ = ("state",)
     state: Any
 
+    def __new__(cls, state: Any) -> Self:
+        text = super().__new__(cls, repr(state))
+        text.state = state
+        return text
+
 
 def _written(tensor: Tensor) -> tuple[int, int, bool]:
     """Where a tensor is and how often it was written to."""
@@ -367,23 +387,6 @@ def _same(one: Any, other: Any) -> bool:
     if kind is float and one == 0:
         return bool(repr(one) == repr(other))
     return (kind in _PLAIN or kind is _Readable) and bool(one == other)
-
-
-def _readable(state: Any) -> _Readable:
-    text = _Readable(repr(state))
-    text.state = state
-    return text
-
-
-def _set_slots(owner: Any, before: dict[str, Any]) -> None:
-    for name, old in before.items():
-        if old is not _MISSING:
-            object.__setattr__(owner, name, old)
-
-
-def _refill(owner: dict[Any, Any], before: dict[Any, Any]) -> None:
-    owner.clear()
-    owner.update(before)
 
 
 def _contents(cell: Any) -> Any:
@@ -450,3 +453,138 @@ def settings() -> tuple[Any, ...]:
         precisions(),
         tuple(map(id, modes())),
     )
+
+
+class KeptRecordError(ValueError):
+    """A model kept a tensor of a record, or changed its state, in a forward pass."""
+
+
+class EscapedTensorGuard:
+    """A context for a pass: rejects a model that keeps a tensor of it, and restores other state.
+
+    Args:
+        model: The model. Its buffers must not change; its attributes are named in the error.
+        host: The state of the model and the loss, which is restored.
+
+    Guarantee:
+        If the context ends without an error, no tracked tensor is alive, wherever it was kept, no
+        buffer of the model was changed, and the state on the host is what it was, also if the pass
+        raised an error. So the next pass can read nothing of this pass's records, and nothing that
+        reveals how many passes a batch took.
+    """
+
+    def __init__(self, model: nn.Module, host: HostState) -> None:
+        self._model, self._host = model, host
+        self._kept = host.kept()
+        self.choices = host.choices  # as they were before the pass: tracing changes the state
+        self._noted: list[weakref.ref[Tensor]] = []
+        self._versions = {
+            name: (buffer, buffer._version)
+            for name, buffer in model.named_buffers()
+            if not buffer.is_inference()
+        }
+
+    def __enter__(self) -> Self:
+        """Begin a pass."""
+        self._kept.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        """End it."""
+        try:
+            if kind is None:
+                self._refuse()
+        finally:
+            self._kept.__exit__(None, None, None)
+        same = kind is not None or self._host.kept_all or self._host.holds()
+        written = [] if same else self._host.written()
+        if written:
+            raise KeptRecordError(_CHANGED.format("tensor", written))
+
+    def note(self, result: Any) -> None:
+        """Track the tensors of records in the result of a function, without keeping them alive."""
+        found = (result,) if isinstance(result, Tensor) else tensors(result)
+        self._noted += [weakref.ref(tensor) for tensor in found if is_record(tensor)]
+
+    def _refuse(self) -> None:
+        """Raise an error if anything was left behind.
+
+        Raises:
+            KeptRecordError: Names the place, if it is an attribute of the model.
+        """
+        changed = [name for name, (buffer, v) in self._versions.items() if buffer._version != v]
+        if changed:
+            raise KeptRecordError(_CHANGED.format("buffer", changed))
+        if not self._is_left() or is_capturing():  # the warm-up runs before a capture were checked
+            return
+        raise KeptRecordError(
+            "Expected a model that keeps nothing of a record from one forward to the next, got a "
+            f"tensor kept {self._place()}: records of one batch would reach the gradients of "
+            "another. Pass the state on as an argument, or set it back to None before forward "
+            "returns."
+        )
+
+    def _is_left(self) -> bool:
+        """Whether a tracked tensor is alive, other than in an unreachable reference cycle."""
+        if not any(reference() is not None for reference in self._noted):
+            return False
+        if is_capturing():  # freeing another run's graph would abort the capture
+            return True
+        for generation in range(3):  # youngest first: older generations are slow to collect
+            gc.collect(generation)
+            if not any(reference() is not None for reference in self._noted):
+                return False
+        return True
+
+    def _place(self) -> str:
+        kept = {id(tensor) for reference in self._noted if (tensor := reference()) is not None}
+        for path, module in self._model.named_modules():
+            for name, value in vars(module).items():
+                if name not in _OWN and any(id(t) in kept for t in tensors(value)):
+                    return f"at {f'{path}.{name}'.strip('.')!r}"
+        return "outside of its attributes"
+
+
+_OWN = frozenset(vars(nn.Module())) - {"_buffers"}
+
+_CHANGED = (
+    "Expected a model whose forward changes no {0}, got a change of {1}: a batch in two chunks "
+    "would change it twice. Call .eval() on that layer, or update the {0} between steps."
+)
+_SAME_STREAMS = RecordStreams(lambda rows: rows.astype("uint64"))
+
+
+def check_repeatable(
+    host: HostState, run: Callable[[], Sequence[Tensor]], device: torch.device
+) -> None:
+    """Raise an error if what a run returns depends on what the run before it has left behind.
+
+    The state after the first run is kept, such as what a model computes once for all. Later runs
+    begin with it, whatever they change (`EscapedTensorGuard`). A change on which no result depends,
+    such as a counter, does no harm; any other would be undone without a word.
+
+    Raises:
+        KeptRecordError: Names what changed.
+    """
+    restart, found = restarting(device), []
+    with host.advancing(), _SAME_STREAMS.active():
+        try:
+            run()
+            host.refresh()
+            for _ in range(2):
+                restart()
+                found.append(run())
+                if host.holds():
+                    break
+            changed, unread = host.changes(), host.iterators
+        finally:
+            host.restore()
+    near = 0.0 if device.type == "cpu" else 1e-5
+    if unread or (len(found) == 2 and not is_same(found[0], found[1], near)):
+        raise KeptRecordError(
+            "Expected a model and a loss whose results do not depend on earlier calls, got "
+            f"{', '.join(map(repr, unread or changed))}, which forward changes: how often it runs "
+            "depends on the drawn records. Change it between steps instead, by the number of the "
+            "step, and draw random numbers from torch's default generator, which is seeded for "
+            "every record."
+        )

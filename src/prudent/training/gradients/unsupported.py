@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from prudent._torch_private import batch_norm, is_traced, norm_base, pytree
-from prudent.training.gradients.kept_records import KeptRecordError
+from prudent.training.gradients.host_state import KeptRecordError
 from prudent.training.gradients.record_streams import active_streams, again
 
 
@@ -99,23 +99,18 @@ def named(error: Exception, model: nn.Module) -> Exception:
         return ValueError(f"Expected records of the type that the loss takes. {unfit} {reason}")
     layer, seen = layers[-1]
     if not by_record and unfit is not None:
-        return _unfit(paths[id(layer)], layer, seen.get("input"), text, unfit)
+        shown, given = "another", seen.get("input")
+        if isinstance(given, Tensor):  # of which shape and type are public
+            shown = f"one of shape {tuple(given.shape)} and type {given.dtype}"
+        return ValueError(
+            f"Expected an input that fits {layer} at {paths[id(layer)]!r}, got {shown}. {unfit} "
+            f"torch's reason: {' '.join(text.split())}"
+        )
     by_kind = (advice for kind, advice in _INSTEAD.items() if isinstance(layer, kind))
     by_text = (advice for sign, advice in _ADVICE.items() if sign in text)
     instead = next(chain(by_kind, by_text), _OTHERWISE)
     unsupported_layer = Unsupported(paths[id(layer)], type(layer).__name__, instead)
     return UnsupportedLayerError(unsupported_layer, error)
-
-
-def _unfit(path: str, layer: nn.Module, given: Any, reason: str, fix: str) -> ValueError:
-    """An error for a layer that does not fit its input, of which shape and type are public."""
-    shown = "another"
-    if isinstance(given, Tensor):
-        shown = f"one of shape {tuple(given.shape)} and type {given.dtype}"
-    return ValueError(
-        f"Expected an input that fits {layer} at {path!r}, got {shown}. {fix} torch's reason: "
-        f"{' '.join(reason.split())}"
-    )
 
 
 def _uses_batch_statistics(module: nn.Module) -> bool:

@@ -34,7 +34,7 @@ from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask
 from prudent.training.gradients.factors.experts import histogram, one_by_one
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
 from prudent.training.gradients.factors.rules import GROUPED
-from prudent.training.gradients.kept_records import EscapedTensorGuard
+from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import (
     RANDOM,
     Draws,
@@ -42,11 +42,6 @@ from prudent.training.gradients.record_streams import (
     followed_branches,
     is_capturing,
 )
-
-
-def is_left_aligned(call: Callable[..., Any], values: Tensor, mask: Tensor) -> Any:
-    """Whether padding is at the end; of a record False, which only makes torch keep the mask."""
-    return not is_record(mask) and call(values, mask)
 
 
 def _projected(
@@ -80,12 +75,6 @@ OPENED: dict[Callable[..., Any], Callable[..., Any]] = {
     )
 }
 """Maps a function that a mode sees as one to a version that shows the mode what it calls."""
-
-MASKS: dict[Callable[..., Any], Callable[..., Any]] = {
-    nested_tensor_from_mask_left_aligned: is_left_aligned
-}
-"""Checks of a mask that only decide about a faster way; see `DOMAINS`."""
-
 
 Call = Callable[..., Any]
 
@@ -197,7 +186,10 @@ DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.nll_loss: _classes,
     functional.binary_cross_entropy: _probabilities,
     functional.embedding: _rows,
-    **MASKS,
+    # Whether padding is at the end; of a record False, which only makes torch keep the mask.
+    nested_tensor_from_mask_left_aligned: lambda call, values, mask: (
+        not is_record(mask) and call(values, mask)
+    ),
     Tensor.__getitem__: _item,
     **dict.fromkeys(
         (
@@ -331,22 +323,33 @@ def records_are_traced(choices: dict[Any, Any], device: torch.device) -> Iterato
         choices: What was decided by other tensors, which a program repeats.
         device: Where the records are.
     """
+
+    def or_a_record(is_fake: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        return lambda tensor: is_fake(tensor) or (isinstance(tensor, Tensor) and is_record(tensor))
+
+    def grouped_experts(choose: Callable[..., Any]) -> Callable[..., Any]:
+        # The one of several equivalent ways that has no loop over what a record selects.
+        return lambda own, name, default: own.get("grouped_mm") or choose(own, name, default)
+
     decided = _decided_once(choices)
+    utils = sys.modules.get("transformers.utils.import_utils")
+    masking = sys.modules.get("transformers.masking_utils")
+    experts = getattr(sys.modules.get("transformers.integrations.moe"), "ExpertsInterface", None)
+    spans = "_compute_mask_indices"
     with ExitStack() as stack:
-        for module, name, changed in (
-            ("transformers.utils.import_utils", "is_fake_tensor", _or_a_record),
-            ("transformers.utils.import_utils", "is_cuda_stream_capturing", _never),
-            ("transformers.masking_utils", "find_packed_sequence_indices", decided),
-            ("transformers.masking_utils", "_ignore_causal_mask_sdpa", decided),
-            ("transformers.masking_utils", "_ignore_bidirectional_mask_sdpa", decided),
+        for place, name, changed in (
+            (utils, "is_fake_tensor", or_a_record),
+            (utils, "is_cuda_stream_capturing", lambda _: lambda: False),
+            (masking, "find_packed_sequence_indices", decided),
+            (masking, "_ignore_causal_mask_sdpa", decided),
+            (masking, "_ignore_bidirectional_mask_sdpa", decided),
+            (experts, "get_interface", grouped_experts),
+            *(
+                (each, spans, _span_masks(device))
+                for each in _modules_with(spans, len(sys.modules))
+            ),
         ):
-            stack.enter_context(_patched(sys.modules.get(module), name, changed))
-        for place in _modules_with("_compute_mask_indices", len(sys.modules)):
-            masks = _patched(place, "_compute_mask_indices", _span_masks(device))
-            stack.enter_context(masks)
-        moe = sys.modules.get("transformers.integrations.moe")
-        chooser = getattr(moe, "ExpertsInterface", None)
-        stack.enter_context(_patched(chooser, "get_interface", _grouped_experts))
+            stack.enter_context(_patched(place, name, changed))
         yield
 
 
@@ -361,19 +364,6 @@ def _patched(module: Any, name: str, change: Callable[[Any], Any]) -> Iterator[N
         yield
     finally:
         setattr(module, name, before)
-
-
-def _or_a_record(is_fake: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda tensor: is_fake(tensor) or (isinstance(tensor, Tensor) and is_record(tensor))
-
-
-def _grouped_experts(choose: Callable[..., Any]) -> Callable[..., Any]:
-    """The one of several equivalent ways that has no loop over what a record selects."""
-    return lambda own, name, default: own.get("grouped_mm") or choose(own, name, default)
-
-
-def _never(is_captured: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: False
 
 
 def _decided_once(choices: dict[Any, Any]) -> Callable[[Any], Any]:

@@ -278,7 +278,9 @@ def join(device: torch.device, timeout: timedelta = PATIENCE) -> Processes:
             return Processes()
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(backend, timeout=timeout)
-        atexit.register(_leave)
+        atexit.register(
+            lambda: distributed.is_initialized() and distributed.destroy_process_group()
+        )
     return DistributedGroup() if distributed.get_world_size() > 1 else Processes()
 
 
@@ -328,8 +330,3 @@ def _portable(error: Exception) -> Exception:
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
-
-
-def _leave() -> None:
-    if distributed.is_initialized():
-        distributed.destroy_process_group()

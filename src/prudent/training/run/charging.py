@@ -80,7 +80,12 @@ class RunCharge:
             request = request_digest(self.kind, self._asked, self.protected, self.plan.relation)
             noted = charge_calibrated(self.ledger, event, label, delta=self.delta, request=request)
             charges.append(noted)
-        self._made[self.name] = charges
+        self._made[self.name] = self._noted = charges
+
+    @property
+    def binds_answers(self) -> bool:
+        """Whether the ledger notes the digest of what a receipt holds."""
+        return hasattr(self.ledger, "proof")
 
     def note_release(self, answer: str | None = None) -> None:
         """Note in the history of the ledger that the run was released. Costs nothing.
@@ -91,11 +96,10 @@ class RunCharge:
         paid for, whatever the history says.
         """
         charges = self._made.get(self.name)
-        self._noted = self._noted or charges or []
         record = getattr(self.ledger, "record_outcome", None)
         if not charges or record is None:
             return
-        bound = {"answer": answer} if answer is not None and hasattr(self.ledger, "proof") else {}
+        bound = {"answer": answer} if answer is not None and self.binds_answers else {}
         self._made[self.name] = []
         try:
             for charge in charges:
@@ -171,12 +175,14 @@ class RunCharge:
         state: Callable[[], Mapping[str, Any]],
         *,
         files: Iterable[Path] = (),
+        ended: bool = True,
         **facts: Any,
     ) -> None:
-        """Write the receipt of a run that has ended: of the parameters of the model, and facts.
+        """Write the receipt of a run: of the parameters of the model, and facts.
 
-        It names those of the files that there are, with their digests. What `state` raises takes no
-        model with it; see `ReceiptFile.write`.
+        It names those of the files that there are, with their digests; if the run has `ended`, the
+        ledger notes the digest of all of it. What `state` raises takes no model with it; see
+        `ReceiptFile.write`.
         """
         predictable = facts.pop("predictable")
 
@@ -184,11 +190,13 @@ class RunCharge:
             ReceiptFile.at(file)  # it may have become another file meanwhile
             digests = {each.name: _files.sha256(each) for each in files if each.is_file()}
             released = {"parameters": digest_of_parameters(state()), "files": digests, **facts}
-            self.note_release(answer_digest(released))
+            if ended:
+                self.note_release(answer_digest(released))
             return self.receipt(released, predictable=predictable, files=digests)
 
         file.write(make)
-        self.note_release()  # if no receipt could be made
+        if ended:
+            self.note_release()  # if no receipt could be made
 
 
 def digest_of_parameters(state: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -18,12 +17,10 @@ from prudent.training.chunk import Corrupt, Corruption
 from prudent.training.gradients.engine import Loss
 from prudent.training.parallel.sharding import whole_state
 from prudent.training.plan import Plan
-from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import CHECKPOINT
 from prudent.training.run.execution import Execution, Reporting
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.opened_run import OpenedRun
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from prudent.training.run.updates import Scheduler
 
 
@@ -146,12 +143,19 @@ def fit(
         and the relation declares this number public. With a `unit`, all this holds for
         neighbours that differ in one person, with any number of records.
     """
-    reporting = Reporting() if reporting is None else reporting
-    _validate.instance(Reporting, "a Reporting", reporting=reporting)
     if delta is not None:
         _validate.small_delta(delta=delta)
-    _check_covered(corrupt, delta, ledger)
-    run = TrainingRun.prepare(
+    is_covered = not isinstance(corrupt, Corruption) or corrupt.per_record
+    for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
+        if value is not None and not is_covered:
+            raise _validate.ArgumentError(
+                name,
+                f"None with {type(corrupt).__name__}",
+                shown=str(value) if name == "delta" else "one",
+                why="its bad records read the gradients of others, which no accounting covers, so "
+                f"no epsilon is {done}",
+            )
+    run = Run.prepare(
         plan,
         model,
         loss,
@@ -167,47 +171,25 @@ def fit(
         scheduler=scheduler,
         held_out_set=held_out_set,
         held_out_unit=held_out_unit,
+        reporting=reporting,
+        delta=delta,
+        ledger=ledger,
     )
-    protected = run.records.units.protected
-    charge = RunCharge(ledger, plan, delta, protected=protected)
-    ReceiptFile.at(reporting.receipt)  # found to be writable before anything is charged
-    with OpenedRun.of(run, charge, reporting) as opened:
-        history = list(opened)
-    key, lost = run.continuity.key, run.continuity.lost
-    file = reporting.receipt_file
-    ended_before = not history and run.processes.first(lambda: file is None or file.path.exists())
-    if _is_covered(corrupt) and not ended_before:
+    out, file, first = run.reporting.out, run.reporting.receipt_file, run.processes.first
+    ReceiptFile.at(run.reporting.receipt)  # found to be writable before anything is charged
+    with run.opened():
+        history = list(run)
+    lost, predictable = run.continuity.lost, run.continuity.key.predictable
+    ended_before = not history and first(lambda: file is None or file.path.exists())
+    if is_covered and not ended_before:
         if file is not None:
             state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
-            facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": key.predictable}
-            files = [] if reporting.out is None else [Path(reporting.out) / CHECKPOINT]
-            write = partial(charge.write_receipt, file, lambda: state, files=files, **facts)
-            run.processes.first(write)
-        if reporting.out is not None:
-            card = charge.model_card(model, predictable=key.predictable)
-            run.processes.first(partial(card.write, reporting.out))
-    run.processes.first(charge.note_release)
-    best = opened.best.step if opened.best is not None and reporting.keep_best else None
-    return Fitted(model, plan, history, run.pass_rate, key.predictable, lost, protected, best)
-
-
-def _check_covered(
-    corrupt: Corrupt | Corruption | None, delta: float | None, ledger: LedgerLike | None
-) -> None:
-    """Raise an error if ε is to be shown or charged for a corruption that no accounting covers."""
-    if _is_covered(corrupt):
-        return
-    for name, value, done in (("delta", delta, "shown"), ("ledger", ledger, "charged")):
-        if value is not None:
-            raise _validate.ArgumentError(
-                name,
-                f"None with {type(corrupt).__name__}",
-                shown=str(value) if name == "delta" else "one",
-                why="its bad records read the gradients of others, which no accounting covers, so "
-                f"no epsilon is {done}",
-            )
-
-
-def _is_covered(corrupt: Corrupt | Corruption | None) -> bool:
-    """Whether an accounting covers the corruption: bad records read no gradients of others."""
-    return not isinstance(corrupt, Corruption) or corrupt.per_record
+            facts = {"pass_rate": run.pass_rate, "lost": lost, "predictable": predictable}
+            files = [] if out is None else [out / CHECKPOINT]
+            first(partial(run.charge.write_receipt, file, lambda: state, files=files, **facts))
+        if out is not None:
+            first(partial(run.charge.model_card(model, predictable=predictable).write, out))
+    first(run.charge.note_release)
+    best = run.best.step if run.best is not None and run.best.keeps else None
+    protected = run.charge.protected
+    return Fitted(model, plan, history, run.pass_rate, predictable, lost, protected, best)

@@ -18,8 +18,7 @@ from prudent.records.form import inputs_and_targets
 from prudent.records.people import TensorReader, Units
 from prudent.records.reader import Collate, RecordReader
 from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.engine import Loss
-from prudent.training.gradients.results import Values
+from prudent.training.gradients.engine import Loss, Values
 from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on

@@ -22,12 +22,15 @@ import attrs
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from scipy import stats
 from torch import Tensor, nn
 
 from prudent import _extras, _progress
 from prudent._files import replacing, settle
-from prudent._rounding import rounded_up
+from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
+from prudent._warning import warn
+from prudent.training.aggregation import AdaptiveTrim, FixedTrim, ProposeTestRelease
 from prudent.training.parallel.sharding import has_shards
 from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import resumable
@@ -96,9 +99,13 @@ class Recorder(contextlib.ExitStack):
             disable=not progress,
         )
         self._task = self._progress.add_task("", total=steps, completed=start, shown="")
-        self._writer = _summary_writer(folder) if tensorboard else None
-        if self._writer is not None:
-            self.enter_context(contextlib.closing(self._writer))
+        self._writer: Any = None
+        if tensorboard:
+            if folder is None:
+                raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
+            with _extras.needed("tensorboard=True"):
+                from torch.utils.tensorboard import SummaryWriter
+            self._writer = self.enter_context(contextlib.closing(SummaryWriter(str(folder))))
         self.enter_context(self._progress)
         self.enter_context(_progress.part("steps", steps - start))
 
@@ -162,14 +169,6 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
-
-
-def _summary_writer(folder: Path | None) -> Any:
-    if folder is None:
-        raise ValueError("Expected out to be a folder for the TensorBoard files, got None.")
-    with _extras.needed("tensorboard=True"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder))
 
 
 @attrs.define
@@ -253,3 +252,74 @@ class BestModel:
         if not self.keeps or state["model"] is not None or state["step"] is None:
             for name, value in state.items():
                 setattr(self, name, value)
+
+
+_FAIR = 0.2
+"""A test that passes this often would be worth its price."""
+
+_RARE = 0.05
+_SURPRISE = 1e-3
+
+_ADVICE = (
+    'The section "Choosing clip, propose and trim" of the training guide says how to choose them '
+    "from public data."
+)
+
+
+@attrs.define
+class PassRateMonitor:
+    """Says once, early, that the test of a plan hardly ever passes, and what to change.
+
+    A run whose test fails pays for the test and gets what DP-SGD gives for less. Branches are
+    released, so the messages reveal nothing else.
+    """
+
+    plan: Plan
+    expected_batch: float  # the public batch size
+    said: bool = False  # whether it was said already
+
+    def before(self) -> None:
+        """Warn if no data could pass the test often. Nothing is charged yet."""
+        rule = self.plan.aggregation
+        if self.said or not isinstance(rule, ProposeTestRelease):
+            return
+        most = self._most(rule)
+        chance = rule.test.tail(rule.threshold - most)
+        if chance < _RARE:
+            self._say(
+                f"The test hardly ever passes, whatever the data: the noisy margin must exceed "
+                f"{nearest(rule.threshold, 3)} records, and the margin is at most {most}, the "
+                f"largest number of trimmed gradients in batches of {exact(self.expected_batch)}. "
+                f"It passes with probability at most {rounded_up(chance, 1)}. Use a test of a "
+                "smaller scale, a larger batch or a larger failure; prudent.Sum costs less than a "
+                "test that fails. "
+            )
+
+    def after(self, steps: int, passes: float) -> None:
+        """Warn if the test passed in too few of the steps so far."""
+        rule = self.plan.aggregation
+        if self.said or not isinstance(rule, ProposeTestRelease) or passes > _RARE * steps:
+            return
+        if stats.binom.cdf(passes, steps, _FAIR) < _SURPRISE:
+            allowed = max(0, self._most(rule) - math.ceil(rule.threshold))
+            self._say(
+                f"The test passed in {passes:.0f} of the first {steps} steps; all others were "
+                f"released with the full noise, which prudent.Sum does for less. A test passes "
+                f"when fewer than about {allowed} of {self.expected_batch:g} gradients are longer "
+                f"than propose * clip = {rule.proposal:g}. Raise clip or propose, allow a larger "
+                "trim, or use a test of a smaller scale. "
+            )
+
+    def _most(self, rule: ProposeTestRelease) -> int:
+        """The largest number of gradients that the plan ever trims."""
+        trim = rule.trim
+        share = 1.0
+        if isinstance(trim, AdaptiveTrim):
+            share = trim.most
+        elif isinstance(trim, FixedTrim):
+            share = trim.share
+        return math.floor(share * self.expected_batch)
+
+    def _say(self, sentence: str) -> None:
+        self.said = True
+        warn(sentence + _ADVICE)

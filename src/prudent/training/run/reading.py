@@ -84,10 +84,6 @@ class ItemLoader:
                 for part, ids in zip(whole, batch.ids, strict=True)
             ]
 
-    def part(self, request: ReadRequest) -> ReadBatch:
-        """One physical batch, read by this process."""
-        return _ReadBatches(self.reader)[request]
-
     def chunk(self, part: ReadBatch, ids: Tensor, *, recompute: bool = False) -> Chunk:
         """A physical batch on the device, or with `recompute` a function that places it there."""
 
@@ -200,7 +196,7 @@ class RunRecords:
             return self.gather(ids.to(self.device))
         assert self.loader is not None
         request = ReadRequest(ids.tolist() or [0], [True] * len(ids) or [False], PUBLIC)
-        return self.loader.chunk(self.loader.part(request), ids).read()
+        return self.loader.chunk(_ReadBatches(self.loader.reader)[request], ids).read()
 
 
 def check_same_records(

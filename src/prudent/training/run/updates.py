@@ -1,8 +1,7 @@
 """The updates of a run: read a batch, release its gradient, take an optimizer step."""
 
-import functools
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
@@ -14,12 +13,8 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.training.chunk import Chunk
-from prudent.training.compiled import Captured
 from prudent.training.parallel.sharding import has_shards
-from prudent.training.run.reading import Gather
-from prudent.training.sampling import Batch
-from prudent.training.step import Step, StepOutcome
+from prudent.training.step import StepOutcome
 
 
 class Average:
@@ -181,15 +176,8 @@ def scheduler_of(make: Scheduler | None, optimizer: torch.optim.Optimizer) -> LR
     return scheduler
 
 
-def schedule_state(scheduler: LRScheduler | None) -> dict[str, Any] | None:
-    """The state of a scheduler for a checkpoint."""
-    if scheduler is None:
-        return None
-    return {"kind": type(scheduler).__name__, "state": scheduler.state_dict()}
-
-
 def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None) -> None:
-    """Restore what `schedule_state` returned.
+    """Restore the kind and the state of a scheduler that a checkpoint holds.
 
     Raises:
         ValueError: If the run was started with another kind of scheduler. Its repeated steps would
@@ -206,115 +194,6 @@ def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None
         )
     if scheduler is not None and saved is not None:
         scheduler.load_state_dict(saved["state"])
-
-
-class OtherReleaseError(Exception):
-    """A repeated step would release something else than before. Nothing was released."""
-
-
-_Done = tuple[StepOutcome, list[Tensor | None]]
-"""The outcome of an update and the gradients that it released."""
-
-_CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
-
-
-@attrs.define(kw_only=True)
-class Updates:
-    """Performs one update per batch, as a CUDA graph where that is possible."""
-
-    step: Step  # releases the gradient of a batch
-    optimizer: torch.optim.Optimizer  # updates the model from the released gradients
-    counters: Counters  # count every update
-    # reads a batch of records from tensors on the device; None: chunks come read.
-    gather: Gather | None = None
-    # Changes the optimizer after every update; None: it stays as it is.
-    scheduler: LRScheduler | None = None
-    captures: bool = False  # whether the step is captured as a CUDA graph
-    # Whether an outcome and the gradients may be released.
-    admits: Callable[[StepOutcome], bool] | None = None
-    _captured: Captured | None = attrs.field(default=None, init=False)
-    _taken: int = attrs.field(default=0, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.captures = self.captures and self.gather is not None and self.step.noise.capturable
-        if self._captures_optimizer:
-            for group in self.optimizer.param_groups:
-                if "capturable" in group:
-                    group["capturable"] = True
-
-    @property
-    def _captures_optimizer(self) -> bool:
-        """Whether the graph includes the optimizer.
-
-        A graph would repeat the settings with which it was captured, so an optimizer whose settings
-        a scheduler changes runs outside it.
-        """
-        return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
-
-    def __call__(self, batch: Batch | Sequence[Chunk]) -> StepOutcome:
-        """Perform the update of one batch, given by its ids or as chunks already read."""
-        if not isinstance(batch, Batch):
-            outcome = self._update(batch)
-        elif self.captures and len(batch.ids) == 1:
-            outcome = self._replay(batch)
-        else:
-            outcome = self._update(self._chunks(batch.ids, batch.valid))
-        if self.scheduler is not None:
-            self.scheduler.step()
-        return outcome
-
-    def _replay(self, batch: Batch) -> StepOutcome:
-        """Perform one update as a graph; the next one overwrites the tensors of the outcome.
-
-        A replay counts its steps on the device and reads the keystream at its own position, as an
-        uncaptured step would; the host counts here.
-        """
-        step = self.step
-        step.plan.refuse_beyond(step.taken)
-        self._taken = step.taken
-        if self._captured is None:
-            self._captured = Captured(self._on_device, [step.generator])
-            step.programs.append(self._captured)
-        step.refresh()
-        with step.randomness.at(self._taken + 1).seeded():
-            done: _Done = self._captured((), batch.ids, batch.valid)
-        step.state.taken = self._taken + 1
-        if not self._captures_optimizer:
-            for parameter, gradient in zip(step.model.parameters(), done[1], strict=True):
-                parameter.grad = gradient  # a batch of several chunks may have set another
-            self.optimizer.step()
-        return done[0]
-
-    def _on_device(self, _: tuple[()], ids: Tensor, valid: Tensor) -> _Done:
-        self.step.state.taken = self._taken  # a capture that failed has counted the step
-        act = self._update if self._captures_optimizer else self._release
-        outcome = act(self._chunks(ids, valid))
-        return outcome, [parameter.grad for parameter in self.step.model.parameters()]
-
-    def _update(self, chunks: Sequence[Chunk]) -> StepOutcome:
-        outcome = self._release(chunks)
-        self.optimizer.step()
-        return outcome
-
-    def _release(self, chunks: Sequence[Chunk]) -> StepOutcome:
-        outcome = self.step(chunks)
-        if self.admits is not None and not self.admits(outcome):
-            raise OtherReleaseError
-        self.counters.add(outcome)
-        return outcome
-
-    def _chunks(self, ids: Tensor, valid: Tensor) -> list[Chunk]:
-        return [
-            Chunk(*self._records(rows), valid=real, ids=rows)
-            for rows, real in zip(ids, valid, strict=True)
-        ]
-
-    def _records(self, rows: Tensor) -> tuple[Any, Any]:
-        """Inputs and targets, or a function that reads them if the engine recomputes."""
-        assert self.gather is not None
-        if self.step.engine.recompute:
-            return functools.partial(self.gather, rows), None
-        return self.gather(rows)
 
 
 def optimizer_of(

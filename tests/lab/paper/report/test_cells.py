@@ -7,7 +7,6 @@ from prudent_lab.paper.report.comparison import (
     datasets,
     plain_table,
     printed,
-    summarise,
     tuned_columns,
 )
 from tests.lab.paper.report.conftest import cells, row
@@ -25,11 +24,6 @@ def test_every_number_of_the_paper_has_its_line(results):
     assert sorted(lines) == sorted(map(attrs.astuple, published()))
     told = [line for table in (1, 2, 3, 4) for line in plain_table(none, table)]
     assert len(lines) == len(told) == 202
-
-
-def test_a_cell_printed_twice_counts_once(results):
-    for count in summarise(results([])).values():
-        assert set(count.differences) == {(c.dataset, c.corrupt, c.epsilon) for c in published()}
 
 
 def test_lines_hold_both_accountants(results):
@@ -72,12 +66,3 @@ def test_no_setting_where_none_was_run(results):
     found = results(cells({"ptr": [90.0], "ours-dpsgd": [99.0]}))
     assert tuned_columns(found, "mnist") == ("", "")
     assert tuned(found) == [None, None]
-
-
-def test_a_table_for_programs_has_every_number(results):
-    found = plain_table(results(cells({"ptr": [91.0]})), 3)
-    assert len(found) == sum(cell.table == 3 for cell in published())
-    assert found[0]["data"] == "emnist-az"
-    assert found[0]["pld"] is None
-    ptr = plain_table(results(cells({"ptr": [91.0]})), 1)[1]
-    assert ptr["pld"] == {"mean": 91.0, "deviation": None, "seeds": 1}

@@ -179,17 +179,6 @@ def test_the_papers_faults_alone_make_no_frontier(results):
     assert frontiers(results(attacked(clean={"ours": 96.0}, label={"ours": 95.0}))) == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "covered"), [("label", True), ("sign-flip", True), ("mimic", False), ("little", False)]
-)
-def test_attacks_that_no_price_covers_are_marked(results, kind, covered):
-    assert is_covered(f"{kind}:0.1") is covered
-    rows = attacked(**ROWS | {kind.replace("-", "_"): {"ours": 90.0}})
-    grids = map(frontier_table, frontiers(results(rows)))
-    names = {line[1].text for grid in grids for line in grid.rows}
-    assert sum(name.endswith(UNCOVERED) for name in names) == 2
-
-
 @pytest.fixture(scope="module")
 def measured():
     """The shipped frontiers."""

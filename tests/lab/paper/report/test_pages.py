@@ -67,14 +67,6 @@ def test_the_page_in_the_docs_is_the_one_the_results_give():
     assert PAGE.read_text("utf-8") == page, f"Make it anew: {OVERVIEW} {PAGE}"
 
 
-def test_a_number_typed_by_hand_is_noticed(results):
-    found = results(everywhere(0.5, ptr=0.0))
-    page = as_markdown(found, BY)
-    assert page == as_markdown(found, BY)
-    changed = results(everywhere(0.51, ptr=0.0))
-    assert page != as_markdown(changed, BY)
-
-
 @pytest.mark.parametrize("render", [without_curves, as_markdown])
 def test_no_accuracy_stands_on_a_page_without_results(results, render):
     text = render(results([]), BY)

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from prudent_lab.paper.results import COLUMNS, Estimate, append, read, shipped
+from prudent_lab.paper.results import COLUMNS, Estimate, append, read
 from tests.lab.paper.report.conftest import cells, row
 
 
@@ -13,11 +13,6 @@ def test_a_cell_is_the_mean_over_seeds(results):
     cell = found.row(("mnist", "none", 3.0))["ptr", "pld"]
     assert cell == Estimate(92.0, statistics.stdev([90.0, 91.0, 95.0]), 3)
     assert found.runs() == 3
-
-
-def test_one_seed_has_no_spread(results):
-    cells = results([row()]).row(("mnist", "none", 3.0))
-    assert cells == {("ptr", "pld"): Estimate(90.0, None, 1)}
 
 
 def test_what_was_not_run_is_none_and_never_zero(results):
@@ -45,16 +40,6 @@ def test_what_a_calibrated_run_passes_is_no_cell(results):
 def test_seeds_can_be_left_out(write):
     path = write(cells({"ptr": [90.0, 91.0, 95.0]}))
     assert read(path, seeds=2).row(("mnist", "none", 3.0))["ptr", "pld"].mean == 90.5
-
-
-def test_small_results_know_that_they_are(write):
-    assert read(write([row()], "a.small.csv")).small
-    assert not read(write([row()], "small.csv")).small
-
-
-def test_a_file_that_is_not_there_says_how_to_make_it(tmp_path):
-    with pytest.raises(FileNotFoundError, match="prudent paper table 1 --run"):
-        read(tmp_path / "none.csv")
 
 
 def test_missing_columns_are_named(tmp_path):
@@ -94,10 +79,6 @@ def test_the_same_run_twice_is_refused(write):
     """Else one seed would count as two."""
     with pytest.raises(ValueError, match="line 3: expected each run and price once"):
         read(write([row(), row(accuracy=91.0)]))
-
-
-def test_the_shipped_results_can_be_read():
-    assert not read(shipped()).small
 
 
 def test_what_is_appended_is_what_is_read(write, tmp_path):

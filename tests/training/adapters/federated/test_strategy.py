@@ -340,3 +340,18 @@ def test_a_federated_run_has_a_receipt_that_is_verified(tmp_path):
     assert found.status == 0, found.lines()
     assert found.receipt.unit == "client"
     assert found.receipt.released["rounds"] == 2
+
+
+def test_the_ledger_notes_the_model_of_all_rounds(tmp_path):
+    pytest.importorskip("flint")
+    from prudent_verify.checks import Standing, verify
+
+    path, plan = tmp_path / "receipt.json", plan_of(rate=0.5, steps=2, noise=5.0)
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-4, relation=ZERO_OUT) as ledger:
+        strategy = strategy_of(plan, seed=None, receipt=path, ledger=ledger)
+        for standing in (Standing.UNCHECKED, Standing.PROVED):  # after one round, and after both
+            run(strategy, [adding(UP)] * 4)
+            found = {each.claim: each.standing for each in verify(path).findings}
+            assert (found["ledger"], found["answer"]) == (Standing.PROVED, standing)
+        assert verify(path).status == 0
+        assert ledger.history()[0].outcome == {"released": 1}

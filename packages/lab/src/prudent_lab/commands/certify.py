@@ -2,21 +2,24 @@
 
 import contextlib
 import json
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import attrs
 import typer
 
-from prudent._rounding import exact
+from prudent._rounding import exact, rounded_up
+from prudent._validate import ArgumentError
 from prudent.cli import completion, needs, options, progress
-from prudent.cli.display import as_text, echo, echo_json, note, remark, show_table
-from prudent_lab.commands import certify_run
+from prudent.cli.display import as_text, echo, echo_json, neutral, note, remark, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prudent.certify import CertifiedClassifier
     from prudent.certify.report import CertifyResult
+    from prudent.training.run.checkpoint import Paid
 
 NEEDS_OF_OPTIONS = {
     ("certify", "dataset"): (needs.TEXTS, needs.equals("imdb")),
@@ -24,9 +27,72 @@ NEEDS_OF_OPTIONS = {
 }
 
 _UNBALANCED = 0.6  # share of a class from which on accuracy alone says little
+_CONDITIONS = (
+    "The expectation is over the randomness of training (batches and noise), on this test set.",
+    "Bad records may be chosen with knowledge of everything but that randomness; no seed may be "
+    "known to their author.",
+    "Nothing is said about faults that change gradients after they are clipped, or about other "
+    "test sets.",
+)
+_ONE_RUN = (
+    "This is the accuracy of one run: one draw of a random number, not its expectation, which it "
+    "does not bound usefully. The certificates hold if the expectation is as large. To drop the "
+    "condition, train several times on the same data and give all folders."
+)
 
 
-@options.spread(certify_run.RunOptions)
+def read_counts(text: str | list[int]) -> list[int]:
+    """Parses a comma-separated list of whole numbers, as typer wants it."""
+    if not isinstance(text, str):
+        return text
+    return [options.read_whole_number(part.strip()) for part in text.split(",")]
+
+
+_PANEL = "Training runs"
+
+
+@attrs.frozen(kw_only=True)
+class RunOptions:
+    """What is to be proved about training runs."""
+
+    records: Annotated[
+        Any,
+        typer.Option(
+            metavar="A,B,…",
+            parser=read_counts,
+            help="Certify each number of records.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "1,5,10,20"
+    relation: Annotated[
+        options.RelationName | None,
+        typer.Option(
+            metavar="NAME",
+            help="How a bad record may differ: add-remove, zero-out or replace-one. "
+            "\\[that of the run]",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which result of the evaluation, within 0 and 1.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "accuracy"
+    above: Annotated[
+        float | None,
+        options.number(
+            "Also find the largest number of records that leaves more than this.", _PANEL
+        ),
+    ] = None
+    confidence: Annotated[
+        float, options.number("Of the expected accuracy that several runs prove.", _PANEL)
+    ] = 0.95
+
+
+@options.spread(RunOptions)
 def certify(
     folders: list[Path] | None = typer.Argument(
         None,
@@ -123,10 +189,9 @@ def certify(
     $ prudent certify runs/dpsgd-* --records 5 --confidence 0.99 --json
     """
     if folders:
-        certify_run.certify_runs(folders, certify_run.RunOptions(**of_runs), as_json=as_json)
+        certify_runs(folders, RunOptions(**of_runs), as_json=as_json)
         return
     from prudent._files import check_writable
-    from prudent._validate import ArgumentError
     from prudent.certify import CertifiedClassifier, report
     from prudent.release.noise import ReproducibleNoise
     from prudent_lab import certifying as experiment
@@ -234,3 +299,133 @@ def _show(result: "CertifyResult", out: Path | None) -> None:
             f"classifier: {out / 'classifier.npz'}"
         )
         console.print(as_text(files))
+
+
+class TrainedRun(NamedTuple):
+    """What the folder of a training run says."""
+
+    paid: "Paid"  # what the run was charged for
+    epsilon: float | None  # None where it has no δ
+    delta: float | None
+    result: float  # of the last evaluation
+    metrics: bytes  # their file, which tells copies of one run
+
+
+def certify_runs(folders: list[Path], wanted: RunOptions, *, as_json: bool) -> None:
+    """Bound the expected accuracy of training runs from below, if some records are bad."""
+    from prudent.accounting import Certifier, Relation
+
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ArgumentError("folders", "each named once", shown="one of them twice")
+    trained = [_trained(folder, wanted.metric) for folder in folders]
+    paid = trained[0].paid
+    if any(run.paid[:3] != paid[:3] for run in trained):
+        raise ArgumentError(
+            "folders",
+            "with runs of one plan",
+            shown="different ones",
+            why="only runs of one plan have one expected accuracy",
+        )
+    if len({run.metrics for run in trained}) < len(trained):
+        raise ArgumentError(
+            "folders",
+            "with independent runs",
+            shown="two with the same metrics",
+            why="copies of one run, or runs with one seed, count as one",
+        )
+    epsilon, delta = max({run[1:3] for run in trained}, key=str)
+    runs = len(trained) if len(trained) > 1 else None
+    mean = sum(run.result for run in trained) / len(trained)
+    relation = paid.relation if wanted.relation is None else Relation(wanted.relation)
+    certifier = Certifier(paid.event, relation)
+    proved = [
+        certifier.certificate(accuracy=mean, records=count, runs=runs, confidence=wanted.confidence)
+        for count in read_counts(wanted.records)
+    ]
+    first, above, most = proved[0], wanted.above, None
+    if above is not None:
+        most = certifier.withstands(accuracy=first.expected, above=above)
+    conditions = [*([_ONE_RUN] if runs is None else []), *_CONDITIONS]
+    if as_json:
+        document = {
+            "metric": wanted.metric,
+            "accuracy": first.accuracy,
+            "runs": len(trained),
+            "expected": first.expected,
+            "expected_is_assumed": first.runs is None,
+            "confidence": first.confidence,
+            "epsilon": epsilon,
+            "delta": delta,
+            "relation": first.relation.adjacency.value,
+            "method": first.method.value,
+            "certificates": [{"records": one.records, "at_least": one.at_least} for one in proved],
+            "withstands": None if most is None else {"above": above, "records": most},
+            "conditions": conditions,
+        }
+        echo_json(document)
+        return
+    told = "one run" if runs is None else f"{runs} runs"
+    echo(f"{neutral(wanted.metric)} {first.accuracy:.6g}, {told}")
+    if epsilon is not None:
+        echo(f"({rounded_up(epsilon)}, {delta:g})-DP for {paid.relation}")
+    for one in proved:
+        echo(one.sentence)
+    if most is not None:
+        echo(f"More than {above:g} is left by up to {most:,} bad records.")
+    for condition in conditions:
+        remark(condition)
+
+
+def _trained(folder: Path, metric: str) -> TrainedRun:
+    """What a run paid for and its last result, with ε by what was paid.
+
+    Raises:
+        ArgumentError: If the files do not agree, or nothing is there to check by.
+    """
+    import torch
+
+    from prudent.accounting import epsilon_of, serialisation
+    from prudent.training.run.checkpoint import charged, load_checkpoint
+    from prudent.training.run.metrics import last_entry
+
+    paid = charged(folder)
+    if paid is None:
+        raise ArgumentError(
+            "folders", "with the paid.json of a run", shown=f"{str(folder)!r} without one"
+        )
+    metrics, entry = (folder / "metrics.jsonl").read_bytes(), last_entry(folder)
+    delta, written, epsilon = entry.get("delta"), entry.get("epsilon"), None
+    if isinstance(delta, float) and 0 < delta < 1:
+        epsilon = epsilon_of(paid.event, delta, paid.relation)
+    state = load_checkpoint(folder, torch.device("cpu"))
+    if state is not None:
+        if state["event"] != serialisation.to_json(paid.event):
+            raise _disagreeing(folder, "checkpoint.pt")
+    elif isinstance(written, int | float) and epsilon is not None:
+        if entry["step"] != paid.steps or not math.isclose(written, epsilon, rel_tol=1e-2):
+            raise _disagreeing(folder, "metrics.jsonl")
+    else:
+        raise ArgumentError(
+            "folders",
+            "with a checkpoint.pt, or an epsilon in metrics.jsonl, to check paid.json by",
+            shown=f"{str(folder)!r} with neither",
+            hint="Give fit a delta, or certify the run where its checkpoint is.",
+        )
+    value = entry.get(metric)
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ArgumentError(
+            "metric",
+            f"a result in [0, 1] of the last evaluation in {str(folder)!r}",
+            got=metric,
+            hint="Give fit an evaluation: Reporting(evaluate=prudent.training.accuracy(…)).",
+        )
+    return TrainedRun(paid, epsilon, delta, float(value), metrics)
+
+
+def _disagreeing(folder: Path, file: str) -> ArgumentError:
+    return ArgumentError(
+        "folders",
+        "whose files are of one run that has ended",
+        shown=f"{str(folder)!r}, whose paid.json and {file} do not agree",
+        hint="Restore the file that was changed, or resume the run to its end.",
+    )

@@ -1,26 +1,31 @@
 """`prudent paper`: the figures, tables and comparisons of the paper, its numbers beside ours."""
 
+import contextlib
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
 import typer
 
+from prudent import _validate
 from prudent._progress import track
 from prudent._rounding import rounded_up
-from prudent.cli import options
-from prudent.cli.display import echo, echo_json, neutral, note, show_files, show_table
-from prudent_lab.commands import paper_tables
-from prudent_lab.commands.paper_tables import TABLES, ResultsOption
+from prudent._validate import ArgumentError
+from prudent.cli import completion, options
+from prudent.cli.display import echo, echo_json, neutral, note, remark, show_files, show_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from prudent_lab.paper.jobs import Job
     from prudent_lab.paper.panels import Figure
     from prudent_lab.paper.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
+TABLES = (1, 2, 3, 4)
+_MOST_STEPS = {"small": 40, "full": None}
 _DESCENT: dict[str, Any] = {
     "workers": 100,
     "strong_convexity": 1.0,
@@ -31,15 +36,207 @@ _DESCENT: dict[str, Any] = {
     "noise": 1.0,
 }
 
+ResultsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--results",
+        metavar="FILE",
+        help="CSV with the results of runs; by default those that come with the package. One of "
+        "small runs ends in .small.csv.",
+    ),
+]
 SeedsOption = Annotated[int | None, options.whole_number("Largest number of seeds to use.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-app.command()(paper_tables.table)
 
 
 @app.callback()
 def _paper() -> None:
     """The paper's results, beside exact ones."""
+
+
+@attrs.frozen(kw_only=True)
+class Filling:
+    """How cells are filled: by runs of which size, how many, and where."""
+
+    size: Annotated[
+        Literal["small", "full"],
+        options.value(
+            "SIZE", "small: few short runs, minutes on a CPU, kept apart; full: as in the paper."
+        ),
+    ] = "full"
+    run: Annotated[bool, typer.Option("--run", help="Run what is missing first.")] = False
+    seeds: Annotated[
+        int | None,
+        options.whole_number("Number of seeds to use and, with --run, to run (small: 1, full: 5)."),
+    ] = None
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
+        ),
+    ] = "cpu"
+    as_json: options.Json = False
+
+    def path(self, given: Path | None, grid: Path | None = None) -> Path:
+        """The file of the results; see `results_path`."""
+        from prudent_lab.paper.results import results_path
+
+        return results_path(self.size, given, running=self.run, grid=grid)
+
+    def filled(self, path: Path, jobs: "Callable[[int], Iterable[Job]]") -> "Results":
+        """The results of a file, after the missing runs were made, of a number of seeds."""
+        from prudent_lab.paper.jobs import SEEDS
+        from prudent_lab.paper.results import read
+
+        if self.seeds is not None:
+            _validate.count(1, seeds=self.seeds)
+        if self.run and (wanted := list(jobs(self.seeds or SEEDS[self.size]))):
+            from prudent_lab.paper.grid import run_jobs
+
+            with contextlib.redirect_stdout(sys.stderr):  # standard output is for the table
+                run_jobs(wanted, path, device=self.device, most_steps=_MOST_STEPS[self.size])
+        if self.size == "small" and not path.is_file():
+            raise FileNotFoundError(f"{path}: no small results yet. Make them: add --run")
+        return read(path, seeds=self.seeds)
+
+
+@app.command()
+@options.spread(Filling)
+def table(
+    name: str = typer.Argument(
+        metavar="TABLE", help="1 to 4, frontier, or a TOML file of your own data sets."
+    ),
+    dataset: list[str] | None = options.value(
+        "NAME",
+        "Only this data set, such as mnist; may be repeated.",
+        completion.DATASETS,
+        default=None,
+    ),
+    corrupt: list[str] | None = options.value(
+        "KIND", "Only this corruption, such as label:0.1 or none.", default=None
+    ),
+    method: list[str] | None = options.value(
+        "NAME", "Only trimmed, dpsgd, ptr, ours or ours-dpsgd.", default=None
+    ),
+    epsilon: list[float] | None = options.value("NUMBER", "Only the rows of this ε.", default=None),
+    results: ResultsOption = None,
+    **given: Any,
+) -> None:
+    r"""Print a table of the paper: its number, ours, the difference.
+
+    Reads the results that come with the package, so it takes seconds; a cell
+    that nobody ran says so. By RDP a run is read where Rényi accounting
+    reaches ε, by PLD where the exact accounting does. Accuracy is in percent
+    on clean test data, mean ± standard deviation over seeds.
+
+    1  random faults: MNIST, CIFAR10, EMNIST
+    2  the last layer of pretrained networks
+    3  severe faults: targeted labels, flipped signs
+    4  DP-SGD beside both
+
+    frontier: every method under every attack at one price, by who the
+    attacker is. Beyond the paper: fourteen faults and attacks by 10, 20 and
+    30 % of the records, in two tables: bad records (inputs and labels are
+    chosen, also as a backdoor, with its success rate) and bad gradients (each
+    step's gradients are chosen). Measured, not guaranteed: the next attack may
+    do more. What is proved: prudent certify.
+
+    A TOML file runs the paper's methods on your own data sets and corruptions,
+    with a table for each. What it does not set is taken from the one it is
+    like, of the paper's or above it in the file:
+
+        \[datasets.wine]
+        like = "mnist"
+        data = "npz:wine.npz"
+        epsilons = [1.0, 3.0]
+        corruptions = ["none", "label:0.1", "faults.py:swap:0.2"]
+
+    The last corruption is your own: the function swap of faults.py, called
+    with the ratio 0.2, returns it.
+
+    With --run, runs are added to runs/paper/results.csv (or to the file that
+    --results names; runs/paper/FILE.csv for a file of your own), run by run:
+    stop it when you like, and start it again. The full size needs a GPU and
+    hours; --dataset, --corrupt, --method and --epsilon choose some cells of
+    the paper's tables, to run and to show.
+
+    [b]Examples[/b]
+
+    $ prudent paper table 1
+
+    $ prudent paper table 1 --dataset mnist --size small --run
+
+    $ prudent paper table 1 --dataset mnist --corrupt label:0.1 --method ptr --run
+
+    $ prudent paper table 4 --run --seeds 3 --device cuda
+
+    $ prudent paper table frontier --size small --run
+
+    $ prudent paper table mine.toml --run --seeds 3
+    """
+    from prudent_lab.paper.jobs import CellChoice, chosen_jobs
+    from prudent_lab.paper.report import comparison
+
+    filling = Filling(**given)
+    if name == "frontier" or name.endswith(".toml"):
+        for argument, chosen in {"dataset": dataset, "corrupt": corrupt, "method": method}.items():
+            if chosen:
+                raise ArgumentError(argument, "only with a table of the paper", got=chosen)
+        _frontier(filling, results) if name == "frontier" else _own(filling, Path(name), results)
+        return
+    number = int(_validate.one_of([*map(str, TABLES), "frontier"], paper_table=name))
+    datasets = comparison.datasets(number)
+    if dataset:
+        every = [*datasets, *comparison.variants(number)]
+        datasets = [_validate.one_of(every, dataset=name) for name in dataset]
+    choice = CellChoice.of(
+        number, datasets, corrupt=corrupt or None, method=method or None, epsilon=epsilon or None
+    )
+    found = filling.filled(
+        filling.path(results),
+        lambda seeds: chosen_jobs(number, datasets, seeds, choice, filling.size),
+    )
+    if filling.as_json:
+        echo_json(comparison.plain_table(found, number, datasets, choice))
+        return
+    from prudent_lab.paper.report import tables
+
+    for name in datasets:
+        tables.show(comparison.paper_table(found, number, name, choice))
+
+
+def _own(filling: Filling, file: Path, results: Path | None) -> None:
+    """The paper's methods on data sets and corruptions of the user's own."""
+    from prudent_lab.paper.jobs import own_jobs, read_settings
+    from prudent_lab.paper.report import comparison, tables
+
+    mine = read_settings(file)
+    path = filling.path(results, file)
+    if not filling.run and not path.is_file():
+        raise FileNotFoundError(f"{path}: no results yet. Make them: add --run")
+    found = filling.filled(path, lambda seeds: own_jobs(mine, seeds))
+    if filling.as_json:
+        echo_json(comparison.plain_own(found, mine))
+        return
+    for name in mine["datasets"]:
+        tables.show(comparison.own_table(found, mine, name))
+
+
+def _frontier(filling: Filling, results: Path | None) -> None:
+    """Every method under every attack at one price."""
+    from prudent_lab.paper.jobs import frontier_jobs
+    from prudent_lab.paper.report import tables
+    from prudent_lab.paper.report.frontier import frontier_table, frontiers
+
+    path = filling.path(results)
+    found = frontiers(filling.filled(path, lambda seeds: frontier_jobs(seeds, filling.size)))
+    if filling.as_json:
+        echo_json([row for each in found for row in each.plain()])
+        return
+    for each in found:
+        tables.show(frontier_table(each))
+    remark("Accuracy under the attacks that were tried: measured, not guaranteed.")
 
 
 @app.command()
@@ -69,8 +266,6 @@ def figure(
 
     $ prudent paper figure 3 --out figures
     """
-    from prudent import _validate
-
     _validate.one_of([*map(str, FIGURES), "convergence"], figure=name)
     from prudent_lab.paper import panels, plots
     from prudent_lab.paper.convergence import distances
@@ -122,10 +317,14 @@ def report(
 
     $ prudent paper report --results runs/paper/results.csv --docs tables.md
     """
+    if seeds is not None:
+        _validate.count(1, seeds=seeds)
     from prudent_lab.paper.panels import figure
     from prudent_lab.paper.report import page
+    from prudent_lab.paper.results import read, shipped
 
-    found, command = _read_given(results, seeds), "prudent paper report"
+    found = read(shipped() if results is None else results, seeds=seeds)
+    command = "prudent paper report"
     folder = None if out.suffix == ".html" else out
     path = out if folder is None else folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,23 +357,6 @@ def _parts(found: "Results", drawn: "Sequence[Figure]", folder: Path) -> list[Pa
             written.append(folder / f"table{number}{ending}")
             written[-1].write_text(content + "\n", "utf-8")
     return written
-
-
-def _read_given(path: Path | None, seeds: int | None) -> "Results":
-    """Results of either size, those of the package if none are named."""
-    from prudent import _validate
-
-    if seeds is not None:
-        _validate.count(1, seeds=seeds)
-    from prudent_lab.paper.results import read, shipped
-
-    return read(shipped() if path is None else path, seeds=seeds)
-
-
-def _tell_files(paths: "Sequence[Path]", *, as_json: bool) -> None:
-    """Say which files were written besides the result."""
-    for path in paths:
-        (note if as_json else echo)(neutral(path))
 
 
 @app.command()
@@ -218,7 +400,8 @@ def compare(
 
         title = f"{steps:,} steps at q = {sampling_rate:.4g}, σ₁ = {noise_multiplier:g}"
         made = plots.save_drawing(lambda: plots.draw_comparison(prices, title), out, "comparison")
-        _tell_files(made, as_json=as_json)
+        for path in made:
+            (note if as_json else echo)(neutral(path))
     if as_json:
         # The reason for a null that stands for no missing number.
         reasons = ("infinite" if p.epsilon == float("inf") else "" for p in prices)

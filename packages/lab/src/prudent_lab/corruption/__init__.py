@@ -104,22 +104,19 @@ def parse(text: str) -> DataCorruption | GradientCorruption | None:
     _validate.instance(str, "a text", corruption=text)
     if text == "none":
         return None
-    name, _, rest = text.partition(":")
-    ratio, _, settings = rest.partition(":")
-    choices = ", ".join(f"{choice}:RATIO" for choice in _NAMES)
-    allowed = f"to be none or one of {choices}, with RATIO in [0, 0.5]"
-    if name not in _NAMES:
-        raise ArgumentError("corruption", allowed, got=text)
+    name, ratio, *settings = text.split(":", 2) if ":" in text else (text, "")
     try:
-        plain: Any = _NAMES[name](float(ratio))
-    except ValueError as error:
+        found: Any = _NAMES[name](float(ratio))
+        if settings == [""]:
+            raise ValueError
+    except (KeyError, ValueError) as error:
+        choices = ", ".join(f"{choice}:RATIO" for choice in _NAMES)
+        allowed = f"to be none or one of {choices}, with RATIO in [0, 0.5]"
         raise ArgumentError("corruption", allowed, got=text) from error
-    if rest.count(":") and not settings:
-        raise ArgumentError("corruption", allowed, got=text)
-    found: DataCorruption | GradientCorruption = plain
-    if settings:
-        found = attrs.evolve(plain, **_settings(settings, plain, text))
-    return found
+    named: DataCorruption | GradientCorruption = attrs.evolve(
+        found, **(_settings(settings[0], found, text) if settings else {})
+    )
+    return named
 
 
 def _settings(settings: str, plain: Any, text: str) -> dict[str, float | int | None]:

@@ -113,18 +113,6 @@ class DataCorruption(Protocol):
         """
 
 
-def check_labels(features: Tensor, labels: Tensor, classes: int) -> None:
-    """Raise an error unless there is one integer label per row of features."""
-    _validate.count(1, _MOST_CLASSES, classes=classes)
-    _validate.instance(Tensor, "a tensor", features=features)
-    _validate.instance(Tensor, "a tensor", labels=labels)
-    if features.shape[:1] != labels.shape or labels.is_floating_point():
-        raise ValueError(
-            "Expected one integer label per row of features, got features of shape "
-            f"{tuple(features.shape)} and labels of shape {tuple(labels.shape)}, {labels.dtype}."
-        )
-
-
 @attrs.frozen(eq=False)
 class _TrainingSet:
     """A training set, the ids of its bad records, on the host, and the seed of their values."""
@@ -170,7 +158,15 @@ class _Fault(ABC):
         self, features: Tensor, labels: Tensor, *, classes: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         """See `DataCorruption.apply`."""
-        check_labels(features, labels, classes)
+        _validate.count(1, _MOST_CLASSES, classes=classes)
+        _validate.instance(Tensor, "a tensor", features=features)
+        _validate.instance(Tensor, "a tensor", labels=labels)
+        if features.shape[:1] != labels.shape or labels.is_floating_point():
+            raise ValueError(
+                "Expected one integer label per row of features, got features of shape "
+                f"{tuple(features.shape)} and labels of shape {tuple(labels.shape)}, "
+                f"{labels.dtype}."
+            )
         bad = corrupted_records(len(labels), self.ratio, seed)
         return self._spoilt(_TrainingSet(features, labels, bad, classes, seed))
 

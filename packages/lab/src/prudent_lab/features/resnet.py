@@ -29,6 +29,7 @@ _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)
 _RESNET_WIDTHS = (64, 128, 256, 512)
 _EPSILON = 1e-5
+_AT_ONCE = 256  # images
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -159,18 +160,14 @@ def loaded(network: Network, weights: dict[str, Tensor], path: Path | str) -> Ne
 
 @torch.no_grad()
 def features_of(
-    network: nn.Module,
-    images: Tensor,
-    size: int,
-    batch_size: int = 256,
-    device: torch.device | str = "cpu",
+    network: nn.Module, images: Tensor, size: int, device: torch.device | str = "cpu"
 ) -> Tensor:
     """The features of RGB images in [0, 1], resized and standardised; on the host."""
     mean, deviation = (
         torch.tensor(channel, device=device).view(3, 1, 1) for channel in (_MEAN, _DEVIATION)
     )
     rows = []
-    for batch in torch.split(images, batch_size):
+    for batch in torch.split(images, _AT_ONCE):
         resized = functional.interpolate(batch.to(device), (size, size), mode="bilinear")
         rows.append(network((resized - mean) / deviation).cpu())
     return torch.cat(rows)

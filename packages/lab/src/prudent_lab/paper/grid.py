@@ -40,7 +40,7 @@ from prudent.accounting import PldAccountant, RdpAccountant
 from prudent.accounting.calibration import Accountant, UnreachableTargetError
 from prudent.training import Execution, Plan, accuracy
 from prudent.training.run.metrics import Metrics
-from prudent.training.run.training_run import TrainingRun
+from prudent.training.run.run import Run
 from prudent.training.sampling import roomy_batch
 from prudent_lab.corruption import Backdoor, DataCorruption, GradientCorruption, corruption_of
 from prudent_lab.datasets import Dataset, load
@@ -173,7 +173,7 @@ def _featured(records: GridRecords, device: torch.device) -> Dataset:
         network = BACKBONES[records.backbone]()
         data = with_features(data, network, size=records.size, device=device)
     if records.centred:
-        data = data.centred()
+        data = data.mapped(lambda values: 2 * values - 1)
     return data.to(device)
 
 
@@ -247,7 +247,7 @@ def _work(
 ) -> Work:
     """A run that is evaluated at its marks, the last of which ends it; prepared when it starts."""
     corruption, optimizer = job.experiment.corruption, job.experiment.optimizer
-    run = TrainingRun.prepare(
+    run = Run.prepare(
         plan,
         _model(job, data),
         nn.CrossEntropyLoss(reduction="none"),
@@ -266,13 +266,13 @@ def _work(
     )
     evaluate, history, step = _evaluation(corruption, data), [], 0
     for mark in sorted({mark.step for mark in marks}):
-        for number in range(step, mark):
-            run.take(number)
+        for _ in range(step, mark):
+            run.take()
             yield
         step = mark
         with run.shown() as model:
             shown = evaluate(model)
-        history.append(run.metrics(step, shown, None, private=False))
+        history.append(run.metrics(shown))
     finished(_readings(job, plan, marks, history))
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import numpy as np
 
-from prudent import _validate
 from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
 from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
 from prudent.accounting.losses.domination import case_one, dominating, noisy_margin_case
@@ -86,7 +85,7 @@ class Figure:
 
 def figure(number: int) -> Figure:
     """Compute the data of a figure of the paper, 1 to 5."""
-    return _FIGURES[_validate.one_of(_FIGURES, figure=number)](number=number)
+    return _FIGURES[number](number=number)
 
 
 def write_csv(figure: Figure, path: Path) -> None:

@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import attrs
@@ -129,7 +128,7 @@ class ReleasedWhitening:
     """A linear map of features from a private release of their second moment.
 
     With features x of length 1, M = Σ x xᵀ over the training records is released with noise, and
-    features are mapped to (M + λ)^(−power) x, scaled to length 1. Directions in which features vary
+    features are mapped to (M + λ)^(−1/2) x, scaled to length 1. Directions in which features vary
     much then count less, and a linear model on them trains in fewer steps.
 
     Guarantee:
@@ -146,12 +145,10 @@ class ReleasedWhitening:
     """
 
     noise_multiplier: float  # standard deviation of the noise
-    power: float = 0.5  # 1/2 whitens; less does so in part
     floor: float = 0.3  # λ as a multiple of the largest eigenvalue of the noise, roughly
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, _validate.positive, "noise_multiplier", "floor")
-        _validate.fields(self, partial(_validate.between, 0, 1, ends="(]"), "power")
 
     @property
     def event(self) -> dp.DpEvent:
@@ -182,10 +179,10 @@ class ReleasedWhitening:
         return moment
 
     def matrix(self, moment: Tensor) -> Tensor:
-        """The symmetric matrix (M + λ)^(−power), in single precision."""
+        """The symmetric matrix (M + λ)^(−1/2), in single precision."""
         values, axes = torch.linalg.eigh(moment.float())
         level = self.floor * self.noise_multiplier * math.sqrt(2 * len(moment))
-        scales = torch.pow(values.clamp_min(0) + level, -self.power)
+        scales = torch.pow(values.clamp_min(0) + level, -0.5)
         matrix: Tensor = (axes * scales) @ axes.T
         return matrix
 

@@ -8,7 +8,6 @@ network is public, and its features of a record depend on that record alone.
 import functools
 import itertools
 import math
-from collections.abc import Callable
 
 import attrs
 import torch
@@ -20,6 +19,8 @@ from prudent_lab.recipes.random_images import MIXTURE, Mixture, draw
 
 SIDE = 32
 """Height and width of the images that the network sees."""
+
+_AT_ONCE = 4096  # images that are drawn together
 
 
 class Encoder(nn.Module):
@@ -165,31 +166,21 @@ def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     return functional.cross_entropy(scores, partner)
 
 
-def pool_of_images(setting: Pretraining, device: torch.device | str, chunk: int = 4096) -> Tensor:
+def pool_of_images(setting: Pretraining, device: torch.device | str) -> Tensor:
     """The pool of images as bytes (images, 3, side, side)."""
     generator = torch.Generator(device).manual_seed(setting.seed)
     parts = []
-    for start in range(0, setting.images, chunk):
-        count = min(chunk, setting.images - start)
+    for start in range(0, setting.images, _AT_ONCE):
+        count = min(_AT_ONCE, setting.images - start)
         drawn = draw(count, setting.side, generator, setting.mixture)
         parts.append((drawn * 255).round().byte())
     return torch.cat(parts)
 
 
-def pretrain(
-    setting: Pretraining,
-    device: torch.device | str = "cpu",
-    *,
-    pool: Tensor | None = None,
-    notice: Callable[[int, float], object] | None = None,
-) -> Encoder:
-    """Pretrain a network; on a GPU in bfloat16.
-
-    A pool of images may be given if it is drawn already; `notice` is called now and then with
-    the step and the loss.
-    """
+def pretrain(setting: Pretraining, device: torch.device | str = "cpu") -> Encoder:
+    """Pretrain a network; on a GPU in bfloat16."""
     device = torch.device(device)
-    pool = pool_of_images(setting, device) if pool is None else pool
+    pool = pool_of_images(setting, device)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(setting.seed)
         encoder = Encoder(setting.widths).to(device)
@@ -203,7 +194,7 @@ def pretrain(
     )
     encoder.train()
     projector.train()
-    for step in _progress.track(range(setting.steps), "pretraining on random images"):
+    for _ in _progress.track(range(setting.steps), "pretraining on random images"):
         rows = torch.randint(len(pool), (setting.batch,), generator=generator, device=device)
         images = pool[rows].float().div_(255)
         pair = torch.cat([views(images, generator), views(images, generator)])
@@ -216,8 +207,6 @@ def pretrain(
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         scheduler.step()
-        if notice is not None and (step % 100 == 99 or step + 1 == setting.steps):
-            notice(step + 1, loss.item())
     encoder.eval().requires_grad_(False)
     return encoder
 

@@ -78,6 +78,9 @@ _ONE_KIND = {  # of values among which one is chosen, and those that are not
     ops.SearchedCase: ("cases",),
     ops.SimpleCase: ("base", "cases"),
 }
+_LONGEST = 20_000
+"""Operations of a value as an engine reads them: DuckDB plans so many in ten seconds."""
+
 _PATTERNS = (ops.StringSQLILike, ops.StringSQLLike)
 
 
@@ -118,9 +121,11 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
     engine = backend_name(table)
     dtype, computed = value.type(), not isinstance(value.op(), ops.Field)
     try:
+        _check_length(value.op())
         _check(value.op(), table.op())
         # Of the expression alone: what a view computes is its own.
         value = value.op().replace(_total_nodes(engine), filter=ops.Value).to_expr()
+        _check_length(value.op())
     except ArgumentError as error:
         error.argument = argument
         raise
@@ -136,6 +141,31 @@ def total_value(value: ir.Value, table: ir.Table, argument: str = "where") -> An
     found = tried(value) if engine == "duckdb" else value
     check_bound(table.select(value=found), argument)
     return found
+
+
+def _check_length(value: Any) -> None:
+    """Reject a value that takes too many operations in a query, before it is written.
+
+    A query has no names for what is computed on the way: an argument that is used twice is written
+    twice, so that a few dozen nested calls would take more memory than there is.
+    """
+    sizes: dict[Any, int] = {}
+
+    def size(node: Any) -> int:
+        if node not in sizes:
+            own = [size(each) for each in _children(node) if isinstance(each, ops.Value)]
+            # Engines read NULLIF(a, b) as CASE WHEN a = b THEN NULL ELSE a END.
+            sizes[node] = 1 + sum(own) + (own[0] if isinstance(node, ops.NullIf) else 0)
+        return sizes[node]
+
+    if size(value) > _LONGEST:
+        raise ArgumentError(
+            "where",
+            f"an expression of at most {_LONGEST:,} operations",
+            shown="a longer one",
+            why="round, %, nullif, clip and case write their arguments more than once in a query",
+            hint="Nest fewer of them; in an ibis table you can add a column for a part of it.",
+        )
 
 
 def _total_nodes(engine: str) -> Callable[..., Any]:

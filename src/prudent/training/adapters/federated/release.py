@@ -102,7 +102,7 @@ class RoundRelease:
                 "plan",
                 "with bands=1",
                 shown=f"bands={plan.bands}",
-                why="clients join when they can, and noise that cancels needs them in turns",
+                why="clients join when they can, and correlated noise needs them in turns",
             )
         self.plan = plan
         self.expected_clients = plan.divisor(expected_clients=expected_clients)

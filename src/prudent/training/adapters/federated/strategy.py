@@ -220,7 +220,8 @@ class PrivateStrategy(NoCopyMixin, Strategy):
             facts: dict[str, Any] = {"rounds": self.taken}
             facts["predictable"] = self._key.predictable
             state = partial(self._parameters, self._layout)
-            self._charge.write_receipt(self._receipt, state, **facts)
+            ended = self.taken == self.plan.steps  # the ledger notes one answer, the last one
+            self._charge.write_receipt(self._receipt, state, ended=ended, **facts)
 
     def _parameters(self, layout: Layout) -> dict[str, Tensor]:
         arrays = layout.unflatten(self._model)
@@ -268,7 +269,8 @@ class PrivateStrategy(NoCopyMixin, Strategy):
         models = (self._layout.read(answers[node]) for node in sorted(answers))
         updates = [model - self._model.detach() for model in models if model is not None]
         released, outcome = self._release(updates)
-        self._charge.note_release()
+        if self._receipt is None:  # else with the digest of what the receipt of all rounds holds
+            self._charge.note_release()
         self._model.grad = -released
         self._optimizer.step()
         public = MetricRecord(

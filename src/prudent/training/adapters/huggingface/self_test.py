@@ -117,12 +117,8 @@ class Positions:
     @classmethod
     def of(cls, model: nn.Module) -> "Positions":
         """The present position of every parameter."""
-        return cls({name: _sums(parameter) for name, parameter in model.named_parameters()})
-
-    def moved(self, model: nn.Module) -> set[str]:
-        """The names of the parameters that have moved since."""
-        now = Positions.of(model).sums
-        return {name for name, sums in self.sums.items() if not torch.equal(sums, now[name])}
+        values = {name: p.detach().double() for name, p in model.named_parameters()}
+        return cls({n: torch.stack([v.sum(), v.square().sum()]) for n, v in values.items()})
 
     def check(self, model: nn.Module, *, last: bool = True) -> bool:
         """Whether every trained parameter has moved; raises an error if a frozen one has.
@@ -130,7 +126,8 @@ class Positions:
         At last also if a trained one has not: the very first update can be too small to change any
         number.
         """
-        moved = self.moved(model)
+        now = Positions.of(model).sums
+        moved = {name for name, sums in self.sums.items() if not torch.equal(sums, now[name])}
         trained = {name for name, p in model.named_parameters() if p.requires_grad}
         if frozen := moved - trained:
             raise RuntimeError(
@@ -146,11 +143,6 @@ class Positions:
                 "parameters of this model, with a learning rate that is not too small."
             )
         return not still
-
-
-def _sums(parameter: Tensor) -> Tensor:
-    values = parameter.detach().double()
-    return torch.stack([values.sum(), values.square().sum()])
 
 
 def _named(names: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -22,8 +22,7 @@ from prudent.training.plan import Plan
 from prudent.training.run.checkpoint import CHECKPOINT, load_checkpoint
 
 
-@attrs.frozen
-class Refusal:
+class Refusal(NamedTuple):
     """A setting that cannot be used."""
 
     argument: str  # its name in `TrainingArguments`
@@ -33,105 +32,47 @@ class Refusal:
     hint: str = ""  # what to do instead
 
 
+def _several(value: int) -> bool:
+    return value > 1
+
+
 def _among(*names: str) -> Callable[[Any], bool]:
     return lambda value: any(name in str(getattr(value, "value", value)) for name in names)
 
 
+_POISSON = "the price is for Poisson batches"
+_OWN = "it computes gradients of its own"
+_SIZE = "the size of a drawn batch is private"
+_BF16 = "Use bf16=True: parameters, norms and noise stay in single precision."
+_ACCUMULATE = "Lower per_device_train_batch_size and raise gradient_accumulation_steps."
+
 REFUSALS = (
-    Refusal(
-        "fp16",
-        bool,
-        "False",
-        "loss scaling skips the steps that overflow, and which do depends on the records",
-        "Use bf16=True: parameters, norms and noise stay in single precision.",
-    ),
-    Refusal(
-        "train_sampling_strategy",
-        lambda value: str(value) != "random",
-        "'random'",
-        "the price is for Poisson batches",
-    ),
-    Refusal("group_by_length", bool, "False", "the price is for Poisson batches"),
-    Refusal(
-        "auto_find_batch_size",
-        bool,
-        "False",
-        "it starts again after running out of memory, and the steps taken until then are not "
-        "counted",
-        "Lower per_device_train_batch_size and raise gradient_accumulation_steps.",
-    ),
-    Refusal(
-        "include_num_input_tokens_seen",
-        lambda value: value not in (False, None, "no"),
-        "'no'",
-        "the number of tokens in a drawn batch is private",
-    ),
-    Refusal(
-        "skip_memory_metrics",
-        lambda value: not value,
-        "True",
-        "the memory of a step depends on the size of the drawn batch, which is private",
-    ),
-    Refusal(
-        "ignore_data_skip",
-        bool,
-        "False",
-        "a resumed run would draw batches again that it has already used",
-    ),
-    Refusal(
-        "optim",
-        _among("lomo", "layerwise"),
-        "an optimizer with a step of its own",
-        "this one updates parameters during the backward pass, before noise is added",
-    ),
-    Refusal("deepspeed", bool, "None", "it computes gradients of its own", "Use prudent.fit."),
-    Refusal(
-        "fsdp",
-        bool,
-        "unset",
-        "it computes gradients of its own",
-        "Use prudent.fit with a model divided by fully_shard.",
-    ),
-    Refusal(
-        "torch_compile",
-        bool,
-        "False",
-        "it compiles the model and not the private step",
-        "Pass compile=True to PrivateTrainer.",
-    ),
-    Refusal(
-        "world_size",
-        lambda value: value > 1,
-        "1",
-        "each process would draw and release batches of its own",
-        "Use prudent.fit, which runs under torchrun.",
-    ),
-    Refusal(
-        "n_gpu",
-        lambda value: value > 1,
-        "at most 1",
-        "replicas would compute gradients of their own",
-        "Set CUDA_VISIBLE_DEVICES to one GPU.",
-    ),
+    Refusal("fp16", bool, "False", "steps that overflow are skipped: records decide which", _BF16),
+    Refusal("train_sampling_strategy", lambda value: str(value) != "random", "'random'", _POISSON),
+    Refusal("group_by_length", bool, "False", _POISSON),
+    Refusal("auto_find_batch_size", bool, "False", "restarts are not counted", _ACCUMULATE),
+    Refusal("include_num_input_tokens_seen", lambda v: v not in (False, None, "no"), "'no'", _SIZE),
+    Refusal("skip_memory_metrics", lambda value: not value, "True", _SIZE),
+    Refusal("ignore_data_skip", bool, "False", "a resumed run would draw batches already used"),
+    Refusal("optim", _among("lomo", "layerwise"), "another", "it updates before noise is added"),
+    Refusal("deepspeed", bool, "None", _OWN, "Use prudent.fit."),
+    Refusal("fsdp", bool, "unset", _OWN, "Use prudent.fit with a model divided by fully_shard."),
+    Refusal("torch_compile", bool, "False", "it does not compile the step", "Use compile=True."),
+    Refusal("world_size", _several, "1", "each would draw for itself", "Use prudent.fit."),
+    Refusal("n_gpu", _several, "at most 1", _OWN, "Set CUDA_VISIBLE_DEVICES to one GPU."),
 )
 
 
 def check(args: Any) -> None:
     """Raise an error for a setting of `TrainingArguments` that would break the guarantee."""
-    for refusal in REFUSALS:
-        value = getattr(args, refusal.argument, None)
-        if value is not None and refusal.wrong(value):
-            raise ArgumentError(
-                refusal.argument, refusal.allowed, got=value, why=refusal.why, hint=refusal.hint
-            )
+    for name, wrong, allowed, why, hint in REFUSALS:
+        value = getattr(args, name, None)
+        if value is not None and wrong(value):
+            raise ArgumentError(name, allowed, got=value, why=why, hint=hint)
     if args.push_to_hub and _among("checkpoint")(args.hub_strategy):
-        raise ArgumentError(
-            "hub_strategy",
-            "'end' or 'every_save'",
-            got=args.hub_strategy.value,
-            why="a checkpoint holds the key of the noise, and whoever has it can subtract the "
-            "noise",
-        )
+        why = "a checkpoint holds the key of the noise, which can then be subtracted"
+        allowed = "'end' or 'every_save'"
+        raise ArgumentError("hub_strategy", allowed, got=args.hub_strategy.value, why=why)
 
 
 def check_given(
@@ -150,12 +91,8 @@ def check_given(
     shown = evaluated.values() if isinstance(evaluated, dict) else [evaluated]
     for private, name in ((data, "the training set"), (held_out, "held_out_set")):
         if private is not None and any(one is private for one in shown):
-            raise ArgumentError(
-                "eval_dataset",
-                "of public records",
-                shown=name,
-                why="the results of an evaluation are shown",
-            )
+            why = "the results of an evaluation are shown"
+            raise ArgumentError("eval_dataset", "of public records", shown=name, why=why)
     if kind.compute_loss is not Trainer.compute_loss:
         raise ArgumentError(
             "compute_loss",

@@ -48,7 +48,7 @@ from prudent.training.chunk import Chunk, within_memory
 from prudent.training.gradients import BookKeeping
 from prudent.training.keystream import Key, NoCopyMixin, given_or_random
 from prudent.training.parallel.processes import Processes
-from prudent.training.plan import HeldOut, HeldOutMetric, Plan, Watch
+from prudent.training.plan import HeldOut, HeldOutMetric, LossRelease, Plan
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
     PaidSteps,
@@ -100,7 +100,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
-        bands: With `epsilon`: noise that cancels over so many steps, as in `Plan`; 1 unless given.
+        bands: With `epsilon`: correlated noise over so many steps, as in `Plan`; 1 unless given.
         watch: With `epsilon`: the training loss as a release, as in a plan. It is logged as `loss`
             and `loss_noise`; without one the loss is not logged.
         held_out: With `epsilon`: the accuracy or loss on held-out records as a release, as in a
@@ -155,7 +155,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         delta: float | None = None,
         aggregation: Aggregation | None = None,
         bands: int | None = None,
-        watch: Watch | None = None,
+        watch: LossRelease | None = None,
         held_out: HeldOut | None = None,
         held_out_set: Any = None,
         held_out_unit: Any = None,
@@ -177,25 +177,20 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         settings.check_given(type(self), args, data, given.get("eval_dataset"), held_out_set)
         settings.check(args)
         self.delta = settings.check_price(plan, epsilon, delta)
-        self._data, self._units = (
-            data,
-            Units.of(data, Unit.given(unit, records_per_person, per_unit)),
-        )
+        self._data = data
+        self._units = Units.of(data, Unit.given(unit, records_per_person, per_unit))
         self._count = len(self._units)
-        wanted = PrivacyTarget(
-            epsilon=epsilon, delta=self.delta, aggregation=aggregation, bands=bands
-        )
-        wanted = attrs.evolve(wanted, watch=watch, held_out=held_out)
-        self.plan = settings.planned(args, self._count, plan, wanted)
+        wanted: dict[str, Any] = {"epsilon": epsilon, "delta": self.delta, "bands": bands}
+        wanted |= {"aggregation": aggregation, "watch": watch, "held_out": held_out}
+        self.plan = settings.planned(args, self._count, plan, PrivacyTarget(**wanted))
         self.plan.refuse_allocation()
         check_held_out(self.plan, held_out_set)
         self._held_out: HeldOutRecords | None = None
         self._held_out_set, self._held_out_unit = held_out_set, held_out_unit
         self._tested_at = 0  # the step after which the held-out records were used last
         self._accumulates = self.plan.sampling_rate * self._count > args.per_device_train_batch_size
-        self._recompute = recompute
-        if recompute is None:
-            self._recompute = self._accumulates or args.gradient_checkpointing
+        saves = self._accumulates or args.gradient_checkpointing
+        self._recompute = bool(saves if recompute is None else recompute)
         self._compile = compile
         self._lengths, self._given_example = settings.lengths(max_length), example
         if compile and len(self._lengths) > 1:
@@ -205,8 +200,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                 got=True,
                 why="a program is compiled for every number of texts of each length",
             )
-        protected = self._units.protected
-        self._charge = RunCharge(ledger, self.plan, self.delta, protected=protected)
+        self._charge = RunCharge(ledger, self.plan, self.delta, protected=self._units.protected)
         self._continuity = ResumeState(given_or_random(key), self._charge.name)
         self._begun = False
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
@@ -241,8 +235,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         A resumed run could not prove that it would repeat them.
         """
         return self._continuity.lost
-
-    # ---- reading -----------------------------------------------------------------------------
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """A loader of Poisson batches."""
@@ -308,15 +300,11 @@ class PrivateTrainer(NoCopyMixin, Trainer):
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """The expected number of records of a step."""
-        batch = self.plan.expected_batch
-        expected = self.plan.sampling_rate * self._count if batch is None else batch
-        return round(expected)
+        return round(self.plan.divisor(expected_batch=self.plan.sampling_rate * self._count))
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Zero: what a drawn batch costs is private."""
         return 0
-
-    # ---- training ----------------------------------------------------------------------------
 
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *rest: Any, **options: Any
@@ -342,7 +330,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
         output = super().train(resume_from_checkpoint, *rest, **options)
-        self._charge.note_release()
+        if not self._charge.binds_answers:  # else the first model that is saved now is noted
+            self._charge.note_release()
         return TrainOutput(output.global_step, math.nan, output.metrics)
 
     def training_step(
@@ -359,8 +348,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             )
         self._paid.pay(step.taken, self._continuity.renewals)
         self.model.train()
-        if callable(ready := getattr(self.optimizer, "train", None)):  # schedule-free optimizers
-            ready()
+        getattr(self.optimizer, "train", lambda: None)()  # schedule-free optimizers
         outcome = within_memory(
             lambda: step([self._chunk(part) for part in inputs.parts]),
             "per_device_train_batch_size",
@@ -383,9 +371,8 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             return inputs, targets
 
         valid, ids = part.valid.to(device), part.ids.to(device)
-        if self._recompute:
-            return Chunk(read, None, valid, ids)
-        return Chunk(*read(), valid, ids)
+        inputs, targets = (read, None) if self._recompute else read()
+        return Chunk(inputs, targets, valid, ids)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The inputs of an evaluation on the device, without the column of the unit."""
@@ -424,7 +411,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         """Test the model on public records, and make the private step."""
         check_optimizer(self.model, self.optimizer)
         engine = BookKeeping(
-            self.model, self._loss, recompute=bool(self._recompute), autocast=self._autocast
+            self.model, self._loss, recompute=self._recompute, autocast=self._autocast
         )
         _, examples = self._reading()
         row = {name: value.to(self.args.device) for name, value in examples.items()}
@@ -466,8 +453,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
                     got=length,
                     hint="Leave it out: shorter records are padded to the next.",
                 ) from error
-
-    # ---- held-out records --------------------------------------------------------------------
 
     def _held_out_records(self) -> HeldOutRecords | None:
         if self.plan.held_out is None:
@@ -517,8 +502,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if eval_dataset is not None or self.eval_dataset is not None or not only_held_out:
             found: dict[str, float] = super().evaluate(eval_dataset, *rest, **options)
             return found
-        if callable(ready := getattr(self.optimizer, "eval", None)):  # schedule-free optimizers
-            ready()
+        getattr(self.optimizer, "eval", lambda: None)()  # schedule-free optimizers
         if not (found := self._tested()):
             return {}
         self.log(found)
@@ -533,8 +517,6 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         output = super().evaluation_loop(*positional, **options)
         output.metrics.update(self._tested())
         return output
-
-    # ---- what is shown -----------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], *rest: Any, **options: Any) -> None:
         """Log without what is private; add ε so far to what is logged about training."""
@@ -575,18 +557,14 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         base = str(getattr(getattr(self.model, "config", None), "_name_or_path", ""))
         on_hub = _HUB_NAME.fullmatch(base) and not Path(base).exists()  # paths are not published
         folder.mkdir(parents=True, exist_ok=True)
-        self._charge.model_card(
-            self.model,
-            predictable=self._continuity.key.predictable,
-            base_model=base if on_hub else None,
-            library="transformers",
-        ).write(folder)
         predictable = self._continuity.key.predictable
+        facts = {"base_model": base if on_hub else None, "library": "transformers"}
+        self._charge.model_card(self.model, predictable=predictable, **facts).write(folder)
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
         files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]
-        self._charge.write_receipt(file, state, files=files, predictable=predictable)
-
-    # ---- checkpoints -------------------------------------------------------------------------
+        ended = self._step is not None and self._step.taken >= self.plan.steps
+        facts = {"ended": ended, "predictable": predictable}
+        self._charge.write_receipt(file, state, files=files, **facts)
 
     def _save_secrets(self, folder: Path) -> None:
         """Write what only a private run needs beside the files of a checkpoint."""
@@ -594,22 +572,17 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         assert self._identity is not None
         self._paid.begin(folder.parent, self._step.taken, self._continuity.renewals)
         state = {
-            **self._run(),
-            **self._continuity.plain(),
             "identity": attrs.asdict(self._identity),
             "release": self._step.state.state_dict(),
             "passes": self._passes,
             "files": digests(folder),
         }
-        save_checkpoint(folder, state)
+        save_checkpoint(folder, self._run() | self._continuity.plain() | state)
 
     def _run(self) -> dict[str, Any]:
         """What decides whether a checkpoint is of this run."""
-        return {
-            "plan": repr(self.plan),
-            "records": self._count,
-            "data": self._records_fingerprint,
-        }
+        data = self._records_fingerprint
+        return {"plan": repr(self.plan), "records": self._count, "data": data}
 
     @functools.cached_property
     def _records_fingerprint(self) -> str:

@@ -78,7 +78,8 @@ class Convolution(Function):
     ) -> Tensor:
         """Convolve, or unfold and multiply."""
         values = autocasted(values)
-        native = _convolves_last(values, geometry)
+        # Whether oneDNN convolves such images with their channels last, without unfolding them.
+        native = geometry.dimensions == 2 and geometry.groups == 1 and _has_fast_adjoint(values)
         if native:
             values = values.contiguous(memory_format=torch.channels_last)
         ctx.save_for_backward(values, weight)
@@ -256,11 +257,6 @@ def _has_fast_adjoint(gradient: Tensor) -> bool:
     mkldnn = torch.backends.mkldnn
     available = bool(mkldnn.is_available())  # type: ignore[no-untyped-call]
     return available and bool(mkldnn.enabled) and gradient.dtype == torch.float32
-
-
-def _convolves_last(values: Tensor, geometry: Geometry) -> bool:
-    """Whether oneDNN convolves such images with their channels last, without unfolding them."""
-    return geometry.dimensions == 2 and geometry.groups == 1 and _has_fast_adjoint(values)
 
 
 def _pieces(count: int, size: int) -> list[slice]:

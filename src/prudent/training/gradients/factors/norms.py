@@ -114,14 +114,14 @@ def squared_norms(contributions: Sequence[Contribution]) -> Tensor:
     small would get a weight that is too large. So an allowance for the rounding error is added: a
     small fraction of the value that the sum would have without cancellation.
     """
-    squares, doubts = zip(*map(_square, contributions), strict=True)
+    squares, allowances = zip(*map(_square, contributions), strict=True)
     total = added(squares)
     for index, first in enumerate(contributions):
         for second in contributions[:index]:
             total = total + 2 * inner(first, second)
     if len(contributions) == 1 and not _cancels(contributions[0]):
         return total
-    return total.clamp_min(0) + added([doubt.sqrt() for doubt in doubts]).square()
+    return total.clamp_min(0) + added([each.sqrt() for each in allowances]).square()
 
 
 def added(terms: Sequence[Tensor]) -> Tensor:
@@ -176,19 +176,19 @@ def _square(contribution: Contribution) -> tuple[Tensor, Tensor]:
             factors = [contribution.cut(x) for x in (contribution.rows, contribution.unfolded())]
             sides = [lengths(at_least_single(factor)) for factor in factors]
             square = (sides[0] * sides[1]).square().sum((0, 2))
-            return square, _doubt(square, 1) + _lost(sides, [x.shape[-1] for x in factors])
+            return square, _allowance(square, 1) + _lost(sides, [x.shape[-1] for x in factors])
         case TableRows() if _cancels(contribution):
             each = lengths(contribution.values)
             same = contribution.indices[:, :, None] == contribution.indices[:, None, :]
             reach = torch.where(same, each[:, :, None] * each[:, None, :], 0).sum((1, 2))
             terms = contribution.values.shape[-1]
-            return inner(contribution, contribution), _doubt(reach, terms)
+            return inner(contribution, contribution), _allowance(reach, terms)
         case Routed():
             square = contribution.squared_norms()
-            return square, _doubt(square, 1)
+            return square, _allowance(square, 1)
         case _:
             square = inner(contribution, contribution)
-            return square, _doubt(square, 1)
+            return square, _allowance(square, 1)
 
 
 def gram_terms(factors: Outer) -> Tensor:
@@ -243,7 +243,7 @@ def _of_terms(terms: Tensor) -> tuple[Tensor, Tensor]:
     return terms[..., 0].clamp_min(0).sum(0), terms[..., 1:].square().sum((0, 2))
 
 
-def _doubt(reach: Tensor, terms: int) -> Tensor:
+def _allowance(reach: Tensor, terms: int) -> Tensor:
     """An allowance for the rounding error of sums of `terms` products of total size `reach`."""
     return _share(reach.dtype, terms) * reach
 

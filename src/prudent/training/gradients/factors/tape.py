@@ -112,7 +112,9 @@ class Tape(ABC):
             if id(shared) not in self._derived:
                 # Keep the tensor alive so that its id is not reused.
                 self._derived[id(shared)] = shared, []
-                self._behind |= self._parameters_behind(shared)
+                self.refuse_foreign([shared])
+                behind = map(id, leaves_behind([shared]))
+                self._behind |= {self._names[leaf] for leaf in behind if leaf in self._names}
             return self._of_people(self._derived[id(shared)][1].append)
         if self._announces:
             self._announce(name)
@@ -182,15 +184,8 @@ class Tape(ABC):
         allowed = self.anchor, *self.parameters.values(), *others
         refuse_foreign(leaves_behind(results), allowed, self.parameters)
 
-    def _parameters_behind(self, shared: Tensor) -> set[str]:
-        """The names of the parameters that a tensor was derived from."""
-        self.refuse_foreign([shared])
-        return {
-            self._names[id(leaf)] for leaf in leaves_behind([shared]) if id(leaf) in self._names
-        }
-
-    @abstractmethod
-    def _announce(self, name: str) -> None: ...
+    def _announce(self, name: str) -> None:  # noqa: B027 - not every tape counts uses
+        """Note that a parameter will be used."""
 
     @abstractmethod
     def _receive(self, name: str, contribution: Contribution) -> None: ...
@@ -200,17 +195,10 @@ class Tape(ABC):
         for shared, contributions in self._derived.values():
             if not contributions:
                 continue
-            total = torch.stack([contribution.per_example() for contribution in contributions]).sum(
-                0
-            )
-            gradients = torch.autograd.grad(
-                shared,
-                list(self.parameters.values()),
-                total,
-                is_grads_batched=True,
-                allow_unused=True,
-                retain_graph=True,
-            )
+            total = torch.stack([each.per_example() for each in contributions]).sum(0)
+            leaves = list(self.parameters.values())
+            options = {"is_grads_batched": True, "allow_unused": True, "retain_graph": True}
+            gradients = torch.autograd.grad(shared, leaves, total, **options)
             for name, gradient in zip(self.parameters, gradients, strict=True):
                 if gradient is not None:
                     self._receive(name, Dense(gradient))
@@ -300,9 +288,6 @@ class SumTape(Tape):
             for name, p in self.parameters.items()
         }
 
-    def _announce(self, name: str) -> None:
-        pass
-
     def _receive(self, name: str, contribution: Contribution) -> None:
         if isinstance(contribution, Dense) and is_small(contribution):
             self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
@@ -339,9 +324,6 @@ class FormTape(Tape):
             else torch.zeros_like(p.detach()).expand(self._records, *p.shape)
             for name, p in self.parameters.items()
         }
-
-    def _announce(self, name: str) -> None:
-        pass
 
     def _receive(self, name: str, contribution: Contribution) -> None:
         added = contribution.per_example().to(self.parameters[name].dtype)

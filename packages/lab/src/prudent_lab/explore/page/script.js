@@ -271,22 +271,22 @@ function refusals(found) {
 }
 
 function prepareTables() {
-  const form = find("tables-settings"), shapes = Object.entries(DATA.shapes);
+  const form = find("tables-settings"), shapes = Object.entries(DATA.grid.shapes);
   const pick = (name) => {
     shapeName = name;
-    shape.quantiles = [...DATA.shapes[name]];
+    shape.quantiles = [...DATA.grid.shapes[name]];
     PROBABILITIES.forEach((p, i) => { find(`set-q${i}`).value = shape.quantiles[i]; });
     drawShape();
     if (!find("tables").hidden) drawTables();
   };
   choice(form, "set-shape", "Shape", shapes.map(([name]) => [name, name]), pick);
-  choice(form, "set-count", "Records", DATA.counts.map((each) => [each, each.toLocaleString("en")]), (value) => { shape.count = Number(value); drawTables(); });
+  choice(form, "set-count", "Records", DATA.grid.counts.map((each) => [each, each.toLocaleString("en")]), (value) => { shape.count = Number(value); drawTables(); });
   PROBABILITIES.forEach((p, i) => {
     const input = document.createElement("input");
     Object.assign(input, { type: "number", step: "any", disabled: true });
     setting(form, { id: `set-q${i}`, label: `${percent(p)} of the values are below`, input });
   });
-  shape.count = DATA.counts[0];
+  shape.count = DATA.grid.counts[0];
   pick(shapes[0][0]);
 }
 

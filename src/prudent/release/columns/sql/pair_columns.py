@@ -4,13 +4,14 @@ from typing import Any
 
 import attrs
 import ibis.expr.types as ir
+import numpy as np
 import numpy.typing as npt
 
-from prudent.release.columns.dialects import computed_once, limb_bits
-from prudent.release.columns.kinds.table_columns import TableColumn, joined, one_row, only
-from prudent.release.columns.queries import aggregated, limbs_of, numbers_of, steps_of
+from prudent.release.columns.dialects import limb_bits, materialize
 from prudent.release.columns.scales import Scale
-from prudent.release.columns.together.asking import Given, keys_of, whole
+from prudent.release.columns.sql.column_queries import Given, Reader, keys_of, whole
+from prudent.release.columns.sql.queries import aggregated, limbs_of, numbers_of, steps_of
+from prudent.release.columns.sql.table_columns import TableColumn, joined, only
 from prudent.release.lattice import FloatArray, Lattice, sum_of, sum_of_products
 
 
@@ -50,29 +51,24 @@ class PairColumn(TableColumn):
         given: dict[str, Any] = {f"{name}_one": value for name, value in numbers_of(first).items()}
         given |= {f"{name}_two": value for name, value in numbers_of(second).items()}
 
-        def read(values: FloatArray, others: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            one, two = first.whole(values) - first.low, second.whole(others) - second.low
-            wide, high = first.diameter, second.diameter
-            return one_row(
-                records=len(one),
-                first_0=sum_of(one, wide),
-                second_0=sum_of(two, high),
-                product_0_0=sum_of_products(one, two, wide, high),
-                ones_0_0=sum_of_products(one, one, wide, wide),
-                twos_0_0=sum_of_products(two, two, high, high),
-            )
-
-        given |= {"wide": first.diameter, "high": second.diameter}
-        found = only(self._ask(product_sums, read, **given))
+        wide, high = first.diameter, second.diameter
         bits = limb_bits(self.rows, factors=2)
-        return ProductSums(
-            count=found["records"],
-            first=joined(found, "first", bits),
-            second=joined(found, "second", bits),
-            product=joined(found, "product", bits),
-            first_squares=joined(found, "ones", bits, squares=True),
-            second_squares=joined(found, "twos", bits, squares=True),
-        )
+
+        def block(values: FloatArray, others: FloatArray) -> npt.NDArray[np.object_]:
+            one, two = first.whole(values) - first.low, second.whole(others) - second.low
+            products = (one, two, wide, high), (one, one, wide, wide), (two, two, high, high)
+            sums = [len(one), sum_of(one, wide), sum_of(two, high)]
+            return np.array([*sums, *(sum_of_products(*each) for each in products)], object)
+
+        def decode(found: dict[str, list[Any]]) -> ProductSums:
+            row = only(found)
+            sums = [joined(row, name, bits) for name in ("first", "second", "product")]
+            squares = [joined(row, name, bits, squares=True) for name in ("ones", "twos")]
+            return ProductSums(row["records"], *sums, *squares)
+
+        reader = Reader(block, lambda sums: ProductSums(*sums.tolist()))
+        found: ProductSums = self._ask(product_sums, decode, reader, wide=wide, high=high, **given)
+        return found
 
 
 def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Table:
@@ -87,7 +83,7 @@ def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.
         one=steps_of(rows.value, **one) - whole(one["first"]),
         two=steps_of(rows.other, **two) - whole(two["first"]),
     )
-    rows = computed_once(steps)
+    rows = materialize(steps)
     bits = limb_bits(rows, factors=2)
     first = limbs_of(rows.one, wide, bits)
     second = limbs_of(rows.two, high, bits)

@@ -14,16 +14,16 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | mode of numbers, or of a public list of up to 200 categories | 1 |
 | mode of any categories | 1, and 1 more after the test has passed |
 | sum, mean, variance, description, histogram | half-octaves, points, sums or counts: 3 |
-| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`asking`) |
+| covariance and its kin | the same: 3 in DuckDB, 5 or 6 elsewhere (`column_queries`) |
 | sum or mean, where a released number of records is too small for bounds | sizes, values: 2 |
 | all of them with bounds, proportion | 1 |
-| any of these, of up to 200 groups | as many, of all groups at once (`asking`) |
+| any of these, of up to 200 groups | as many, of all groups at once (`column_queries`) |
 
-DuckDB hands the rows of sums and points over once if they are kept (`asking.MOST_KEPT`). With up to
-`FEW` records there is no sample and no count below. A mode of numbers fetches every
-point of the lattice that holds nearly as many records as the fullest: few points if values repeat,
-all points if hardly any value does. All other answers have at most the rows of a window, or
-`QUANTILES` rows.
+DuckDB hands the rows of sums, points and windows of few records over once if they are kept
+(`column_queries.MOST_KEPT`). With up to `FEW` records there is no sample and no count below. A mode
+of numbers fetches every point of the lattice that holds nearly as many records as the fullest: few
+points if values repeat, all points if hardly any value does. All other answers have at most the
+rows of a window, or `QUANTILES` rows.
 """
 
 import itertools
@@ -32,28 +32,37 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
 import numpy.typing as npt
 
 from prudent._validate import ArgumentError
-from prudent.release.columns import queries
-from prudent.release.columns.column import Contribution, Leaders
+from prudent.release.columns.column import Contribution, Leaders, fullest, ranked
 from prudent.release.columns.dialects import PublicValue, encoding, image, limb_bits, typed
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.columns.together.asking import Asked, Question, Reader, Share, answer
-from prudent.release.columns.together.turns import ask
-from prudent.release.failures import withheld
+from prudent.release.columns.sql import queries
+from prudent.release.columns.sql.column_queries import (
+    ColumnQuery,
+    Question,
+    Reader,
+    Share,
+    answer,
+    keys_of,
+)
+from prudent.release.columns.sql.query_batching import ask
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     PLACES,
     FloatArray,
     IntArray,
     Lattice,
     about,
+    added_up,
     clipped_sums,
     ends_in_steps,
-    exponents,
+    exponent_counts,
     lowered,
 )
 
@@ -96,11 +105,11 @@ class TableColumn:
                 if it is asked for.
             owner: An object to keep alive as long as this column, such as the open source.
         """
-        self._rows = rows
-        self._type = rows.value.type() if dtype is None else dtype
-        self._scale = scale
-        self._contribution = Contribution() if contribution is None else contribution
-        self._share = Share(rows) if share is None else share
+        self.rows = rows
+        self.dtype = rows.value.type() if dtype is None else dtype
+        self.scale = scale
+        self.contribution = Contribution() if contribution is None else contribution
+        self.share = Share(rows) if share is None else share
         self._size = size
         self._owner = owner
         self._count: int | None = None
@@ -108,39 +117,15 @@ class TableColumn:
         # Two, because a trimmed mean reads the ends of both its windows again.
         self._windows: deque[tuple[tuple[int, int], int, FloatArray]] = deque(maxlen=2)
         self._below: dict[float, int] = {}
-        self._last_clipped: tuple[Any, Question, tuple[int, int, int]] | None = None
-
-    @property
-    def rows(self) -> ir.Table:
-        """The table, with a column `value` that has a value in every row."""
-        return self._rows
-
-    @property
-    def share(self) -> Share:
-        """Which rows of a table that others may share."""
-        return self._share
-
-    @property
-    def dtype(self) -> dt.DataType:
-        """The type in which values are displayed."""
-        return self._type
-
-    @property
-    def scale(self) -> Scale:
-        """See `Column`."""
-        return self._scale
-
-    @property
-    def contribution(self) -> Contribution:
-        """See `Column`."""
-        return self._contribution
+        self._last_clipped: tuple[Any, bool, tuple[int, int, int]] | None = None
 
     def count(self) -> int:
         """See `Column`."""
         # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
         if self._count is None:
             own = self._size
-            self._count = only(self._ask(queries.how_many))["records"] if own is None else own()
+            asked = self._ask(queries.how_many, only)["records"] if own is None else own()
+            self._count = asked
         return self._count
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
@@ -168,7 +153,7 @@ class TableColumn:
         for start in range(0, len(edges), _AT_ONCE):
             some = edges[start : start + _AT_ONCE].tolist()
             given = {f"edge_{place}": edge for place, edge in enumerate(some)}
-            counts = self._ask(queries.how_many_below, **given)
+            counts = self._ask(queries.how_many_below, dict, **given)
             records = dict(zip(counts["edge"], counts["records"], strict=True))
             found.extend(itertools.accumulate(records.get(place, 0) for place in range(len(some))))
         return np.array(found, np.int64)
@@ -180,29 +165,29 @@ class TableColumn:
         if first <= last:
             low = self.order_statistics(first, first)[0]
             high = self.order_statistics(last, last)[0]
-        count, total, _ = self._clipped(queries.clipped_sums, float(low), float(high), lattice)
+        count, total, _ = self._clipped(float(low), float(high), lattice)
         low_step, high_step = ends_in_steps(lattice, low, high)
         beyond = (first - 1) * low_step + (count - last) * high_step
         return total - beyond if first <= last else 0
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
         """See `Column`."""
-        return self._clipped(queries.clipped_sums, low, high, lattice)[1]
+        return self._clipped(low, high, lattice)[1]
 
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
-        count, total, squares = self._clipped(queries.clipped_squares, low, high, lattice)
+        count, total, squares = self._clipped(low, high, lattice, squared=True)
         return about(origin, count=count, total=total, squares=squares)
 
     def _clipped(
-        self, question: Question, low: float, high: float, lattice: Lattice
+        self, low: float, high: float, lattice: Lattice, *, squared: bool = False
     ) -> tuple[int, int, int]:
         """Count, sum and perhaps sum of squares of clipped steps.
 
         The last answer is kept, with the counts that came along.
         """
         known, asked = self._last_clipped, (low, high, lattice)
-        if known is not None and known[0] == asked and question in (queries.clipped_sums, known[1]):
+        if known is not None and known[0] == asked and known[1] >= squared:
             return known[2]
         first, last = ends_in_steps(lattice, low, high)
         # Values beyond the lattice are at its ends; in steps they may be too large for an integer.
@@ -210,78 +195,77 @@ class TableColumn:
         half = math.ldexp(0.5, lattice.exponent)  # within it they are rounded to an end
         low = least if low < least - half else low
         high = largest if high >= largest + half else high
-        squared = question is queries.clipped_squares
-        centre = (first + last) // 2
-        middle = centre if squared else 0
+        middle = (first + last) // 2 if squared else 0
         given = {"middle": float(middle)} if squared else {}
         # The ends of a sum may be records of private ranks; those of its lattice never are.
         ends = (first, last) if squared else (lattice.low, lattice.high)
         farthest = max(middle - ends[0], ends[1] - middle, 1)
         given |= {"low": float(low), "high": float(high)} | queries.scaling(lattice)
+        bits = limb_bits(self.rows, factors=2 if squared else 1)
 
-        def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            total, squares = clipped_sums(values, *asked, origin=centre, squared=squared)
-            below, above = (int(np.count_nonzero(t)) for t in (values < low, values > high))
-            inside = len(values) - below - above
-            ends = (first, below), (last, above)
-            total -= sum(n * (step - centre) for step, n in ends)
-            counts = {"records": len(values), "inside": inside, "below": below}
-            counts["part_0"] = total + inside * (centre - middle)
-            if squared:
-                counts["product_0_0"] = squares - sum(n * (step - centre) ** 2 for step, n in ends)
-            return one_row(**counts)
+        def block(values: FloatArray, *_: FloatArray) -> npt.NDArray[np.object_]:
+            inside = np.count_nonzero((values >= low) & (values <= high))
+            counts = len(values), int(np.count_nonzero(values < low)), int(inside)
+            sums = clipped_sums(values, *asked, squared=squared)
+            return np.array([*counts, *sums], object)
 
-        found = only(self._ask(question, read, farthest=farthest, **given))
-        count, below = found["records"], found["below"]
-        beyond = (first, below), (last, count - below - found["inside"])  # at the ends
+        def decode(found: dict[str, list[Any]]) -> npt.NDArray[np.object_]:
+            row = only(found)
+            count, below, inside = (row[name] for name in ("records", "below", "inside"))
+            beyond = (first, below), (last, count - below - inside)  # at the ends
+            total, squares = joined(row, "part", bits), joined(row, "product", bits, squares=True)
+            total += sum(records * (step - middle) for step, records in beyond)
+            squares += sum(records * (step - middle) ** 2 for step, records in beyond)
+            # of distances from the middle, moved to steps
+            squares = about(-middle, count=count, total=total, squares=squares) if squared else 0
+            return np.array([count, below, inside, total + count * middle, squares], object)
+
+        question = queries.clipped_squares if squared else queries.clipped_sums
+        found = self._ask(question, decode, Reader(block), farthest=farthest, **given)
+        count, below, inside, total, squares = found.tolist()
         self._count = count
         self._below = {low: below}
         if low <= high:  # else both are beyond the lattice, and none is inside
-            self._below[math.nextafter(high, math.inf)] = below + found["inside"]
-        bits = limb_bits(self._rows, factors=2 if squared else 1)
-        total, squares = joined(found, "part", bits), joined(found, "product", bits, squares=True)
-        total += sum(records * (step - middle) for step, records in beyond)
-        squares += sum(records * (step - middle) ** 2 for step, records in beyond)
-        # of distances from the middle, moved to steps
-        squares = about(-middle, count=count, total=total, squares=squares)
-        sums = count, total + count * middle, squares
-        self._last_clipped = asked, question, sums
-        return sums
+            self._below[math.nextafter(high, math.inf)] = below + inside
+        self._last_clipped = asked, squared, (count, total, squares)
+        return count, total, squares
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
 
-        def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
+        def block(values: FloatArray, *_: FloatArray) -> IntArray:
             steps = lattice.whole(values)
             steps -= lattice.low
-            return {"records": np.bincount(steps.astype(np.int64), minlength=lattice.diameter + 1)}
+            return np.bincount(steps.astype(np.int64), minlength=lattice.diameter + 1)
 
-        found = self._ask(
+        def result(counts: IntArray) -> tuple[IntArray, IntArray]:
+            return fullest(np.arange(lattice.low, lattice.high + 1), counts, within)
+
+        found: tuple[IntArray, IntArray] = self._ask(
             queries.fullest_points,
-            read if lattice.diameter <= _MOST_POINTS else None,
+            lambda found: fullest(*added_up(found["step"], found["records"]), within),
+            Reader(block, result) if lattice.diameter <= _MOST_POINTS else None,
             within=within,
             **queries.numbers_of(lattice),
         )
-        points = found.get("step", range(lattice.low, lattice.high + 1))
-        points, counts = _added_up(points, found["records"])
-        fullest = counts > np.max(counts, initial=0) - within
-        return points[fullest], counts[fullest]
+        return found
 
     def half_octaves(self) -> tuple[IntArray, IntArray]:
         """See `Column`."""
 
-        def read(values: FloatArray, *_: FloatArray) -> dict[str, npt.NDArray[Any]]:
-            return {"records": np.bincount(exponents(values), minlength=len(PLACES))}
+        def decode(found: dict[str, list[Any]]) -> tuple[IntArray, IntArray]:
+            return added_up(lowered(np.array(found["raised"], np.float64)), found["records"])
 
-        found = self._ask(queries.sizes_of_half_octaves, read)
-        self._count = sum(found["records"])
-        raised = found.get("raised")
-        places = PLACES if raised is None else lowered(np.array(raised, np.float64))
-        return _added_up(places, found["records"])
+        reader = Reader(
+            lambda values, *_: exponent_counts(values), lambda counts: added_up(PLACES, counts)
+        )
+        found: tuple[IntArray, IntArray] = self._ask(queries.sizes_of_half_octaves, decode, reader)
+        self._count = int(found[1].sum())
+        return found
 
     def leaders(self) -> Leaders:
         """See `Column`."""
-        found = _arrays(self._ask(queries.two_largest_groups), by="size")
+        found = _arrays(self._ask(queries.two_largest_groups, dict), by="size")
         (most, fewer), (first, second) = (
             [*found[name].tolist(), 0, 0][:2] for name in ("records", "position")
         )
@@ -289,8 +273,8 @@ class TableColumn:
 
     def most_frequent(self) -> Any:
         """See `Column`."""
-        found = self._ask(queries.largest_group)["value"]
-        return withheld(self._image, found[0]) if found else None
+        found = self._ask(queries.largest_group, dict)["value"]
+        return redact_errors(self._image, found[0]) if found else None
 
     def counts_of(self, categories: Sequence[Hashable]) -> IntArray:
         """See `Column`."""
@@ -298,16 +282,16 @@ class TableColumn:
         stored = self.listed(categories)
         for start in range(0, len(stored), _AT_ONCE):
             some = stored[start : start + _AT_ONCE]
-            found.extend(only(self._ask(queries.how_many_of_each, categories=some)).values())
+            found.extend(self._ask(queries.how_many_of_each, only, categories=some).values())
         return np.array(found, np.int64)
 
     def distinct(self) -> int:
         """See `Column`."""
-        return only(self._ask(queries.how_many_different))["records"]
+        return int(self._ask(queries.how_many_different, only)["records"])
 
     def typed(self, values: Sequence[Hashable]) -> list[PublicValue]:
         """Convert public values, perhaps given as strings, to the type of this column."""
-        return [typed(value, self._type, "categories") for value in values]
+        return [typed(value, self.dtype, "categories") for value in values]
 
     def listed(self, categories: Sequence[Hashable]) -> list[PublicValue]:
         """The values of a public list as they are stored, in the order of the list.
@@ -320,25 +304,31 @@ class TableColumn:
         """
         found = self.typed(categories)
         if len(set(found)) < len(found) or not (
-            self._type.is_string() or found == list(categories)
+            self.dtype.is_string() or found == list(categories)
         ):
-            raise ArgumentError("categories", f"of type {self._type}, each once", got=categories)
+            raise ArgumentError("categories", f"of type {self.dtype}, each once", got=categories)
         return found
 
     def _image(self, found: Any) -> Any:
-        return image(found, self._type, encoding(self._rows))
+        return image(found, self.dtype, encoding(self.rows))
 
-    def _ask(self, question: Question, reader: Reader | None = None, **given: Any) -> Any:
-        """Run a query, perhaps together with other columns, and return the engine's answer."""
+    def _ask(
+        self,
+        question: Question,
+        decode: Callable[[dict[str, list[Any]]], Any],
+        reader: Reader | None = None,
+        **given: Any,
+    ) -> Any:
+        """Run a query, perhaps together with other columns; see `ColumnQuery`."""
         again = question in (queries.sizes_of_half_octaves, queries.fullest_points)
-        return ask([Asked(self, question, given, reader, again)], answer)[0]
+        return ask([ColumnQuery(self, question, given, decode, reader, again)], answer)[0]
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
         if (count := self.count()) <= FEW:
             return -math.inf, math.inf
         if self._quantiles is None:
-            found = self._ask(queries.sample_quantiles, share=SAMPLE / count)
+            found = self._ask(queries.sample_quantiles, dict, share=SAMPLE / count)
             self._quantiles = _arrays(found, by="value")["value"].astype(np.float64)
         quantiles = self._quantiles
         # A fraction k / len(quantiles) of the sample is at or below the k-th quantile, k >= 1.
@@ -353,29 +343,26 @@ class TableColumn:
         """The values of ranks first..last among those in [low, high], as far as they exist."""
         given: dict[str, Any] = {"first": float(first), "last": float(last)}
         given |= {"low": float(low), "high": float(high)}
-        values = self._ask(queries.near_ranks, **given)
-        found = _arrays(values, by="upto")  # in the query Spark would compute it twice
-        ends, records = found["upto"].astype(np.int64), found["records"].astype(np.int64)
-        repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
-        return np.repeat(found["value"].astype(np.float64), repeats)
 
+        def decode(values: dict[str, list[Any]]) -> FloatArray:
+            found = _arrays(values, by="upto")  # in the query Spark would compute it twice
+            ends, records = found["upto"].astype(np.int64), found["records"].astype(np.int64)
+            repeats = np.minimum(ends, last) - np.maximum(ends - records + 1, first) + 1
+            return np.repeat(found["value"].astype(np.float64), repeats)
 
-def one_row(**sums: int) -> dict[str, npt.NDArray[Any]]:
-    """Sums of any size, to be added up over batches."""
-    return {name: np.array([value], object) for name, value in sums.items()}
+        # Of few records all are read: an engine groups and sorts numbers much longer.
+        reader = Reader(
+            lambda values, *_: [values[(values >= low) & (values <= high)]],
+            lambda blocks: np.sort(ranked(np.concatenate(blocks), first, last)),
+        )
+        few = reader if self.count() <= FEW else None
+        found: FloatArray = self._ask(queries.near_ranks, decode, few, **given)
+        return found
 
 
 def only(found: dict[str, list[Any]]) -> dict[str, int]:
     """The one row of an answer, with 0 for NULL; a column without records may have no row."""
     return {name: (values or [0])[0] or 0 for name, values in found.items()}
-
-
-def _added_up(places: npt.ArrayLike, records: Sequence[int]) -> tuple[IntArray, IntArray]:
-    """The places that hold records, ascending, and how many each holds in all."""
-    different, where = np.unique(np.array(places, np.int64), return_inverse=True)
-    counts = np.zeros(len(different), np.int64)
-    np.add.at(counts, where, np.array(records, np.int64))
-    return different[counts > 0], counts[counts > 0]
 
 
 def _arrays(found: dict[str, list[Any]], *, by: str) -> dict[str, npt.NDArray[Any]]:
@@ -401,3 +388,47 @@ def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False
             twice = squares and len(set(places)) > 1
             total += int(value) << (sum(map(int, places)) * bits + twice)
     return total
+
+
+class SetColumn(TableColumn):
+    """The different values of each unit: a table with the columns `unit` and `value`."""
+
+    def distinct(self) -> int:
+        """See `Column`: the size of a maximum matching of values to units, k values to each.
+
+        Adding a unit adds k vertices to one side of a bipartite graph, and each adds 0 or 1 to the
+        size of a maximum matching.
+        """
+        found = self._ask(numbered, dict)
+        return matched(found["holder"], found["kind"], self.contribution.records)
+
+
+def numbered(rows: ir.Table) -> ir.Table:
+    """The units and values of all pairs, as numbers."""
+    keys = keys_of(rows)
+    return rows.select(
+        *keys,
+        holder=ibis.dense_rank().over(ibis.window(group_by=keys, order_by=rows.unit)),
+        kind=ibis.dense_rank().over(ibis.window(group_by=keys, order_by=rows.value)),
+    )
+
+
+def matched(units: list[int], values: list[int], most: int) -> int:
+    """The largest number of values that can be given to units which have them, `most` to each.
+
+    It is the largest flow from a source, through units of capacity `most` and values of capacity 1.
+    Its size is that of the pairs: a unit of very many values takes no more memory than many units.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    if not units:
+        return 0
+    holders, owners = np.unique(np.array(units, np.int64), return_inverse=True)
+    distinct, kinds = np.unique(np.array(values, np.int64), return_inverse=True)
+    first, last = 1 + len(holders), 1 + len(holders) + len(distinct)  # the first value, the sink
+    begins = np.concatenate([np.zeros(len(holders), int), 1 + owners, np.arange(first, last)])
+    ends = np.concatenate([np.arange(1, first), first + kinds, np.full(len(distinct), last)])
+    room = np.where(begins == 0, most, 1).astype(np.int32)
+    graph = csr_array((room, (begins, ends)), shape=(last + 1, last + 1))
+    return int(maximum_flow(graph, 0, last).flow_value)

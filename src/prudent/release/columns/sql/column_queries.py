@@ -2,8 +2,8 @@
 
 The columns may be the groups of a table, or the two columns of a statistic of pairs. Each is
 answered by code that knows of no other: it asks a question, draws noise, and asks the next one,
-which depends on what was released. `turns.together` runs such tasks in turns, each until it asks,
-and then the engine is asked once for all that ask alike.
+which depends on what was released. `query_batching.together` runs such tasks in turns, each until
+it asks, and then the engine is asked once for all that ask alike.
 
 Two ways lead to an answer:
 
@@ -25,11 +25,16 @@ import attrs
 import ibis
 import ibis.expr.types as ir
 import numpy as np
-import numpy.typing as npt
 
-from prudent.release.columns.dialects import backend_name, double, doubles_of, fetched, handed_over
-from prudent.release.columns.together.turns import AT_ONCE
-from prudent.release.failures import withheld
+from prudent.release.columns.dialects import (
+    arrow_batches,
+    backend_name,
+    double,
+    doubles_of,
+    fetched,
+)
+from prudent.release.columns.sql.query_batching import AT_ONCE
+from prudent.release.failures import redact_errors
 from prudent.release.lattice import BLOCK, FloatArray
 
 NUMBERS = "value", "other"
@@ -41,12 +46,25 @@ PLACE = "place"
 Question = Callable[..., ir.Table]
 """Makes a query of rows, grouped by their `keys_of`, and of numbers, which may be columns."""
 
-Reader = Callable[..., dict[str, npt.NDArray[Any]]]
-"""What is counted of rows: takes their values, those of `other` if there is such a column, and
-returns whole numbers, which are added up over all batches."""
+
+@attrs.frozen
+class Reader:
+    """Answers a question from rows: by the functions that answer it of an array.
+
+    Attributes:
+        block: Takes the values of a few rows, and those of `other` if there is such a column; what
+            it returns of all blocks is added up by +.
+        result: The answer, of what was added up.
+    """
+
+    block: Callable[..., Any]
+    result: Callable[[Any], Any] = lambda total: total
+
 
 MOST_KEPT = 2**25
 """Numbers that were handed over and are kept for the next question: 256 MB."""
+
+_BLOCKS = 32  # of rows that are sorted by groups at a time
 
 Batch: TypeAlias = tuple[list[FloatArray], list[int]]
 """Columns of numbers, ordered by groups, and where the rows of each group end."""
@@ -76,14 +94,14 @@ def keys_of(rows: ir.Table) -> list[str]:
 class Memory:
     """Rows that were handed over and may be read again: those of one query, if they are few."""
 
-    asked: tuple[Any, ...] = ()  # the table and the groups that they are of
+    asked: Any = None  # the table and the groups that they are of
     batches: list["Batch"] = attrs.field(factory=list)
     too_many: bool = False  # whether there were more than `MOST_KEPT` numbers
 
     def read(self, whole: ir.Table, members: "Members", again: bool) -> Iterator["Batch"]:
         """The numbers of all rows of some groups, a block at a time; kept if read again."""
-        asked = (whole, *members)
-        if list(map(id, self.asked)) == list(map(id, asked)):
+        asked = whole.op(), [tuple(each.op() for each in member) for member in members]
+        if self.asked == asked:
             yield from self.batches
             return
         kept: list[Batch] = []
@@ -96,7 +114,7 @@ class Memory:
                 kept.append(batch)
             else:
                 kept.clear()
-        self.asked, self.batches = (asked, kept) if kept else ((), [])
+        self.asked, self.batches = (asked, kept) if kept else (None, [])
 
 
 @attrs.frozen(eq=False)
@@ -130,7 +148,7 @@ class Shared(Protocol):
 
 
 @attrs.frozen(eq=False)
-class Asked:
+class ColumnQuery:
     """A question of one column.
 
     Attributes:
@@ -138,13 +156,15 @@ class Asked:
         question: Makes a query of a table and of what is given by name.
         given: Floating numbers may be others for each column; of integers the largest counts, and
             all else is the same for all.
-        reader: Answers it from the rows themselves; its answer is called as that of the question.
+        decode: Makes the answer of what the engine returned: columns by name.
+        reader: Answers it from the rows themselves; a test run asserts that its answer is the same.
         again: Whether the same rows are read again for what is asked next.
     """
 
     column: Shared
     question: Question
     given: dict[str, Any]
+    decode: Callable[[dict[str, list[Any]]], Any]
     reader: Reader | None = None
     again: bool = False
 
@@ -158,7 +178,7 @@ class Asked:
         """What is given, but for numbers that may be others."""
         return {n: None if isinstance(g, int | float) else g for n, g in self.given.items()}
 
-    def like(self, other: "Asked") -> bool:
+    def like(self, other: "ColumnQuery") -> bool:
         """Whether one query can answer both."""
         own, others = self.column.share, other.column.share
         if own.whole is not others.whole or self.reads or other.reads:
@@ -178,7 +198,7 @@ def values_table(columns: Mapping[str, Sequence[ir.Value]]) -> ir.Table:
     return rows.limit(size)  # else PostgreSQL looks the values up anew for every row of a join
 
 
-def query(asked: Sequence[Asked], whole: ir.Table) -> ir.Expr:
+def query(asked: Sequence[ColumnQuery], whole: ir.Table) -> ir.Expr:
     """The query for questions that are alike, about the table that their columns share."""
     first = asked[0]
     if first.reads:
@@ -210,7 +230,7 @@ def _placed(whole: ir.Table, members: Members, numbers: dict[str, list[ir.Value]
     return whole.join(found, [whole[f"member_{i}"] == found[f"its_{i}"] for i in range(len(keys))])
 
 
-def _members(asked: Sequence[Asked]) -> Members:
+def _members(asked: Sequence[ColumnQuery]) -> Members:
     """The groups that ask, each once, though two columns of it may."""
     return list({id(each.column.share.member): each.column.share.member for each in asked}.values())
 
@@ -226,7 +246,8 @@ def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
     """The numbers of rows that the engine hands over, and first of none: a sum has a value."""
     names = [name for name in rows.columns if name != PLACE]
     yield [np.empty(0)] * len(names), [0] * groups
-    for batch in handed_over(rows, BLOCK):
+    # Of several groups many rows at once, so that each has about a block of them.
+    for batch in arrow_batches(rows, BLOCK * min(groups, _BLOCKS)):
         columns = [doubles_of(batch, name) for name in names]
         if groups == 1:
             yield columns, [batch.num_rows]
@@ -237,39 +258,42 @@ def _batches(rows: ir.Table, groups: int) -> Iterator[Batch]:
         yield [column[order] for column in columns], ends.tolist()
 
 
-def _read(asked: Sequence[Asked], whole: ir.Table) -> list[Any]:
+def _read(asked: Sequence[ColumnQuery], whole: ir.Table) -> list[Any]:
     """What each adds up of the rows that the engine hands over."""
     members = _members(asked)
     places = [[id(each) for each in members].index(id(each.column.share.member)) for each in asked]
-    totals: list[dict[str, Any]] = [{} for _ in asked]
+    totals: list[Any] = [None for _ in asked]
     again = any(each.again for each in asked)
     for columns, ends in asked[0].column.share.memory.read(whole, members, again):
-        for each, place, total in zip(asked, places, totals, strict=True):
-            own = columns[each.column.share.second :]
-            part = slice(ends[place - 1] if place else 0, ends[place])
+        for number, (each, place) in enumerate(zip(asked, places, strict=True)):
             assert each.reader is not None
-            for name, count in each.reader(*(column[part] for column in own)).items():
-                total[name] = total.get(name, 0) + count
-    return [{name: count.tolist() for name, count in total.items()} for total in totals]
+            own, first = columns[each.column.share.second :], ends[place - 1] if place else 0
+            if totals[number] is None:  # the batch without rows
+                totals[number] = each.reader.block(*own)
+            for start in range(first, ends[place], BLOCK):
+                part = slice(start, min(start + BLOCK, ends[place]))
+                totals[number] = totals[number] + each.reader.block(*(c[part] for c in own))
+    return [each.reader.result(total) for each, total in zip(asked, totals, strict=True)]  # type: ignore[union-attr]
 
 
-def _answers(asked: Sequence[Asked]) -> list[Any]:
+def _answers(asked: Sequence[ColumnQuery]) -> list[Any]:
     """Ask the engine, and give each its part of the answer; errors may quote records."""
     share = asked[0].column.share
-    whole = share.whole if share.kept is None else withheld(share.kept)
+    whole = share.whole if share.kept is None else redact_errors(share.kept)
     if asked[0].reads:
-        return withheld(_read, asked, whole)
-    found = withheld(fetched, query(asked, whole))
+        return redact_errors(_read, asked, whole)
+    found = redact_errors(fetched, query(asked, whole))
     if len(asked) == 1:
-        return [found]
+        return [asked[0].decode(found)]
     places = found.pop(PLACE)
     rows: list[list[int]] = [[] for _ in asked]
     for row, place in enumerate(places):
         rows[int(place)].append(row)
-    return [{name: [found[name][row] for row in own] for name in found} for own in rows]
+    parts = ({name: [found[name][row] for row in own] for name in found} for own in rows)
+    return [each.decode(part) for each, part in zip(asked, parts, strict=True)]
 
 
-def alike(asked: Sequence[Asked]) -> Iterator[list[int]]:
+def alike(asked: Sequence[ColumnQuery]) -> Iterator[list[int]]:
     """The places of questions that one query answers."""
     left = list(range(len(asked)))
     while left:
@@ -280,7 +304,7 @@ def alike(asked: Sequence[Asked]) -> Iterator[list[int]]:
             yield some[start : start + AT_ONCE]
 
 
-def answer(asked: Sequence[Asked]) -> list[Any]:
+def answer(asked: Sequence[ColumnQuery]) -> list[Any]:
     """Answer questions in their order, with one query for those that are alike."""
     answers: dict[int, Any] = {}
     for some in alike(asked):

@@ -9,14 +9,14 @@ import ibis.expr.types as ir
 
 from prudent.release.columns.dialects import (
     backend_name,
-    computed_once,
     double,
     floored,
     legible,
     limb_bits,
+    materialize,
     stored_literal,
 )
-from prudent.release.columns.together.asking import Given, keys_of, number, whole
+from prudent.release.columns.sql.column_queries import Given, keys_of, number, whole
 from prudent.release.columns.units import members_of
 from prudent.release.lattice import HALVES_PER_LOG, RAISED_SHIFT, TINY, Lattice, limbs
 
@@ -111,7 +111,7 @@ def _inside(
         step=ibis.cases((rows.value.between(number(low), number(high)), step)),
         below=rows.value < number(low),
     )
-    return computed_once(steps)
+    return materialize(steps)
 
 
 def _counts_around(rows: ir.Table) -> dict[str, ir.Value]:
@@ -146,7 +146,7 @@ def sizes_of_groups(rows: ir.Table, *, at_least: int) -> ir.Table:
 def fullest_points(rows: ir.Table, *, within: int, **lattice: Given) -> ir.Table:
     """The points of the lattice that hold nearly as many records as the fullest."""
     keys = keys_of(rows)
-    steps = computed_once(rows.select(*keys, step=steps_of(rows.value, **lattice)))
+    steps = materialize(rows.select(*keys, step=steps_of(rows.value, **lattice)))
     groups = steps.group_by([*keys, "step"]).aggregate(records=lambda t: t.count())
     most = groups.records.max().over(ibis.window(group_by=keys))
     fullest = groups.mutate(most=most)
@@ -161,7 +161,7 @@ def sizes_of_half_octaves(rows: ir.Table) -> ir.Table:
     finite = rows.value.abs() < double(math.inf)
     raised = rows.value.sign() * ibis.ifelse(finite, floored(size), size)
     keys = keys_of(rows)
-    found = computed_once(rows.select(*keys, raised=raised))
+    found = materialize(rows.select(*keys, raised=raised))
     return found.group_by([*keys, "raised"]).aggregate(records=lambda t: t.count())
 
 

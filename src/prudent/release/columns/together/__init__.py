@@ -1,1 +1,0 @@
-"""Questions of several columns of one table, asked together."""

@@ -1,0 +1,700 @@
+"""One run of a plan: prepared, opened in its folder, stepped, saved and resumed."""
+
+import functools
+import math
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from itertools import chain
+from typing import Any, Self, cast
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from prudent import _validate
+from prudent._files import held
+from prudent._fingerprint import fingerprint
+from prudent._validate import ArgumentError
+from prudent.accounting.serialisation import to_json
+from prudent.budget import LedgerLike
+from prudent.records.containers import declared_form
+from prudent.records.people import Unit
+from prudent.records.reader import Collate
+from prudent.training.aggregation import Mean, ProposeTestRelease
+from prudent.training.chunk import Chunk, Corrupt, Corruption, hook_of, within_memory
+from prudent.training.compiled import Captured
+from prudent.training.gradients.engine import Loss
+from prudent.training.keystream import Purpose
+from prudent.training.parallel.processes import Processes, unwrapped
+from prudent.training.parallel.sharding import (
+    has_shards,
+    load_model,
+    load_optimizer,
+    local,
+    reshard,
+    whole_state,
+)
+from prudent.training.plan import Plan
+from prudent.training.run.charging import RunCharge
+from prudent.training.run.checkpoint import (
+    Paid,
+    PaidSteps,
+    ReleaseDigests,
+    ResumeState,
+    RunFingerprint,
+    load_checkpoint,
+    machine,
+    save_checkpoint,
+    shared_key,
+)
+from prudent.training.run.execution import Execution, Reporting
+from prudent.training.run.held_out import HeldOutRecords, modes_kept
+from prudent.training.run.metrics import BestModel, Metrics, PassRateMonitor, Recorder
+from prudent.training.run.reading import RunRecords, check_same_records
+from prudent.training.run.updates import (
+    Average,
+    Counters,
+    Scheduler,
+    optimizer_of,
+    restore_schedule,
+    scheduler_of,
+)
+from prudent.training.sampling import Batch, PoissonSampler
+from prudent.training.step import Step, StepOutcome
+
+_EARLY_LOOKS = frozenset({50, 200, 1000})
+"""Steps after which to look at the pass rate even if no evaluation is due."""
+
+_CAPTURABLE = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
+
+
+class OtherReleaseError(Exception):
+    """A repeated step would release something else than before. Nothing was released."""
+
+
+@attrs.define(kw_only=True)
+class Run:
+    """A training run. To iterate over its metrics, once it is opened, is to train."""
+
+    execution: Execution  # device, engine and similar settings of this process
+    reporting: Reporting  # what it evaluates, shows and writes
+    records: RunRecords  # the records, read by id; or the people
+    step: Step  # releases a batch; it holds the plan, the model and the processes
+    sampler: PoissonSampler  # draws the batches
+    optimizer: torch.optim.Optimizer  # updates the model from the released gradients
+    scheduler: LRScheduler | None  # changes the optimizer after every update
+    captures: bool  # whether an update is captured as a CUDA graph
+    average: Average | None  # running average of the trained parameters, if requested
+    held_out: HeldOutRecords | None  # of which the plan releases something, if it does
+    best: BestModel | None  # what decides when the run stops and which model it returns
+    charge: RunCharge  # what is paid for the run
+    continuity: ResumeState  # the key and the name of the run, and the steps that were lost
+    # returns what a resumed run must prove to be the same; computed once.
+    identity: Callable[[], RunFingerprint]
+    counters: Counters  # count every update
+    paid: PaidSteps  # the record of the steps that are paid for, in the folder
+    monitor: PassRateMonitor  # warns of a test that hardly ever passes, in the first process
+    taken: int = 0  # number of steps taken
+    last: StepOutcome | None = None  # the outcome of the last step
+    is_charged: bool = False  # whether the ledger, if there is one, was charged
+    resumed: Paid | None = None  # what the run had paid for when it was resumed
+    digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
+    # Batches that are being read ahead, and the step of the next one.
+    _coming: Generator[list[Chunk], None, None] | None = attrs.field(default=None, init=False)
+    _next: int = attrs.field(default=0, init=False)
+    _captured: Captured | None = attrs.field(default=None, init=False)
+    _begun: int = attrs.field(default=0, init=False)  # steps before the one that is replayed
+
+    @classmethod
+    def prepare(
+        cls,
+        plan: Plan,
+        model: nn.Module,
+        loss: Loss,
+        train_set: Any,
+        *,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+        options: dict[str, Any],
+        execution: Execution | None = None,
+        corrupt: Corrupt | Corruption | None = None,
+        average: float | None = None,
+        collate_fn: Collate | None = None,
+        example: Any = None,
+        scheduler: Scheduler | None = None,
+        unit: Unit | None = None,
+        held_out_set: Any = None,
+        held_out_unit: Any = None,
+        reporting: Reporting | None = None,
+        delta: float | None = None,
+        ledger: LedgerLike | None = None,
+    ) -> Self:
+        """A new run; see `fit` for the arguments. `options` are those of the optimizer."""
+        _validate.instance(Plan, "a Plan", plan=plan)
+        _validate.instance(nn.Module, "a torch module", model=model)
+        _validate.function(loss=loss)
+        if corrupt is not None and not isinstance(corrupt, Corruption):
+            _validate.function(corrupt=corrupt)
+        execution = Execution() if execution is None else execution
+        _validate.instance(Execution, "an Execution", execution=execution)
+        reporting = Reporting() if reporting is None else reporting
+        _validate.instance(Reporting, "a Reporting", reporting=reporting)
+        execution, processes = execution.joined()
+        device = execution.device
+        model = unwrapped(model, processes)
+        if not has_shards(model):
+            model.to(device)
+        records = RunRecords.of(train_set, execution, processes, collate_fn, example, unit)
+        processes.check_same(plan=repr(plan))
+        check_same_records(processes, "train_set", records.count, records.fingerprint)
+        key = shared_key(execution.key, processes)
+        # Records on the device let the whole update of one process be captured.
+        whole = records.loader is None and processes.count == 1
+        step = Step(
+            plan,
+            model,
+            loss,
+            expected_batch=plan.sampling_rate * records.count,
+            engine=execution.engine_of(model, loss, records.units.slots),
+            corrupt=hook_of(corrupt, records.count, device),
+            key=key,
+            cuda_graph=False if whole or execution.recompute else execution.cuda_graph,
+            compile=execution.compile,
+            processes=processes,
+        )
+        if example is None and (form := declared_form(train_set)) is not None:
+            example = tuple(form)  # of held-out items as well
+        held_out = HeldOutRecords.of(
+            plan,
+            held_out_set,
+            loss,
+            trained=records.units,
+            ids=held_out_unit,
+            collate_fn=collate_fn,
+            example=example,
+            batch=execution.physical_batch,
+            autocast=step.engine.autocast,
+        )
+        if held_out is not None:
+            check_same_records(processes, "held_out_set", len(held_out.members), held_out.data)
+        trainer = optimizer_of(model, optimizer, options)
+        sampler = PoissonSampler(
+            records.count,
+            plan.turn_rate,
+            physical_batch=execution.physical_batch,
+            key=key,
+            device=device if records.loader is None else "cpu",  # items are read on the host
+            processes=processes,
+            bands=plan.parts,
+            allocates=plan.allocates,
+        )
+
+        @functools.cache
+        def identity() -> RunFingerprint:
+            known = partial(fingerprint, restored=model)
+            return RunFingerprint(
+                records=records.fingerprint() + (held_out.data() if held_out is not None else ""),
+                loss=known(loss, collate_fn, example, records.units.column, corrupt),
+                model=known(model),
+                optimizer=known(optimizer, options, scheduler),
+                # The averages are what is evaluated on held-out records.
+                execution=repr((execution.computation, sampler.physical_batch, average)),
+                processes=str(processes.count),
+                machine=machine(device),
+            )
+
+        return cls(
+            execution=execution,
+            reporting=reporting,
+            records=records,
+            step=step,
+            sampler=sampler,
+            optimizer=trainer,
+            scheduler=scheduler_of(scheduler, trainer),
+            captures=execution.captures and whole and step.noise.capturable,
+            average=None if average is None else Average(model, average),
+            held_out=held_out,
+            charge=RunCharge(ledger, plan, delta, protected=records.units.protected),
+            best=BestModel.of(
+                plan, model, reporting.monitor, reporting.patience, keeps=reporting.keep_best
+            ),
+            continuity=ResumeState(key),
+            identity=identity,
+            counters=Counters.start(device),
+            paid=PaidSteps(plan, processes),
+            monitor=PassRateMonitor(plan, step.expected_batch, said=processes.rank != 0),
+        )
+
+    def __attrs_post_init__(self) -> None:
+        for group in self.optimizer.param_groups if self._captures_optimizer else ():
+            if "capturable" in group:
+                group["capturable"] = True
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that the run executes."""
+        return self.step.plan
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, trained in place."""
+        return self.step.model
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that execute the plan together."""
+        return self.step.processes
+
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        """Lock the folder, resume the run if asked to, charge its ledger; close it at the end."""
+        first, folder = self.processes.first, self.reporting.out
+        with self._interruptions(), ExitStack() as stack:
+            stack.callback(self.close)
+            if folder is not None:
+                first(partial(folder.mkdir, parents=True, exist_ok=True))
+                first(lambda: stack.enter_context(held(folder)))
+                if self.execution.device.type == "cpu":  # where sums are the same twice
+                    self.digests = ReleaseDigests(folder, self.processes)
+            if self.reporting.resume:
+                self._resume()
+            elif folder is not None and self.paid.resume(folder) is not None:
+                raise ArgumentError(
+                    "out",
+                    "a folder without a run",
+                    shown=f"{str(folder)!r}, whose record of what was paid would be overwritten",
+                    hint="Use resume=True to continue that run, or choose another folder.",
+                )
+            if self.taken == 0:
+                self._save()  # a run killed before its first evaluation resumes with this noise
+            if self.taken < self.plan.steps:
+                self._rehearse()
+                self.monitor.before()
+            self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
+            first(self.charge.pay)
+            self.is_charged = True
+            yield self
+            if self.average is not None:
+                self.average.apply_average()
+            if self.best is not None:
+                self.best.restore_best(self.model)
+
+    @contextmanager
+    def _interruptions(self) -> Iterator[None]:
+        """Add to an interruption what it leaves behind."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            further = "without a folder (out) it cannot be resumed"
+            if self.reporting.out is not None:
+                further = "resume=True goes on from the last checkpoint, without another charge"
+            charged = "charged for the whole plan" if self.charge.ledger else "not charged"
+            error.add_note(
+                f"The run was interrupted after {self.taken} steps. Its ledger was {charged}; "
+                f"{further}."
+                if self.is_charged
+                else "The run was interrupted before its first step. Nothing was charged."
+            )
+            raise
+
+    def _rehearse(self) -> None:
+        """Try step and evaluation before anything is charged; the run goes on as without it."""
+        self.step.rehearse(self.records.read(torch.empty(0, dtype=torch.int64)))
+        if self.held_out is not None:
+            self.held_out.rehearse(self.step)
+        device, rehearse = self.execution.device, getattr(self.reporting.evaluate, "rehearse", None)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            if rehearse is not None:
+                with self.shown() as model:
+                    rehearse(model)
+                return
+            shown = self._evaluated()
+            if self.best is not None:
+                self.best.check(shown)
+
+    def __iter__(self) -> Iterator[Metrics]:
+        """Take the steps that are left; yields the metrics of each evaluation."""
+        reporting, steps, is_first = self.reporting, self.plan.steps, self.processes.rank == 0
+        with Recorder(
+            reporting.out if is_first else None,
+            self.taken,
+            steps,
+            progress=reporting.shows_progress and is_first,
+            tensorboard=reporting.tensorboard and is_first,
+        ) as recorder:
+            every = max(1, steps // 10) if (n := reporting.evaluate_every) is None else n
+            due = [] if self.plan.held_out is None else self.plan.held_out.steps_due(steps)
+            for stop in _stops(self.taken, steps, every, {*reporting.evaluate_at, *due}):
+                if self.best is not None and self.best.is_over:
+                    return
+                while self.taken < stop:
+                    self.paid.pay(self.taken, self.continuity.renewals, stop)
+                    if self.take():
+                        recorder.advance()
+                        if self.taken in _EARLY_LOOKS or self.taken == stop:
+                            self.monitor.after(self.taken, self.passes)
+                if self.taken > stop or self.last is None:  # steps were passed over
+                    continue
+                shown = self._evaluated() | self._release_held_out()
+                metrics = self.metrics(shown, private=reporting.private_diagnostics)
+                recorder.record(metrics)
+                self._follow(metrics)
+                self._save()
+                for callback in reporting.callbacks if is_first else ():
+                    with self.shown() as model:
+                        callback(model, attrs.evolve(metrics, private=None))
+                yield metrics
+
+    def take(self) -> bool:
+        """Take a step; False: it was to repeat one, of which it differs, and is passed over."""
+        before = self.step.state.state_dict()
+        try:
+            rows = self.sampler.physical_batch
+            self.last = within_memory(self._update, "physical_batch", rows)
+        except OtherReleaseError:
+            self.model.zero_grad(set_to_none=True)
+            self.step.state.load_state_dict(before)
+            self._pass_lost_steps(lambda _: ["what a step releases"])
+            return False
+        if self.average is not None:
+            self.average.follow(self.taken - self.continuity.lost)
+        self.taken += 1
+        return True
+
+    def _update(self) -> StepOutcome:
+        """Perform the update of the next batch, as a CUDA graph where that is possible."""
+        batch = self._batch()
+        if isinstance(batch, Batch) and self.captures and len(batch.ids) == 1:
+            outcome = self._replay(batch)
+        else:
+            chunks = self._chunks(batch.ids, batch.valid) if isinstance(batch, Batch) else batch
+            outcome = self._release(chunks)
+            self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        return outcome
+
+    @property
+    def _captures_optimizer(self) -> bool:
+        """Whether the graph includes the optimizer.
+
+        A graph would repeat the settings with which it was captured, so an optimizer whose settings
+        a scheduler changes runs outside it.
+        """
+        return self.captures and self.scheduler is None and type(self.optimizer) in _CAPTURABLE
+
+    def _replay(self, batch: Batch) -> StepOutcome:
+        """Perform one update as a graph; the next one overwrites the tensors of the outcome.
+
+        A replay counts its steps on the device and reads the keystream at its own position, as an
+        uncaptured step would; the host counts here.
+        """
+        step = self.step
+        self.plan.refuse_beyond(step.taken)
+        self._begun = step.taken
+        if self._captured is None:
+            self._captured = Captured(self._on_device, [step.generator])
+            step.programs.append(self._captured)
+        step.refresh()
+        with step.randomness.at(self._begun + 1).seeded():
+            outcome, gradients = self._captured((), batch.ids, batch.valid)
+        step.state.taken = self._begun + 1
+        if not self._captures_optimizer:
+            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+                parameter.grad = gradient  # a batch of several chunks may have set another
+            self.optimizer.step()
+        return cast(StepOutcome, outcome)
+
+    def _on_device(
+        self, _: tuple[()], ids: Tensor, valid: Tensor
+    ) -> tuple[StepOutcome, list[Tensor | None]]:
+        """The outcome of an update and the gradients that it released."""
+        self.step.state.taken = self._begun  # a capture that failed has counted the step
+        outcome = self._release(self._chunks(ids, valid))
+        if self._captures_optimizer:
+            self.optimizer.step()
+        return outcome, [parameter.grad for parameter in self.model.parameters()]
+
+    def _release(self, chunks: Sequence[Chunk]) -> StepOutcome:
+        outcome = self.step(chunks)
+        if self.digests is not None:
+            gradients = (p.grad for p in self.model.parameters() if p.grad is not None)
+            released = chain((outcome.passed, outcome.watched), map(local, gradients))
+            if not self.digests.admits(self.continuity.key, str(self.step.taken), released):
+                raise OtherReleaseError
+        self.counters.add(outcome)
+        return outcome
+
+    def _batch(self) -> Batch | Sequence[Chunk]:
+        """The next batch; items that were read ahead are used."""
+        if self.records.loader is None:
+            return self.sampler.batch(self.taken)
+        if self._coming is None or self._next != self.taken:
+            self.close()
+            ahead, again = range(self.taken, self.plan.steps), self.step.engine.recompute
+            self._coming = self.records.loader.batches(self.sampler, ahead, recompute=again)
+        self._next = self.taken + 1
+        return next(self._coming)
+
+    def _chunks(self, ids: Tensor, valid: Tensor) -> list[Chunk]:
+        """Chunks of records, or of functions that read them if the engine recomputes."""
+        gather = self.records.gather
+        assert gather is not None
+        return [
+            Chunk(partial(gather, rows), valid=real, ids=rows)
+            if self.step.engine.recompute
+            else Chunk(*gather(rows), valid=real, ids=rows)
+            for rows, real in zip(ids, valid, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Stop the processes that read items ahead."""
+        if self._coming is not None:
+            self._coming.close()
+            self._coming = None
+
+    @contextmanager
+    def shown(self) -> Iterator[nn.Module]:
+        """A context with the model to evaluate: with averaged parameters if they are kept.
+
+        The modes of its modules and its shards are restored after it.
+        """
+        averaged = nullcontext() if self.average is None else self.average.shown()
+        with averaged, modes_kept(self.model):
+            yield self.model
+        reshard(self.model)
+
+    def _evaluated(self) -> dict[str, float]:
+        """The results of an evaluation as plain floats, which can be written to a file."""
+        if self.reporting.evaluate is None:
+            return {}
+        with self.shown() as model:
+            results = self.reporting.evaluate(model)
+        if not isinstance(results, Mapping):
+            raise ArgumentError(
+                "evaluate", "to return a mapping from names to numbers", got=results
+            )
+        return {name: float(value) for name, value in results.items()}
+
+    def _release_held_out(self) -> dict[str, float]:
+        """What the plan releases of the held-out records after the last step, with its noise."""
+        taken, key = self.step.taken, self.continuity.key
+        if self.held_out is None or not self.held_out.settings.is_due(taken, self.plan.steps):
+            return {}
+        with self.shown():
+            shown = self.held_out.release(self.step, key)
+        value = torch.tensor(list(shown.values()))
+        if self.digests is None or self.digests.admits(key, f"held-out-{taken}", [value]):
+            return shown
+        return {}  # it was released before, and stays paid for; the same noise must not be again
+
+    def _follow(self, metrics: Metrics) -> None:
+        """Compare the model with the best one, by the value that the first process has."""
+        best = self.best
+        if best is not None:
+            value = self.processes.first(lambda: metrics.evaluation.get(best.monitor))
+            with self.shown() as model:
+                best.follow(metrics.step, value, model)
+
+    @property
+    def passes(self) -> float:
+        """Number of passed tests so far."""
+        return float(self.counters.passes)
+
+    @property
+    def tested(self) -> bool:
+        """Whether a step has a test that can pass."""
+        return isinstance(self.plan.aggregation, ProposeTestRelease)
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Fraction of passed tests among all steps taken; None without a test, 0 without a step."""
+        taken = max(1, self.step.taken - self.continuity.lost)
+        return self.passes / taken if self.tested else None
+
+    def metrics(self, shown: dict[str, float], *, private: bool = False) -> Metrics:
+        """The metrics since the last call. Only this call reads values from the device."""
+        assert self.last is not None
+        plan, delta, step = self.plan, self.charge.delta, self.taken
+        averages = self.counters.read(step)
+        epsilon = None
+        if delta is not None and not isinstance(plan.aggregation, Mean):
+            epsilon = plan.epsilon_shown(step, delta)
+        if plan.watch is not None and averages.watched is not None:
+            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(averages.looks)
+            shown = shown | {"train_loss": averages.watched, "train_loss_noise": noise}
+        return Metrics(
+            step=step,
+            epsilon=epsilon,
+            delta=delta,
+            relation=None if epsilon is None else plan.relation.sentence(self.charge.protected),
+            pass_rate=averages.pass_rate if self.tested else None,
+            trim=int(self.last.trim),
+            noise=float(self.last.noise),
+            evaluation=shown,
+            private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
+        )
+
+    def _save(self) -> None:
+        """Write a checkpoint, if there is a folder."""
+        if self.reporting.out is not None:
+            state = self.state()  # all processes take part; only one writes
+            self.processes.first(partial(save_checkpoint, self.reporting.out, state))
+            if self.digests is not None:
+                self.digests.clear()
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to resume, as tensors and plain values.
+
+        Complete only in the first process.
+        """
+        processes, keep, schedule = self.processes, self.processes.rank == 0, self.scheduler
+        with processes.watched():
+            model = whole_state(self.model.state_dict(), keep=keep)
+            optimizer = whole_state(self.optimizer.state_dict(), keep=keep)
+        return {
+            "step": self.taken,
+            "plan": repr(self.plan),
+            "steps": self.plan.steps,
+            "event": to_json(self.plan.event_after(self.taken)),
+            **self.continuity.plain(),
+            "records": self.records.count,
+            "data": self.records.fingerprint(),
+            "identity": attrs.asdict(self.identity()),
+            "model": model,
+            "optimizer": optimizer,
+            "release": self.step.state.state_dict(),
+            "corruption": processes.gathered(self.step.generator.get_state()),
+            "reading": processes.gathered(torch.get_rng_state()),  # data sets may draw
+            "passes": self.counters.passes,
+            "averages": None if self.average is None else self.average.values,
+            "schedule": schedule
+            and {"kind": type(schedule).__name__, "state": schedule.state_dict()},
+            "best": None if self.best is None else self.best.state(),
+        }
+
+    def _resume(self) -> None:
+        """Restore the run in the folder, past the steps that must not be repeated."""
+        folder, plan = self.reporting.out, self.plan
+        if folder is None:
+            raise ArgumentError("out", "the folder to resume from", got=None)
+        state = self.processes.first(partial(load_checkpoint, folder, torch.device("cpu")))
+        known, paid = self.paid.resume(folder), self.paid.steps
+        if state is not None:
+            self._check_own(state)
+        if paid and state is None:
+            raise ArgumentError(
+                "out",
+                "a folder with checkpoint.pt",
+                shown=f"{str(folder)!r}, where steps were paid for but no checkpoint is left",
+                hint="Without it, charged steps would be repeated with new noise. Restore the "
+                "checkpoint, or choose another folder.",
+            )
+        taken = 0 if state is None else int(state["step"])
+        if known is not None and (
+            known.event != plan.event_after(paid) or not taken <= paid <= plan.steps
+        ):
+            raise ArgumentError(
+                "out",
+                "with what this run paid for",
+                shown=f"{str(folder)!r}, whose paid.json does not match its checkpoint",
+                hint="Restore the file from a copy, or start again in another folder.",
+            )
+        if state is not None:
+            if self.digests is not None:
+                self.digests.resume()
+            self.resumed = known
+            self.restore(state)
+
+    def _check_own(self, state: dict[str, Any]) -> None:
+        """Raise an error unless the state is of this plan and these records.
+
+        The plan may have more steps than at the start if a ledger is charged for them. Who decides
+        this has seen the model; the filter of a ledger allows for that.
+        """
+        started, plan, held_out = state["steps"], self.plan, self.plan.held_out
+        # Else more would be released than both parts pay for.
+        pays = (held_out is None or started % held_out.every == 0) and not (
+            plan.allocates and started % plan.parts
+        )
+        if self.charge.ledger is not None and pays and plan.steps > started:
+            plan = attrs.evolve(plan, steps=started)
+        if state["plan"] != repr(plan) and plan.steps != started:
+            raise ArgumentError(
+                "steps",
+                f"{started}, with which this run was started",
+                got=plan.steps,
+                why="its noise was chosen for them",
+                hint=f"Resume with {started} steps, or start again in an empty folder. With a "
+                "ledger that is charged for them, a run of the same noise may gain steps.",
+            )
+        if state["plan"] != repr(plan):
+            raise ValueError(
+                "Expected the plan with which this run was started, got a different one. Start "
+                f"again in an empty folder, or use the original plan: {state['plan']}. With a "
+                "ledger that is charged for them, it may have more steps."
+            )
+        if (state["records"], state["data"]) != (self.records.count, self.records.fingerprint()):
+            raise ValueError(
+                "Expected the train_set with which this run was started, got different records. "
+                "Start again in an empty folder."
+            )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Restore a state, and go on after the steps that must not be repeated."""
+        restore_schedule(self.scheduler, state["schedule"])
+        load_model(self.model, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.continuity = ResumeState.of(state)
+        self._use_key()
+        self.step.state.load_state_dict(state["release"])
+        device, host = self.execution.device, torch.device("cpu")
+        self.step.generator.set_state(self._random_state(state, Purpose.CORRUPTION, device))
+        torch.set_rng_state(self._random_state(state, Purpose.READING, host))
+        if self.average is not None:
+            self.average.restore(state["averages"])
+        if self.best is not None:
+            self.best.restore(state["best"])
+        self.taken = int(state["step"])
+        self.counters.restore(self.taken, state["passes"])
+        saved = state["identity"]
+        self._pass_lost_steps(lambda is_last: self.identity().unproved(saved, same_key=is_last))
+
+    def _pass_lost_steps(self, unproved: Callable[[bool], list[str]]) -> None:
+        """Go on with a new key after the steps that were paid for, unless they may be repeated."""
+        taken, self.taken = (
+            self.taken,
+            self.continuity.past_lost_steps(
+                self.taken, self.resumed, unproved, self.processes, self.plan
+            ),
+        )
+        if self.taken > taken:
+            self._use_key()
+            self.step.state.move_to(self.taken)
+            self.counters.read_step += self.taken - taken
+            self._save()  # with the new key, before its first step
+
+    def _use_key(self) -> None:
+        self.step.use(self.continuity.key)
+        self.sampler = self.sampler.with_key(self.continuity.key)
+
+    def _random_state(
+        self, state: dict[str, Any], purpose: Purpose, device: torch.device
+    ) -> Tensor:
+        """The state of this process's generator.
+
+        If the number of processes changed, all but the first get a new one from the key.
+        """
+        rank, kept = self.processes.rank, state[purpose.value]
+        if rank == 0 or len(kept) == self.processes.count:
+            return cast(Tensor, kept[rank]).cpu()
+        key = self.continuity.key
+        return key.generator(device, purpose, step=int(state["step"]), rank=rank).get_state()
+
+
+def _stops(start: int, end: int, every: int, marks: Collection[int]) -> list[int]:
+    """The multiples and marks after the start, and the end; none if the start is the end."""
+    multiples = range(start + every - start % every, end, every)
+    marked = {*multiples, *(mark for mark in marks if start < mark < end)}
+    return sorted(marked | {end}) if start < end else []
