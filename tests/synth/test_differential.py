@@ -159,12 +159,14 @@ def test_keys_from_the_data_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_score_of_too_large_a_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Structure._score
+    honest = Structure._scores
 
-    def planted(self: Any, column: int, parents: Any) -> int:
-        return honest(self, column, parents) * (1 + 20 * (column % 2))
+    def planted(self: Any, expected: Any) -> Any:
+        return {
+            key: score * (1 + 20 * (key[0] % 2)) for key, score in honest(self, expected).items()
+        }
 
-    monkeypatch.setattr(Structure, "_score", planted)
+    monkeypatch.setattr(Structure, "_scores", planted)
     assert any("best of select" in each for each in problems(*outlier(), **PRICE))
 
 

@@ -19,7 +19,7 @@ from prudent.synth import engine as engines
 from prudent.synth.domain import Domain, coarse
 from prudent.synth.engine import TableEngine
 from prudent.synth.reading import Field
-from prudent.synth.structure import SPREAD, UNIT, projected, shares_in_units
+from prudent.synth.structure import SPREAD, Structure, projected
 
 PARTS = {"keys": sums(0.5, 99), "select": choices(0.5, 99)}
 
@@ -48,38 +48,28 @@ def test_keys_with_few_records_are_not_looked_at() -> None:
 def weights_of(monkeypatch: pytest.MonkeyPatch, scores: list[int]) -> np.ndarray:
     seen: list[Any] = []
     monkeypatch.setattr(engines, "choose", lambda weights, noise: seen.append(weights) or 0)
-    engine_of().best("select", scores, UNIT, SPREAD)
+    engine_of().best("select", scores, SPREAD)
     (weights,) = seen
     total = sum(weights)
     return np.array([each / total for each in weights])
 
 
 def test_a_choice_is_that_of_the_exponential_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = [0, 3 * UNIT, -5 * UNIT // 2, 7]
+    scores = [0, 3, -5, 7]
     epsilon = engine_of().choice_epsilon("select")
-    expected = np.exp(np.array(scores) / UNIT * epsilon / SPREAD)
+    expected = np.exp(np.array(scores) * epsilon / SPREAD)
     assert weights_of(monkeypatch, scores) == pytest.approx(expected / expected.sum())
 
 
 def test_one_record_changes_a_choice_by_no_more_than_is_paid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scores = [0, 3 * UNIT, -2 * UNIT]
+    scores = [0, 3, -2]
     before, epsilon = weights_of(monkeypatch, scores), engine_of().choice_epsilon("select")
     for moves in itertools.product((-2, 0, 2), repeat=3):
-        moved = [each + move * UNIT for each, move in zip(scores, moves, strict=True)]
+        moved = [each + move for each, move in zip(scores, moves, strict=True)]
         loss = np.log(weights_of(monkeypatch, moved) / before)
         assert loss.max() - loss.min() <= epsilon * (1 + 1e-12)
-
-
-def test_shares_are_whole_and_add_up() -> None:
-    draw = np.random.default_rng(1)
-    for size in (1, 2, 50):
-        weights = draw.exponential(size=size) * draw.integers(0, 2, size) + 1e-12
-        shares = shares_in_units(weights)
-        assert shares.sum() == UNIT
-        assert (shares >= 0).all()
-        assert shares / UNIT == pytest.approx(weights / weights.sum(), abs=2 / UNIT)
 
 
 def test_a_projection_is_the_nearest_table() -> None:
@@ -118,7 +108,36 @@ def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
     monkeypatch.setattr(engines, "rate", slowed)
     engine.counts("keys", np.zeros(3, np.int64))
     engine.keys("keys", ["a"], np.array([10**6]))
-    engine.best("select", [0, 1], UNIT, SPREAD)
+    engine.best("select", [0, 1], SPREAD)
     expected = records * engine.prices.multiplier("keys")
     assert all(expected <= each < expected * 1.001 for each in scales)
     assert speeds == [engine.prices.choice_epsilon("select") / records]
+
+
+def test_one_record_moves_scores_within_their_spread() -> None:
+    """A record in every cell in turn, for columns that are related and columns that are not."""
+    draw = np.random.default_rng(3)
+    field = Field("x", None, None)
+    domains = [Domain(field, tuple("abc")), Domain(field, tuple("de")), Domain(field, ())]
+    codes = [draw.integers(0, domain.size, 400) for domain in domains]
+    codes[1][:200] = np.minimum(codes[0][:200], domains[1].size - 1)
+    one = [np.full(domain.size, 400 / domain.size) for domain in domains]
+    prices = Prices(1.0, 1e-6, {"tables": sums(0.5, 99), "select": choices(0.5, 99)}, 1.0)
+
+    def scores(more: list[int]) -> dict[Any, int]:
+        engine = TableEngine(prices, ReproducibleNoise(1), 1, 1e-9)
+        seen = [
+            np.append(each, [at] * bool(more))
+            for each, at in zip(codes, more or [0] * 3, strict=True)
+        ]
+        made = Structure(domains, [each.astype(np.int64) for each in seen], engine, one)
+        return made._scores(made._independent)
+
+    before, widest = scores([]), 0
+    for cell in itertools.product(*(range(domain.size) for domain in domains)):
+        after = scores(list(cell))
+        moves = [after[key] - before[key] for key in before]
+        assert min(moves) >= -3
+        assert max(moves) <= 1
+        widest = max(widest, max(moves) - min(moves))
+    assert 2 <= widest <= SPREAD

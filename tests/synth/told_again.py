@@ -84,11 +84,9 @@ def watched(told: Told, rows: int) -> Iterator[None]:
         known = dict(zip(named, exact.tolist(), strict=True))
         return told.answer("keys", name, known, lambda: keys(self, name, named, exact), rows)
 
-    def on_best(self: Any, name: str, scores: Any, unit: int, spread: int) -> Any:
-        most = rows * spread * unit
-        return told.answer(
-            "best", name, scores, lambda: best(self, name, scores, unit, spread), most
-        )
+    def on_best(self: Any, name: str, scores: Any, spread: int) -> Any:
+        most = rows * spread
+        return told.answer("best", name, scores, lambda: best(self, name, scores, spread), most)
 
     def on_edges(self: Any, span: str, cuts: str, numbers: Any, levels: int) -> Any:
         exact = Counter(numbers.tolist())

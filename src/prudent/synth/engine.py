@@ -99,13 +99,12 @@ class TableEngine(SumEngine):
         named = [(-int(many), keys[at]) for many, at in zip(noisy, places, strict=True)]
         return {key: -less for less, key in sorted(named) if -less > threshold}
 
-    def best(self, name: str, scores: Sequence[int], unit: int, spread: int) -> int:
+    def best(self, name: str, scores: Sequence[int], spread: int) -> int:
         """Choose the place of a large score by the exponential mechanism.
 
         Args:
             name: The part that pays.
-            scores: Whole numbers of 1/unit records.
-            unit: Their denominator.
+            scores: Whole numbers of records.
             spread: Between -a and b records lies what one record adds to any of them; a + b.
 
         Distances from the largest score shift together when it changes, so their range is that of
@@ -115,7 +114,7 @@ class TableEngine(SumEngine):
         speed = rate(self._spend(name, choice=True), Fraction(spread))
         cap = math.ceil((math.log(len(scores)) + _FAR) / float(speed))
         largest = max(scores)
-        weights = Decay(speed, cap, unit).weights([largest - each for each in scores])
+        weights = Decay(speed, cap, 1).weights([largest - each for each in scores])
         return choose(weights, self._noise)
 
     def edges(self, span: str, cuts: str, numbers: FloatArray, levels: int) -> FloatArray | None:

@@ -35,7 +35,7 @@ from prudent.release.noise import Noise, source_of
 from prudent.synth.domain import CHOICES, Domain, discover
 from prudent.synth.engine import TableEngine
 from prudent.synth.result import MeasuredMarginal, Synthetic, written
-from prudent.synth.structure import PARENTS, Marginal, Structure, pairs_repaired, projected
+from prudent.synth.structure import Marginal, Structure, pairs_repaired, projected
 
 SHARES = {
     "size": 0.01,
@@ -44,8 +44,7 @@ SHARES = {
     "spans": 0.04,
     "cuts": 0.08,
     "oneway": 0.15,
-    "select": 0.04,
-    "repair": 0.04,
+    "select": 0.08,
     "tables": 0.52,
 }
 """Fractions of μ². They were chosen on two tables, and are frozen."""
@@ -68,7 +67,6 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
     """How often each part is used, by public facts of the columns."""
     count, numeric = len(fields), sum(each.numeric for each in fields)
     repaired = pairs_repaired(count) if count > 2 else 0
-    selected = 1 + PARENTS * (count - 2) if count > 1 else 0
     times = {
         "size": 1,
         "forms": sum(each.form_is_private for each in fields),
@@ -76,11 +74,10 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
         "spans": numeric,
         "cuts": CHOICES * numeric,
         "oneway": count,
-        "select": selected,
-        "repair": repaired,
+        "select": count - 1 + repaired,
         "tables": count - 1 + repaired,
     }
-    made = {name: choices if name in ("cuts", "select", "repair") else sums for name in times}
+    made = {name: choices if name in ("cuts", "select") else sums for name in times}
     return {name: made[name](SHARES[name], times[name]) for name in times}
 
 

@@ -1,23 +1,23 @@
-"""Which columns are measured together, and rows that follow what was measured.
+"""Which pairs of columns are measured, and rows that follow all that was measured.
 
-Columns are placed one after another. Each gets up to `PARENTS` parents among those placed before,
-chosen one at a time by the exponential mechanism, and the table of its counts together with its
-parents is measured. Then pairs of columns that the rows made so far describe badly are chosen
-likewise and measured, and rows are moved towards them.
+First a tree of pairs that joins all columns is chosen and measured, and rows are made along it.
+Then pairs that those rows describe badly are chosen and measured, in two rounds, after each of
+which rows are made anew. Last, rows are weighted so that they follow all tables, and drawn.
 
-**Scores.** A candidate table with counts f of a column's group x and its parents' groups g scores
-Σ |W f(g, x) - f(g) w(x)| / W less the noise that it would have, where w(x)/W is the released share
-of x, in whole numbers. A record changes f(g, x) and f(g) by one, so it changes the sum by at most
-2(W - w(x))/W < 2 either way: a spread of 4 records. A pair that rows were made for scores
-Σ |f(a, b) - m(a, b)| for the counts m of the rows made: a record changes it by at most 1 either
-way, a spread of 2.
+**Scores.** A table with counts f in cells of a pair of columns scores
+Σ |f - m| - 2 Σ min(f, τ), where m are whole counts of what was released so far (columns that are
+independent, or the rows made), and τ is about the noise: what the table would tell, less what noise
+would hide of it. A record adds one to one f. So it changes |f - m| by at most one either way and
+min(f, τ) by zero or one: the score by -3 to 1, a spread of 4 records. Each pair is a candidate in
+several resolutions.
 
 Everything after the noise is post-processing, in floating point.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -26,25 +26,27 @@ from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.domain import Domain, coarse
 from prudent.synth.engine import TableEngine
 
-PARENTS = 3
-"""The most parents of a column."""
-
-SPREAD, REPAIR_SPREAD = 4, 2
+SPREAD = 4
 """How far apart one record can move the scores of candidates, in records."""
 
-UNIT = 2**20
-"""Shares of cells are whole numbers of one over this."""
+Key = tuple[int, int, int]
+"""A candidate: the places of two columns, and one of `_FINER`."""
 
-_NOISE_SHARE = 0.05  # the cells of a table may cost this much total variation in noise
-_SWEEPS = 12  # over all measured tables, when rows are moved towards them
+_NOISE_SHARE = 0.05  # so much total variation in noise have the cells of the coarsest tables
+_FINER = (1, 4, 16, 64)  # times as many cells have finer ones
+_LOST = 0.8  # τ, in deviations of the noise
+_ROUNDS = 2  # in which pairs are measured after rows were made
 _COPIES, _MOST_BASE = 8, 400_000  # rows that are made for one that is kept, and in all
+_TRIALS = 16  # values that are tried for each cell of a row
+_POWER = 0.5  # of the ratio of a count to that of independent columns, by which one is kept
+_SWEEPS = 12  # over all measured tables, when rows are weighted
 _LAST = 3  # sweeps over one-way counts alone, at the end
 _FITTINGS = 30  # of a table to its margins
 
 
 def pairs_repaired(columns: int) -> int:
     """The number of pairs that are measured after rows were made once."""
-    return min(columns * (columns - 1) // 2, 2 * columns)
+    return min((columns - 1) * (columns - 2) // 2, 3 * columns)
 
 
 @attrs.frozen(eq=False)
@@ -72,13 +74,6 @@ def projected(counts: FloatArray, total: float) -> FloatArray:
     return np.asarray(np.maximum(counts - excess[last], 0.0))
 
 
-def shares_in_units(weights: FloatArray) -> IntArray:
-    """Whole numbers in proportion to weights, with a sum of exactly `UNIT`."""
-    ends = np.rint(np.cumsum(weights) * (UNIT / weights.sum())).astype(np.int64)
-    ends[-1] = UNIT
-    return np.asarray(np.diff(ends, prepend=0), np.int64)
-
-
 class Structure:
     """Chooses and measures tables, and makes rows."""
 
@@ -101,13 +96,19 @@ class Structure:
         self.rows = max(1, round(float(one[0].sum())))
         self._sigma = engine.deviation("tables") if len(domains) > 1 else 1.0
         self._cells = max(9.0, _NOISE_SHARE * self.rows / (0.4 * self._sigma))
-        self._penalty = math.sqrt(2 / math.pi) * self._sigma
         self._maps: dict[tuple[int, int], IntArray] = {}
-        self._scores: dict[tuple[int, tuple[int, ...]], int] = {}
         self._generator = engine.generator()
         self._base = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
-        self.made: dict[int, IntArray] = {}
         self.measured: list[Marginal] = []
+        pairs = itertools.combinations(range(len(domains)), 2)
+        self._forms = {
+            (*pair, finer): self._form(pair, finer) for pair in pairs for finer in _FINER
+        }
+        self._exact = {
+            key: np.bincount(form.groups(codes), minlength=form.counts.size)
+            for key, form in self._forms.items()
+        }
+        self._left = set(self._forms)  # candidates of pairs that were not measured
 
     # ---- tables of counts
 
@@ -117,103 +118,144 @@ class Structure:
             self._maps[column, most] = coarse(self._domains[column], shares, most)
         return self._maps[column, most]
 
-    def _table(self, columns: tuple[int, ...]) -> Marginal:
-        """The form of a table: small columns as they are, others in groups, within `_cells`."""
-        room, found = self._cells, {}
+    def _form(self, columns: tuple[int, int], finer: int) -> Marginal:
+        """The form of a table: a small column as it is, others in groups, within the cells."""
+        room, found = self._cells * finer, {}
         ascending = sorted(columns, key=lambda column: (self._domains[column].size, column))
-        for place, column in enumerate(ascending):
-            most = max(2, int(room ** (1 / (len(columns) - place))))
-            found[column] = self._map(column, most)
+        for most, column in zip((int(math.sqrt(room)), 0), ascending, strict=True):
+            found[column] = self._map(column, max(2, most or int(room)))
             room /= int(found[column].max()) + 1
         maps = tuple(found[column] for column in columns)
         empty = np.zeros([int(each.max()) + 1 for each in maps], np.int64)
         return Marginal(columns, maps, empty, self._sigma)
 
-    def _counted(self, table: Marginal, codes: Sequence[IntArray]) -> IntArray:
-        size = table.counts.size
-        return np.bincount(table.groups(codes), minlength=size).reshape(table.counts.shape)
+    def _margins(self, form: Marginal) -> list[FloatArray]:
+        """The released counts of the groups of each column."""
+        return [
+            np.asarray(np.bincount(groups, self._one[column]), np.float64)
+            for column, groups in zip(form.columns, form.maps, strict=True)
+        ]
 
-    def _measure(self, columns: tuple[int, ...]) -> Marginal:
-        table = self._table(columns)
-        noisy = self._engine.counts("tables", self._counted(table, self._codes))
-        table = attrs.evolve(table, counts=noisy)
-        self.measured.append(table)
-        return table
+    def _independent(self, form: Marginal) -> FloatArray:
+        return np.outer(*self._margins(form)) / self.rows
 
-    def _score(self, column: int, parents: tuple[int, ...]) -> int:
-        """The score of a column with parents, in 1/UNIT records; see the module."""
-        key = column, tuple(sorted(parents))
-        if key not in self._scores:
-            table = self._table((*key[1], column))
-            counts = self._counted(table, self._codes).reshape(-1, table.counts.shape[-1])
-            grouped = _added(table.maps[-1], self._one[column], counts.shape[1])
-            shares = shares_in_units(grouped)
-            apart = np.abs(counts * UNIT - counts.sum(axis=1, keepdims=True) * shares).sum()
-            self._scores[key] = int(apart) - round(self._penalty * counts.size * UNIT)
-        return self._scores[key]
+    def _goal(self, table: Marginal) -> FloatArray:
+        """What was measured, without negative counts, and near the one-way counts."""
+        counts = projected(table.counts.astype(float), float(self.rows))
+        rows, columns = self._margins(table)
+        counts += 1e-6 * np.outer(rows, columns) / self.rows**2
+        for _ in range(_FITTINGS):
+            counts *= columns / np.maximum(counts.sum(axis=0), 1e-300)
+            counts *= (rows / np.maximum(counts.sum(axis=1), 1e-300))[:, None]
+        return counts
 
     # ---- the choice of tables
 
     def fit(self) -> list[IntArray]:
         """Choose and measure all tables, and return the cells of the rows made, by column."""
-        every = range(len(self._domains))
-        if len(self._domains) == 1:
+        count = len(self._domains)
+        if count == 1:
             return [self._allotted(self._one[0], self.rows)]
-        pairs = list(itertools.combinations(every, 2))
-        first = self._best([self._score(b, (a,)) for a, b in pairs])
-        root, column = pairs[first]
-        self.made[root] = self._allotted(self._one[root], self._base)
-        self._place(column, (root,))
-        while len(self.made) < len(self._domains):
-            free = [column for column in every if column not in self.made]
-            options = [(column, parent) for column in free for parent in self.made]
-            scores = [self._score(column, (parent,)) for column, parent in options]
-            column, parent = options[self._best(scores)]
-            parents: tuple[int, ...] = (parent,)
-            for _ in range(PARENTS - 1):
-                more = [other for other in self.made if other not in parents]
-                sets = [parents, *((*parents, other) for other in more)]
-                chosen = self._best([self._score(column, each) for each in sets])
-                if not chosen:
-                    break
-                parents = sets[chosen]
-            self._place(column, parents)
-        codes = [self.made[column] for column in every]
-        return self._repaired(codes)
+        scores, placed = self._scores(self._independent), set[int]()
+        while len(placed) < count:
+            near = [key for key in self._left if not placed or len(placed & {*key[:2]}) == 1]
+            placed |= {*self._measure({key: scores[key] for key in sorted(near)})}
+        codes, weights = self._made()
+        left = pairs_repaired(count)
+        for rounds in range(_ROUNDS, 0, -1):
+            scores = self._scores(functools.partial(_weighted, codes, weights))
+            for _ in range(math.ceil(left / rounds)):
+                self._measure({key: scores[key] for key in sorted(self._left)})
+            left -= math.ceil(left / rounds)
+            codes, weights = self._made()
+        chosen = self._allotted(weights, self.rows)
+        return [each[chosen] for each in codes]
 
-    def _best(self, scores: Sequence[int]) -> int:
-        return self._engine.best("select", scores, UNIT, SPREAD)
+    def _scores(self, expected: Callable[[Marginal], FloatArray]) -> dict[Key, int]:
+        """The score of each candidate, in records; see the module."""
+        lost, found = round(_LOST * self._sigma), {}
+        for key in self._left:
+            exact = self._exact[key]
+            known = np.rint(expected(self._forms[key])).astype(np.int64).ravel()
+            found[key] = int((np.abs(exact - known) - 2 * np.minimum(exact, lost)).sum())
+        return found
 
-    def _place(self, column: int, parents: tuple[int, ...]) -> None:
-        """Measure a column with its parents, and make its cells for the rows of the parents."""
-        table = self._measure((*parents, column))
-        size = table.counts.shape[-1]
-        counts = projected(table.counts.astype(float), self.rows).reshape(-1, size)
-        above = attrs.evolve(
-            table, columns=parents, maps=table.maps[:-1], counts=table.counts[..., 0]
-        )
-        groups = above.groups(
-            [self.made.get(each, self.made[parents[0]]) for each in range(len(self._domains))]
-        )
-        sizes = np.bincount(groups, minlength=len(counts))
-        goal = _added(table.maps[-1], self._one[column], size) * (self._base / self.rows)
-        fitted = _fitted(counts, sizes.astype(float), goal)
-        chosen = np.empty(self._base, np.int64)
-        order = np.argsort(groups, kind="stable")
-        for place, rows in zip(np.cumsum(sizes) - sizes, np.flatnonzero(sizes >= 0), strict=True):
-            if sizes[rows]:
-                inside = order[place : place + sizes[rows]]
-                chosen[inside] = self._allotted(fitted[rows], int(sizes[rows]))
-        self.made[column] = self._refined(column, table.maps[-1], chosen)
+    def _measure(self, scores: Mapping[Key, int]) -> tuple[int, ...]:
+        """Choose a candidate, release its table, and return its columns."""
+        key = list(scores)[self._engine.best("select", list(scores.values()), SPREAD)]
+        form = self._forms[key]
+        noisy = self._engine.counts("tables", self._exact[key].reshape(form.counts.shape))
+        self.measured.append(attrs.evolve(form, counts=noisy))
+        self._left -= {(*key[:2], finer) for finer in _FINER}
+        return form.columns
 
-    def _refined(self, column: int, groups: IntArray, chosen: IntArray) -> IntArray:
-        """Cells for groups of a column, within each group as the one-way counts say."""
-        cells = np.empty(len(chosen), np.int64)
-        for group in range(int(groups.max()) + 1):
-            inside, rows = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
-            if len(rows):
+    # ---- rows
+
+    def _made(self) -> tuple[list[IntArray], FloatArray]:
+        """The cells of rows, by column, and weights with which rows follow all tables.
+
+        Columns are placed along the tree, which was measured first: each as its table with its
+        parent says, and then moved between rows with the same parent towards other tables.
+        """
+        goals = [self._goal(each) for each in self.measured]
+        lifts = [
+            _POWER * np.log((goal + 0.5) / (self._independent(each) + 0.5))
+            for goal, each in zip(goals, self.measured, strict=True)
+        ]
+        root = self.measured[0].columns[0]
+        made = {root: self._allotted(self._one[root], self._base)}
+        for place, table in enumerate(self.measured[: len(self._domains) - 1]):
+            counts, (parent, column), (above, groups) = goals[place], table.columns, table.maps
+            if parent not in made:
+                counts, parent, column, above, groups = counts.T, column, parent, groups, above
+            parents = above[made[parent]]
+            sizes = np.bincount(parents, minlength=len(counts))
+            order = self._generator.permutation(self._base)
+            order = order[np.argsort(parents[order].astype(np.uint16), kind="stable")]
+            parts = zip(counts, sizes.tolist(), strict=True)
+            chosen = np.concatenate([self._allotted(*each) for each in parts])
+            cells = np.empty(self._base, np.int64)
+            for group in range(int(groups.max()) + 1):
+                inside, rows = np.flatnonzero(groups == group), np.flatnonzero(chosen == group)
                 cells[rows] = inside[self._allotted(self._one[column][inside], len(rows))]
-        return cells
+            others = []
+            for lift, other in zip(lifts, self.measured, strict=True):
+                if other is not table and column in other.columns:
+                    at = other.columns.index(column)
+                    if (known := made.get(other.columns[1 - at])) is not None:
+                        past = other.maps[1 - at][known][order] * other.counts.shape[at]
+                        others.append(((lift if at else lift.T).ravel(), past, other.maps[at]))
+            made[column] = np.empty_like(cells)
+            made[column][order] = self._moved(cells, sizes, others)
+        codes = [made[column] for column in range(len(self._domains))]
+        return codes, self._raked(codes, goals)
+
+    def _moved(
+        self,
+        cells: IntArray,
+        sizes: IntArray,
+        others: Sequence[tuple[FloatArray, IntArray, IntArray]],
+    ) -> IntArray:
+        """Cells that fit tables with other columns, each from a row of the same parent.
+
+        Args:
+            cells: The cells of a column, by parent.
+            sizes: The number of rows of each parent.
+            others: Log weights of a table, where each row is in it, and the groups of the column.
+        """
+        if not others:
+            return cells
+        start, size = np.repeat(np.cumsum(sizes) - sizes, sizes), np.repeat(sizes, sizes)
+        inside = np.arange(len(cells)) - start
+        best, found = np.full(len(cells), -np.inf), cells
+        for _ in range(_TRIALS):
+            drawn = cells[(inside + self._generator.integers(len(cells))) % size + start]
+            score = -np.log(self._generator.standard_exponential(len(cells)))  # Gumbel's
+            for lift, past, groups in others:
+                score += lift[past + groups[drawn]]
+            found = np.where(score > best, drawn, found)
+            np.maximum(best, score, out=best)
+        return found
 
     def _allotted(self, weights: FloatArray, rows: int) -> IntArray:
         """So many places in proportion to weights, as nearly as whole numbers can be, shuffled."""
@@ -228,68 +270,22 @@ class Structure:
         self._generator.shuffle(found)
         return found
 
-    # ---- rows that follow several tables
-
-    def _repaired(self, codes: list[IntArray]) -> list[IntArray]:
-        """Measure the pairs that rows describe worst, and choose rows that follow all tables."""
-        weights = self._raked(codes)
-        left = [
-            pair
-            for pair in itertools.combinations(range(len(codes)), 2)
-            if not any(set(pair) <= set(each.columns) for each in self.measured)
-        ]
-        forms = {pair: self._table(pair) for pair in left}
-        rounds = min(pairs_repaired(len(codes)), len(left))
-        for start in range(0, rounds, len(codes)):
-            scores = {pair: self._misfit(each, codes, weights) for pair, each in forms.items()}
-            for _ in range(min(len(codes), rounds - start)):
-                place = self._engine.best("repair", list(scores.values()), 1, REPAIR_SPREAD)
-                pair = list(scores)[place]
-                self._measure(pair)
-                del scores[pair], forms[pair]
-            weights = self._raked(codes)
-        chosen = self._allotted(weights, self.rows)
-        return [each[chosen] for each in codes]
-
-    def _misfit(self, form: Marginal, codes: Sequence[IntArray], weights: FloatArray) -> int:
-        """The score of a pair, in records; see the module."""
-        size = form.counts.size
-        made = np.bincount(form.groups(codes), weights, size) * (self.rows / weights.sum())
-        exact = self._counted(form, self._codes).ravel()
-        whole = np.rint(made).astype(np.int64)
-        return int(np.abs(exact - whole).sum()) - round(self._penalty * size)
-
-    def _raked(self, codes: Sequence[IntArray]) -> FloatArray:
+    def _raked(self, codes: Sequence[IntArray], goals: Sequence[FloatArray]) -> FloatArray:
         """Weights of rows with which they follow all measured tables, and one-way counts last."""
-        goals = [(each, each.groups(codes)) for each in self.measured]
-        targets = [
-            (at, projected(each.counts.ravel().astype(float), 1.0 * self.rows))
-            for each, at in goals
-        ]
-        targets += list(zip(codes, self._one, strict=True))
+        flat = (each.groups(codes) for each in self.measured)
+        targets = [(cells, goal.ravel()) for cells, goal in zip(flat, goals, strict=True)]
+        ones = list(zip(codes, self._one, strict=True))
         weights = np.ones(len(codes[0]))
         for _ in range(_SWEEPS):
-            for cells, goal in targets:
+            for cells, goal in (*targets, *ones):
                 now = np.bincount(cells, weights, len(goal))
-                factor = (goal + 0.1) / (now + 0.1)
-                weights = weights * np.clip(factor, 0.2, 5.0)[cells]
+                weights *= np.clip((goal + 0.1) / (now + 0.1), 0.2, 5.0)[cells]
         for _ in range(_LAST):
-            for cells, goal in targets[len(goals) :]:
-                now = np.bincount(cells, weights, len(goal))
-                weights = weights * ((goal + 1e-9) / (now + 1e-9))[cells]
-        return weights
+            for cells, goal in ones:
+                weights *= ((goal + 1e-9) / (np.bincount(cells, weights, len(goal)) + 1e-9))[cells]
+        return np.asarray(weights * (self.rows / weights.sum()), np.float64)
 
 
-def _added(groups: IntArray, weights: FloatArray, size: int) -> FloatArray:
-    return np.asarray(np.bincount(groups, weights, size), np.float64)
-
-
-def _fitted(counts: FloatArray, rows: FloatArray, columns: FloatArray) -> FloatArray:
-    """A table near `counts` with these sums of rows and nearly these of columns."""
-    least = columns / max(columns.sum(), 1e-300)
-    empty = counts.sum(axis=1, keepdims=True) < 1e-9
-    table = counts + (1e-6 + empty) * least
-    for _ in range(_FITTINGS):
-        table = table * (columns / np.maximum(table.sum(axis=0), 1e-300))
-        table = table * (rows / np.maximum(table.sum(axis=1), 1e-300))[:, None]
-    return np.asarray(table)
+def _weighted(codes: Sequence[IntArray], weights: FloatArray, form: Marginal) -> FloatArray:
+    made = np.bincount(form.groups(codes), weights, form.counts.size)
+    return np.asarray(made, np.float64)
