@@ -1,23 +1,14 @@
-"""Pages for people: a checklist, one for whoever answers for the data, and the card of a model."""
+"""Pages for people: a checklist, and one for whoever answers for the data."""
 
 import html
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import attrs
-
-from prudent import _files
 from prudent._rounding import exact, rounded_up
 from prudent.receipts.receipt import Receipt
-
-if TYPE_CHECKING:  # whoever checks a receipt needs no accountant
-    import dp_accounting as dp
-
-    from prudent.accounting.relations import Relation
 
 YOURS = "**open: yours to answer**"  # marks what no receipt can say
 _ADJACENCY = {
@@ -264,108 +255,3 @@ _STYLE = (
     "tr,.side{break-inside:avoid}h2{break-after:avoid}"
     ".bar,.bar div,.good,.bad{print-color-adjust:exact}}"
 )
-
-
-@attrs.frozen(kw_only=True)
-class ModelCard:
-    """A model card in the format of the Hugging Face Hub: what a private model guarantees.
-
-    All of it is public.
-    """
-
-    name: str  # what kind of model it is
-    event: "dp.DpEvent"  # what was released of the training records
-    epsilon: float  # ε of all of it, an upper bound
-    delta: float
-    relation: "Relation"  # the neighbouring relation of ε
-    protected: str  # what ε protects: every "record", or every "person"
-    steps: int
-    released: Sequence[str] = ()  # what was released besides the parameters, a phrase each
-    predictable: bool = False  # whether the noise was seeded
-    base_model: str | None = None  # the model on the Hub that training began with, if it did
-    library: str = "pytorch"  # the library that loads the model, as the Hub names it
-
-    def __str__(self) -> str:
-        from prudent.accounting.serialisation import describe
-
-        based = "" if self.base_model is None else f"\nbase_model: {_quoted(self.base_model)}"
-        claim = f"ε = {rounded_up(self.epsilon)} at δ = {exact(self.delta)}"
-        if math.isinf(self.epsilon):
-            claim = f"no finite ε at δ = {exact(self.delta)}: nothing is guaranteed"
-        return _CARD.format(
-            library=_quoted(self.library),
-            based=based,
-            name=self.name,
-            claim=claim,
-            relation=self.relation.sentence(self.protected),
-            seeded=_SEEDED if self.predictable else "",
-            protected=self.protected,
-            epsilon=rounded_up(self.epsilon),
-            delta=exact(self.delta),
-            steps=self.steps,
-            released="".join(f"\n- {each}" for each in self.released),
-            mechanism=describe(self.event),
-        )
-
-    def write(self, folder: Path) -> None:
-        """Write the card into a folder, as the Hub expects it."""
-        with _files.replacing(folder / "README.md") as file:
-            file.write(str(self))
-
-
-def _quoted(text: str) -> str:
-    """A scalar of YAML, whatever characters it has."""
-    kept = "".join(each if each.isprintable() else " " for each in text)
-    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-_SEEDED = "\n\n**The noise was seeded: against whoever knows the seed nothing is guaranteed.**"
-_CARD = """\
----
-library_name: {library}{based}
-tags:
-- differential-privacy
-- prudent
----
-
-# {name}
-
-## Privacy of the training data
-
-This model was trained with differential privacy: **{claim}** (upper bound), for {relation}.{seeded}
-
-| | |
-| --- | --- |
-| who is protected | every {protected} in the training data |
-| ε | {epsilon} |
-| δ | {delta} |
-| relation | {relation} |
-| steps | {steps:,} |
-
-### What was released
-
-- the parameters, after every step{released}
-
-The mechanism, as it was priced:
-
-```text
-{mechanism}
-```
-
-`receipt.json`, beside this card, holds the claim, the plan and a digest of the parameters: \
-`prudent verify receipt.json` proves its ε again.
-
-### What is not protected
-
-- What is true of the population: a model may tell much about a person by what it learned from \
-others.
-- Data that the model had seen before this training.
-- Records on which the model was evaluated, and choices made by looking at other runs on the same \
-records, unless they were paid for as well.
-- The number of records, where the relation says that it is public, and anything that was \
-published besides this model.
-
-## Data
-
-Whoever publishes the model describes here the training data, who may use the model, and for what.
-"""

@@ -58,7 +58,6 @@ def test_epsilon_follows_from_noise_and_steps(capsys, archive, tmp_path):
     assert result["epsilon"] > 1
     assert 0 < result["pass_rate"] < 1
     assert sorted(path.name for path in out.iterdir()) == [
-        "README.md",
         "checkpoint.pt",
         "metrics.jsonl",
         "paid.json",

@@ -1,6 +1,7 @@
 """Trainer under a plan: the same releases as `Step`, and nothing that is not paid for."""
 
 import copy
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,6 @@ from torch.utils.data import default_collate
 
 pytest.importorskip("transformers", reason="needs the extra `huggingface`")
 
-import huggingface_hub
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -27,7 +27,6 @@ from transformers import (
 )
 
 from prudent import ArgumentError, HeldOut, Ledger, LossRelease
-from prudent._rounding import rounded_up
 from prudent.accounting.events import GaussianTest
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget.ledger import OverBudgetError
@@ -868,7 +867,7 @@ def quiet() -> None:
     logging.disable_progress_bar()
 
 
-def test_a_saved_model_has_a_card(
+def test_a_saved_model_has_a_receipt(
     arguments: Callable[..., TrainingArguments], tmp_path: Path
 ) -> None:
     noisy = Plan(
@@ -879,15 +878,12 @@ def test_a_saved_model_has_a_card(
     )
     private = trainer(bert(), arguments(logging_steps=1), plan=noisy)
     private.save_model(str(tmp_path / "before"))
-    assert not (tmp_path / "before" / "README.md").exists()
+    assert not (tmp_path / "before" / "receipt.json").exists()
     private.train()
     private.save_model(str(tmp_path / "after"))
-    text = (tmp_path / "after" / "README.md").read_text("utf-8")
-    assert f"ε = {rounded_up(noisy.epsilon(1e-3))} at δ = 0.001" in text
-    assert "2 noisy means of training losses" in text
-    card = huggingface_hub.ModelCard(text)
-    assert card.data.library_name == "transformers"
-    assert "differential-privacy" in card.data.tags
+    receipt = json.loads((tmp_path / "after" / "receipt.json").read_text("utf-8"))
+    assert receipt["epsilon"] == noisy.epsilon(1e-3)
+    assert not (tmp_path / "after" / "README.md").exists()
     (logged,) = [entry for entry in private.state.log_history if "loss" in entry]
     assert logged["loss_noise"] == pytest.approx(20 / (0.5 * len(Sentences())) / math.sqrt(2))
 

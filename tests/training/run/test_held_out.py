@@ -244,7 +244,6 @@ class TestRun:
         assert sorted(step for step, found in shown.items() if found) == [4, 8, 10]
         assert shown[8]["held_out_accuracy_noise"] == SETTINGS.deviation(60)
         assert '"held_out_accuracy_noise"' in (tmp_path / "metrics.jsonl").read_text()
-        assert "3 noisy values of the accuracy" in (tmp_path / "README.md").read_text()
 
     def test_is_the_same_after_a_kill_and_with_other_held_out_records_takes_a_new_key(
         self, tmp_path, monkeypatch

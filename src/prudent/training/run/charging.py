@@ -13,13 +13,10 @@ import torch
 from torch import Tensor
 
 from prudent import _files
-from prudent._rounding import exact
 from prudent.accounting.events import WorstOfDpEvent
 from prudent.budget import LedgerLike, charge_calibrated, check_ledger
 from prudent.receipts.making import ReceiptFile, answer_digest, receipt_of, request_digest
-from prudent.receipts.pages import ModelCard
 from prudent.receipts.receipt import Receipt
-from prudent.training.aggregation import ProposeTestRelease
 from prudent.training.plan import Plan
 
 
@@ -123,36 +120,6 @@ class RunCharge:
         plan, delta = self.plan, USUAL_DELTA if self.delta is None else self.delta
         price = {"event": plan.event, "epsilon": plan.epsilon(delta), "delta": delta}
         return price | {"relation": plan.relation}
-
-    def model_card(self, model: object, **facts: Any) -> ModelCard:
-        """The card of the trained model, for the whole plan; for more facts see `ModelCard`."""
-        plan = self.plan
-        released = (
-            ["in which steps the test passed"]
-            if isinstance(plan.aggregation, ProposeTestRelease)
-            else []
-        )
-        if plan.watch is not None:
-            looks, noise = plan.watch.releases(plan.steps), plan.watch.noise_multiplier
-            released.append(
-                f"{looks:,} noisy means of training losses (noise multiplier {exact(noise)})"
-            )
-        if plan.held_out is not None:
-            looks, noise = plan.held_out.releases(plan.steps), plan.held_out.noise_multiplier
-            released.append(
-                f"{looks:,} noisy values of the {plan.held_out.metric.value} on held-out records, "
-                f"which the guarantee protects as well (noise multiplier {exact(noise)})"
-            )
-        if plan.before is not None:
-            released.append("what was released before the first step")
-        return ModelCard(
-            name=type(model).__name__,
-            **self._price,
-            protected=self.protected,
-            steps=plan.steps,
-            released=released,
-            **facts,
-        )
 
     def receipt(self, released: Mapping[str, Any], **facts: Any) -> Receipt:
         """The receipt of the run; for facts see `receipt_of`."""

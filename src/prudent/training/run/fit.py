@@ -181,19 +181,11 @@ def fit(
         history = list(run)
     lost, predictable = run.continuity.lost, run.continuity.key.predictable
     ended_before = not history and first(lambda: file is None or file.path.exists())
-    if is_covered and not ended_before:
-        if file is not None:
-            state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
-            facts: dict[str, Any] = {
-                "pass_rate": run.pass_rate,
-                "lost": lost,
-                "predictable": predictable,
-            }
-            files = [] if out is None else [out / CHECKPOINT]
-            facts |= {"files": files, "predictable": predictable}
-            first(partial(run.charge.write_receipt, file, lambda: state, **facts))
-        if out is not None:
-            first(partial(run.charge.model_card(model, predictable=predictable).write, out))
+    if is_covered and not ended_before and file is not None:
+        state = whole_state(model.state_dict(), keep=run.processes.rank == 0)  # all take part
+        facts: dict[str, Any] = {"pass_rate": run.pass_rate, "lost": lost}
+        facts |= {"predictable": predictable, "files": [] if out is None else [out / CHECKPOINT]}
+        first(partial(run.charge.write_receipt, file, lambda: state, **facts))
     first(run.charge.note_release)
     best = run.best.step if run.best is not None and run.best.keeps else None
     protected = run.charge.protected

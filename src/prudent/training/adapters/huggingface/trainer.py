@@ -3,7 +3,6 @@
 import functools
 import inspect
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,6 @@ _PRIVATE = ("loss", "train_loss", "total_flos")
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")  # how the names of their files begin
 _LESS_AT_ONCE = "Lower it, and raise gradient_accumulation_steps by the same factor."
 
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 _UPDATES = 3
 """Number of updates by which every trained parameter must have moved."""
@@ -543,27 +541,22 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Write the card of the private model to `output_dir`, in place of Trainer's own."""
-        self._write_card(Path(self.args.output_dir))
+        """Write the receipt to `output_dir`: Trainer's own card would quote what was not priced."""
+        self._write_receipt(Path(self.args.output_dir))
 
     def save_model(self, output_dir: str | None = None, *rest: Any, **options: Any) -> None:
-        """Save the model as Trainer does, with a card that states its guarantee."""
+        """Save the model as Trainer does, with a receipt that states its guarantee."""
         super().save_model(output_dir, *rest, **options)
-        self._write_card(Path(self.args.output_dir if output_dir is None else output_dir))
+        self._write_receipt(Path(self.args.output_dir if output_dir is None else output_dir))
 
-    def _write_card(self, folder: Path) -> None:
+    def _write_receipt(self, folder: Path) -> None:
         if not self._begun:
             return
-        base = str(getattr(getattr(self.model, "config", None), "_name_or_path", ""))
-        on_hub = _HUB_NAME.fullmatch(base) and not Path(base).exists()  # paths are not published
         folder.mkdir(parents=True, exist_ok=True)
-        predictable = self._continuity.key.predictable
-        facts: dict[str, Any] = {"base_model": base if on_hub else None, "library": "transformers"}
-        self._charge.model_card(self.model, predictable=predictable, **facts).write(folder)
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
         files = [each for each in folder.iterdir() if each.name.startswith(_WEIGHTS)]
         ended = self._step is not None and self._step.taken >= self.plan.steps
-        facts = {"ended": ended, "predictable": predictable}
+        facts: dict[str, Any] = {"ended": ended, "predictable": self._continuity.key.predictable}
         self._charge.write_receipt(file, state, files=files, **facts)
 
     def _save_secrets(self, folder: Path) -> None:
