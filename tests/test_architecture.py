@@ -339,21 +339,21 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
     "prudent": 1_810,  # the modules beside the rooms
-    "accounting": 6_490,
+    "accounting": 6_530,
     "audit": 2_040,
     "budget": 3_200,
     "certify": 1_700,
     "cli": 3_840,
-    "estimators": 3_740,
-    "receipts": 1_000,
+    "estimators": 4_120,
+    "receipts": 900,
     "records": 1_470,
-    "release": 17_880,
+    "release": 18_150,
     "samples": 90,
-    "synth": 1_440,
-    "training": 19_840,
-    "tune": 1_370,
-    "prudent_lab": 11_080,
-    "prudent_verify": 2_760,
+    "synth": 1_430,
+    "training": 19_140,
+    "tune": 1_470,
+    "prudent_lab": 10_920,
+    "prudent_verify": 2_950,
 }
 
 
