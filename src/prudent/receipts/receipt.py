@@ -253,7 +253,7 @@ def theorems_of(event: Mapping[str, Any], receipt: Receipt) -> list[dict[str, st
         by, place = _CERTIFICATES.get(str(kind), _CERTIFICATES["distance"])
         found.append((f"a certificate by {by}", place, _PAPER))
     if receipt.kind == "classifier":
-        found.append(("radii of predictions by counts", "Counts.certificate", _COQ))
+        found.append(("radii of predictions by counts", "Counts.released_certificate", _COQ))
     names = ("claim", "theorem", "proof")
     return [dict(zip(names, each, strict=True)) for each in dict.fromkeys(found)]
 
