@@ -185,18 +185,19 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
     def _parts(self, features: int) -> dict[str, BudgetPart]:
         if self.certify is not None:
             _validate.positive(certify=self.certify)
+        certifies = self.certify is not None
         return PARTS | {
             "columns": choices(0.3, 2 * features),
             "target": choices(0.12, 2),
             "residuals": choices(0.12, self._rounds),
             "edges": sums(0.03),
-            "count": sums(0.005),
+            "count": sums(0.005, shown=certifies),
             "moment": sums(0.17),
             "steps": sums(0.11, self._rounds),
             "spread": sums(0.08 if self.r2 else 0.01),
             "votes": sums(0.02),
-            "gradient": sums(0.1, int(self.certify is not None)),
-            "curvature": sums(0.15, int(self.certify is not None)),
+            "gradient": sums(0.1, int(certifies), shown=True),
+            "curvature": sums(0.15, int(certifies), shown=True),
         }
 
     @override

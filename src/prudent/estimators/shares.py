@@ -37,6 +37,8 @@ class BudgetPart:
     times: int = 1  # the number of releases; 0 means that this part is not used
     # Whether they are choices by the exponential mechanism; otherwise Gaussian sums.
     choice: bool = False
+    # Whether a certificate names the noise of these sums, so that their event must show it.
+    shown: bool = False
 
     def mu(self, total: float) -> float:
         """The μ of one release, given the total."""
@@ -57,9 +59,9 @@ def choices(share: float, times: int = 1) -> BudgetPart:
     return BudgetPart(share, times, choice=True)
 
 
-def sums(share: float, times: int = 1) -> BudgetPart:
+def sums(share: float, times: int = 1, *, shown: bool = False) -> BudgetPart:
     """Sums with Gaussian noise."""
-    return BudgetPart(share, times)
+    return BudgetPart(share, times, shown=shown)
 
 
 @attrs.frozen
@@ -137,10 +139,10 @@ def calibrate(
 def _event(
     parts: tuple[BudgetPart, ...], mu: float, also: tuple[dp.DpEvent, ...] = ()
 ) -> dp.DpEvent:
-    """The event of all parts; Gaussian sums are together one, whose μ² is the sum of theirs."""
-    sums_share = math.fsum(part.share for part in parts if not part.choice)
+    """The event of all parts; other Gaussian sums are one, whose μ² is the sum of theirs."""
+    sums_share = math.fsum(part.share for part in parts if not (part.choice or part.shown))
     one = [BudgetPart(sums_share).event(mu)] if sums_share else []
-    return dp.ComposedDpEvent([*(p.event(mu) for p in parts if p.choice), *one, *also])
+    return dp.ComposedDpEvent([*(p.event(mu) for p in parts if p.choice or p.shown), *one, *also])
 
 
 @functools.lru_cache(maxsize=256)
