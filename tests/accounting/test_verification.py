@@ -113,7 +113,7 @@ def test_profiles_in_balls_are_those_in_floating_point(event, adding):
         # Of many pairs of branches the noise is that of a law of slightly more variance.
         coarser = 1e-4 if dict(inner.fields).get("reveals") == "branch" else 0.0
         for at, value, bound in zip(epsilon.tolist(), values.tolist(), bounds, strict=True):
-            exact = own.profile(flint.arb(at), adding=adding)
+            exact = own(flint.arb(at), adding=adding)
             assert abs(float(exact) - value) <= bound + coarser * value + 1e-300
 
 

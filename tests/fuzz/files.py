@@ -661,8 +661,9 @@ def _read_search(path: Path) -> object:
 
 @functools.cache
 def _fits() -> list[bytes]:
-    from prudent.estimators import GaussianNB, GradientBoostingRegressor, saving
+    from prudent.estimators import GaussianNB, GradientBoostingRegressor
     from prudent.release import ReproducibleNoise
+    from prudent.tune import saving
 
     features = np.random.default_rng(0).random((2000, 2))
     labels = (features[:, 0] > 0.5).astype(int)
@@ -675,7 +676,8 @@ def _fits() -> list[bytes]:
 
 
 def _read_fit(path: Path) -> object:
-    from prudent.estimators import GaussianNB, saving
+    from prudent.estimators import GaussianNB
+    from prudent.tune import saving
 
     model = GaussianNB()
     given = model.get_params()
