@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
@@ -405,6 +406,8 @@ def test_one_text_makes_no_record_absent_but_its_own(tmp_path: Path) -> None:
         for act in (private.fit, private.count):
             with pytest.raises(ArgumentError, match="X an array of numbers, got one of texts"):
                 act(np.array(rows), names)
+            with pytest.raises(ArgumentError, match="X an array of numbers, got one of texts"):
+                act(pl.DataFrame(rows, orient="row", strict=False), names)
             with pytest.raises(ArgumentError, match="labels like the classes"):
                 act(rows, np.array(labels))
         assert not list(ledger.history())

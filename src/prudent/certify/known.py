@@ -174,9 +174,10 @@ def check_records(records: Any, labels: Any, known: Known) -> None:
 def refuse_texts(records: Any, labels: Any, known: Known) -> None:
     """Refuse arrays of texts where numbers are read: one text has made texts of all numbers.
 
-    All records would count as absent. In a list or a frame the others stay what they are.
+    All records would count as absent. In a list or a frame of pandas the others stay what they are.
     """
-    own, hint = getattr(known.partition, "features", known.partition), "Give a list or a frame."
+    own = getattr(known.partition, "features", known.partition)
+    hint = "Give a list, or a frame of pandas."
     numbers = isinstance(own, Vectors | Images | Partitions)
     if isinstance(own, Function):
         numbers = numbers_of(own.like) is not None
@@ -187,7 +188,9 @@ def refuse_texts(records: Any, labels: Any, known: Known) -> None:
 
 
 def _of_texts(array: Any) -> bool:
-    return getattr(getattr(array, "dtype", None), "kind", "") in ("U", "S")
+    of_columns = array.dtypes if hasattr(array, "rows") else ()  # of polars
+    kinds = [getattr(array, "dtype", None), *of_columns]
+    return any(getattr(each, "kind", "") in ("U", "S") or str(each) == "String" for each in kinds)
 
 
 def check_queries(queries: Any, width: int | None) -> None:
