@@ -170,17 +170,21 @@ def test_every_fence_of_python_is_found() -> None:
         assert len(blocks(text)) == len(re.findall(r"^\s*```\s*(?:python|py)\b", text, re.M)), name
 
 
-def test_the_reference_says_of_every_package_how_stable_it_is() -> None:
-    packages = {each.parent.name for each in Path(prudent.__file__).parent.glob("*/__init__.py")}
+def test_the_reference_says_of_every_name_how_stable_it_is() -> None:
+    """Of the names of `prudent` itself one by one, of others by their packages."""
     text = (ROOT / "docs" / "api" / "index.md").read_text()
-    tiers = re.findall(r"^\| (?:stable|provisional|lab) \| (.+) \|$", text, re.M)
+    above, _, below = text.partition("## Stable and provisional")
+    packages = {each.parent.name for each in Path(prudent.__file__).parent.glob("*/__init__.py")}
+    table = re.findall(r"\[`(\w+)`\]", "".join(re.findall(r"^\|.*$", above, re.MULTILINE)))
+    (line,) = re.findall(r"^Provisional in `prudent` itself: .*$", above, re.MULTILINE)
+    told = [*table, *re.findall(r"\[`(\w+)`\]", line)]
+    assert sorted(told) == sorted(set(prudent.__all__) - packages - {"__version__"})
+    assert 40 <= len(table) <= 50
+    tiers = dict(re.findall(r"^\| (stable|provisional|lab) \| (.+) \| .+ \|$", below, re.MULTILINE))
     assert len(tiers) == 3
-    told = [name for tier in tiers for name in re.findall(r"`(prudent[\w.]*)`", tier)]
+    named = [re.findall(r"`(prudent[\w.]*)`", each) for each in tiers.values()]
     public = {f"prudent.{name}" for name in packages if not name.startswith("_")}
-    assert sorted(set(told) - {"prudent.training.adapters"}) == sorted(
-        public | {"prudent_lab", "prudent_verify"}  # distributions of their own
-    )
-    assert len(told) == len(set(told))
+    assert sorted(sum(named, [])) == sorted(public | {"prudent_lab", "prudent_verify"})
 
 
 def test_what_the_text_tells_to_import_exists() -> None:
