@@ -116,7 +116,7 @@ def test_an_unknown_column_is_answered_with_the_most_similar_one():
     assert (error.argument, error.value) == ("by", "citty")
     with pytest.raises(prudent.ArgumentError, match=r"column 'zzz'\. Columns: age, city\.$"):
         _validate.column(["city", "age"], by="zzz")
-    assert _validate.column(["city", "age"], by="age") == "age"
+    assert _validate.column(["city", "age"], columns="age") == "age"
 
 
 def expected_arguments(tree):

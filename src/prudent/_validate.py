@@ -250,8 +250,8 @@ def one_of(choices: Collection[Any], **argument: Any) -> Any:
     return value
 
 
-def column(columns: Collection[str], **argument: Any) -> Any:
-    """The name of a column of a table."""
+def column(columns: Collection[str], /, **argument: Any) -> Any:
+    """The name of a column of a table, which may be of an argument called `columns`."""
     name, value = _only(argument)
     if isinstance(value, str) and value not in columns:
         raise UnknownColumnError(name, value, columns)
