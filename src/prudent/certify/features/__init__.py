@@ -35,7 +35,7 @@ from prudent._validate import ArgumentError
 from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
 from prudent.records.arrays import NONE, ArrayForm, numbers_of, parts
-from prudent.records.whole_network import TOP, Network, shipped_network
+from prudent.records.quantized_cnn import TOP, Network, shipped_network
 
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
 """The names that `named` accepts."""
