@@ -110,7 +110,7 @@ class TestOrder:
         honest = making.parts_of
 
         def cheaper(fields: Any) -> Any:
-            return honest(fields) | {"tables": making.sums(0.5, 2)}
+            return honest(fields) | {"tables": making.BudgetPart(0.5, 2)}
 
         monkeypatch.setattr(making, "parts_of", cheaper)
         with pytest.raises(SourceError):
@@ -209,6 +209,12 @@ class TestTables:
         assert abs(found["x"] - 700) < 3 * one.half_width
         assert one.half_width == pytest.approx(1.96 * one.noise_scale + 0.5)
         assert math.ceil(one.half_width) > 1
+        values = made.data["a"].to_pylist()
+        cells = [None, *made.domains[0].keys, "(other)"]
+        assert one.made.tolist() == [values.count(each) for each in cells]
+        assert one.beyond_noise == 0
+        assert "synthetic ones outside in 0%" in made.report
+        assert attrs.evolve(one, made=one.made * [1, 2, 1, 1]).beyond_noise == 1 / 4
 
     @pytest.mark.unhurried
     def test_files_receipt_and_picture(self, tmp_path: Path, noise: Any) -> None:
@@ -221,6 +227,10 @@ class TestTables:
         told = json.loads(receipt.read_text(encoding="utf-8"))
         assert told["files"] == {"made.parquet": hashlib.sha256(out.read_bytes()).hexdigest()}
         assert told["asked"]["columns"] == made.data.column_names
+        times = [each.get("count", 1) for each in told["event"]["events"]]
+        parts = {"size": 1, "keys": 1, "spans": 1, "cuts": 7, "oneway": 2, "select": 1, "tables": 1}
+        assert dict(zip(told["asked"]["parts"], times, strict=False)) == parts
+        assert len(times) == len(parts) + 1  # and the δ of naming keys
         made.write(tmp_path / "made.csv")
         assert (tmp_path / "made.csv").read_text(encoding="utf-8").count("\n") > 10_000
         made.plot(tmp_path / "made.svg")

@@ -25,8 +25,6 @@ from prudent.estimators.shares import (
     BudgetPart,
     Prices,
     calibrate,
-    choices,
-    sums,
 )
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
@@ -34,7 +32,7 @@ from prudent.release.failures import redact_errors
 from prudent.release.noise import Noise, source_of
 from prudent.synth.domain import CHOICES, Domain, discover
 from prudent.synth.engine import TableEngine
-from prudent.synth.result import MeasuredMarginal, Synthetic, written
+from prudent.synth.result import MeasuredMarginal, Synthetic, constrained, written
 from prudent.synth.structure import Marginal, Structure, pairs_repaired, projected
 
 SHARES = {
@@ -66,7 +64,7 @@ _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in
 def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
     """How often each part is used, by public facts of the columns."""
     count, numeric = len(fields), sum(each.numeric for each in fields)
-    repaired = pairs_repaired(count) if count > 2 else 0
+    repaired = pairs_repaired(count)
     times = {
         "size": 1,
         "forms": sum(each.form_is_private for each in fields),
@@ -77,8 +75,10 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
         "select": count - 1 + repaired,
         "tables": count - 1 + repaired,
     }
-    made = {name: choices if name in ("cuts", "select") else sums for name in times}
-    return {name: made[name](SHARES[name], times[name]) for name in times}
+    return {
+        name: BudgetPart(SHARES[name], many, choice=name in ("cuts", "select"), shown=True)
+        for name, many in times.items()
+    }
 
 
 def synthesize(
@@ -164,6 +164,7 @@ def synthesize(
         event=prices.event,
     )
     asked = {"columns": names, "constraints": list(rules), "most_rows": per_unit}
+    asked["parts"] = list(prices.parts)  # in the order of their events
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
     paid = charge(ledger, preview, table if connect else data, None, **given)
     make = functools.partial(_made, opened, engine, rules, unit, per_unit)
@@ -235,15 +236,16 @@ def _made(
     weights = np.array([1 / domain.size for domain in domains])
     totals = [each.counts.sum() for each in noisy]
     count = max(1, round(float(weights @ totals / weights.sum()))) if domains else 0
-    made, tables = [], []
+    rows, tables = [], []
     if domains:
         one = [projected(_without_noise(each), float(count)) for each in noisy]
         structure = Structure(domains, codes, engine, one)
-        made, tables = structure.fit(), structure.measured
-    arrays = {
-        domain.name: domain.decode(each, engine.generator())
-        for domain, each in zip(domains, made, strict=True)
-    }
+        rows, tables = structure.fit(), structure.measured
+    generator = engine.generator()
+    pairs = zip(domains, rows, strict=True)
+    data = pyarrow.table({each.name: each.decode(cells, generator) for each, cells in pairs})
+    places, replaced = constrained(data, rules, generator)
+    rows = [each[places] for each in rows]
     notes = [
         f"{name!r} is left out: it has a type without values to count." for name in opened.left_out
     ]
@@ -257,14 +259,17 @@ def _made(
             f"About {count:,} rows are too few for {len(opened.fields)} columns at this ε: noise "
             "is as large as what was measured. Name fewer columns, or raise epsilon."
         )
-    result = Synthetic(
-        data=pyarrow.table(arrays),
+    return Synthetic(
+        data=data.take(places),
         marginals=tuple(
             MeasuredMarginal(
                 tuple(domains[at].name for at in each.columns),
                 each.counts,
                 each.deviation,
                 per_unit,
+                np.bincount(each.groups(rows), minlength=each.counts.size).reshape(
+                    each.counts.shape
+                ),
             )
             for each in (*noisy, *tables)
         ),
@@ -272,10 +277,9 @@ def _made(
         delta=prices.delta,
         event=prices.event,
         unit=unit,
-        notes=tuple(notes),
+        notes=(*notes, *replaced),
         domains=tuple(domains),
     )
-    return result.constrained(rules, engine.generator())
 
 
 def _without_noise(table: Marginal) -> Any:
