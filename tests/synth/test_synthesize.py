@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import json
 import math
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,6 @@ class TestTables:
 
 
 @pytest.mark.usefixtures("quick_prices")
-@pytest.mark.usefixtures("quick_prices")
 def test_a_table_is_another_way_in() -> None:
     keeper, table = Keeper(), prudent.Table(SALARIES, noise=ReproducibleNoise(3))
     chosen: dict[str, Any] = {"columns": ["age", "married"], **PRICE}
@@ -263,10 +263,23 @@ def test_a_table_is_another_way_in() -> None:
             unfit.synthesize(**PRICE)
 
 
+@pytest.mark.usefixtures("quick_prices")
 def test_too_few_rows_are_refused_with_what_would_do() -> None:
-    columns = {f"c{place}": [0.5] for place in range(31)}
-    with pytest.raises(ArgumentError, match=r"epsilon=.* would do"):
-        prudent.synthesize(pa.table(columns), rows=569, epsilon=1.0, delta=1e-6)
+    table = pa.table({f"c{place}": [0.5] for place in range(31)})
+
+    def asked(epsilon: float, columns: int, rows: int = 569) -> str:
+        """The refusal; of the ledger, where the number of rows is enough."""
+        given: dict[str, Any] = {"columns": table.column_names[:columns], "rows": rows}
+        keeper = Keeper(refuses=True)
+        with pytest.raises((ArgumentError, PermissionError)) as caught:
+            prudent.synthesize(table, epsilon=epsilon, delta=1e-6, ledger=keeper, **given)
+        return str(caught.value)
+
+    found = re.search(r"epsilon=(\S+) or (\d+) columns would do", asked(1.0, 31))
+    assert found
+    assert asked(float(found[1]), 31) == asked(1.0, int(found[2])) == "over budget"
+    assert "would do" in asked(0.8 * float(found[1]), 31)
+    assert "No epsilon" in asked(1.0, 31, rows=3)
 
 
 @pytest.mark.thorough

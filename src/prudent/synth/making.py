@@ -15,11 +15,17 @@ import attrs
 import numpy as np
 
 from prudent import _extras, _files, _validate
-from prudent._rounding import nearest
+from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.budget import LedgerLike
-from prudent.estimators.shares import BudgetPart, Prices, calibrate
+from prudent.estimators.shares import (
+    LARGEST_EPSILON,
+    BudgetPart,
+    Prices,
+    calibrate,
+    gaussian_mu,
+)
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import redact_errors
@@ -182,13 +188,17 @@ def _check_enough(prices: Prices, columns: int, rows: int) -> None:
     if rows >= needed:
         return
     fewer = math.floor(columns * (rows / needed) ** 2)
-    better = nearest(prices.epsilon * needed / rows, 2)
+    better = prices.epsilon
+    mu = 1.02 * gaussian_mu(better, prices.delta) * needed / rows  # about that of all parts
+    while better <= LARGEST_EPSILON and gaussian_mu(better, prices.delta) < mu:
+        better *= 1.02
+    enough = [f"epsilon={rounded_up(better, 2)}"] if better < LARGEST_EPSILON else []
+    enough += [f"{fewer} columns"] if fewer else []
     raise ArgumentError(
         "rows",
         f"at least about {math.ceil(needed):,} for {columns} columns at this epsilon",
         shown=f"{rows:,}",
-        hint=f"About epsilon={better} would do"
-        + (f", or about {fewer} columns." if fewer else "; no number of columns does."),
+        hint=f"About {' or '.join(enough)} would do." if enough else "No epsilon would do.",
     )
 
 
