@@ -1,6 +1,7 @@
 """True receipts with one part from elsewhere: they contradict themselves, and none is verified."""
 
 import copy
+import datetime
 import hashlib
 import json
 
@@ -305,6 +306,44 @@ def test_a_certificate_has_the_confidence_that_was_asked_for(charged, status_of)
     forged = copy.deepcopy(charged[0]) | {"ledger": None}
     forged["released"]["certificate"]["confidence"] = 0.5  # which the noise shows all the more
     assert status_of(forged) == 1
+
+
+DAYS = np.datetime64("2020-01-01") + np.arange(600)
+TABLE = pyarrow.table(
+    {"x": np.arange(600.0), "k": [1, 2] * 300, "city": ["a", "b"] * 300, "day": DAYS}
+)
+WIDE = {"certify": 90.0, "epsilon": 1.0}
+BOTH = [prudent.Ask("median", "x", certify=90.0), prudent.Ask("median", "k", certify=4)]
+HONEST = {
+    "of dates": lambda **to: prudent.median(
+        TABLE, "day", epsilon=1.0, certify=datetime.timedelta(days=20, hours=5), **to
+    ),
+    "of a boolean": lambda **to: prudent.mode(
+        pyarrow.table({"k": [True] * 90}), "k", epsilon=1.0, certify=True, delta=1e-7, **to
+    ),
+    "of numbers as categories": lambda **to: prudent.mode(
+        TABLE, "k", epsilon=1.0, certify=True, delta=1e-7, **to
+    ),
+    "of groups by number": lambda **to: prudent.median(
+        TABLE, "x", by="k", groups=[1, 2], **WIDE, **to
+    ),
+    "of several": lambda **to: prudent.table(TABLE, BOTH, epsilon=2.0, **to),
+    "of several by group": lambda **to: prudent.table(
+        TABLE, BOTH, by="city", groups=["a", "b"], epsilon=2.0, **to
+    ),
+    "of ends": lambda **to: prudent.Table(TABLE).certify_quantile(
+        "x", p=0.5, epsilon=0.5, high=550.0, **to
+    ),
+    "of a summary": lambda **to: prudent.describe(TABLE, epsilon=2.0, **to),
+    "of bins": lambda **to: prudent.histogram(TABLE, "x", edges=[0, 300, 600], epsilon=1.0, **to),
+}
+
+
+@pytest.mark.parametrize("make", HONEST.values(), ids=HONEST.keys())
+def test_true_receipts_of_every_shape_are_verified(make, tmp_path):
+    make(receipt=tmp_path / "a.json")
+    found = verify(tmp_path / "a.json")
+    assert found.status == 0, found.lines()
 
 
 def test_groups_and_files_are_those_of_the_request(tmp_path, status_of):

@@ -78,11 +78,16 @@ def _are_theorems(_: Any, __: Any, value: Any) -> None:
 
 
 _CONTEXT = {"data", "program", "randomness", "budget"}
+_TOLD = {"data": {"schema", "snapshot", "digest"}, "program": {"record", "commit"}}
 
 
 def _is_context(_: Any, __: Any, value: Any) -> None:
     if not isinstance(value, Mapping) or set(value) - _CONTEXT:
         raise ValueError("no context")
+    for name, known in _TOLD.items():
+        told = value.get(name, {})
+        if set(told) - known or not all(isinstance(told[each], str) for each in told):
+            raise ValueError("no context")
 
 
 @attrs.frozen(kw_only=True)
@@ -206,7 +211,9 @@ def _check_depth(value: Any) -> None:
     raise ValueError("too deep")
 
 
-_MARKS = {"needed", "withstands", "basis"}  # a field of these names makes a certificate of a value
+# A field of these names makes a certificate of a value.
+_MARKS = {"needed", "withstands", "basis", "tolerance"}
+_NAMES = ("certificate", "certificate_")
 
 
 def certificates_in(
@@ -214,7 +221,7 @@ def certificates_in(
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Certificates by their fields or their name, each with the value that it is a field of."""
     if isinstance(value, Mapping):
-        if name in ("certificate", "certificate_") or _MARKS & set(value):
+        if name in _NAMES or _MARKS & set(value):
             yield value, beside if isinstance(beside, Mapping) else {}
             return
         for inner, each in value.items():
@@ -222,6 +229,8 @@ def certificates_in(
     elif isinstance(value, list):
         for each in value:
             yield from certificates_in(each, name, beside)
+    elif name in _NAMES and value is not None:
+        yield {}, {}  # in words, or as a number: it follows from nothing
 
 
 def public_key(given: str | os.PathLike[str]) -> str:
