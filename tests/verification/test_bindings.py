@@ -31,7 +31,7 @@ def charged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("charged")
     with prudent.Ledger(folder / "budget.db", epsilon=9.0, delta=1e-5) as ledger:
         for name, epsilon in (("a.json", 0.5), ("b.json", 0.5)):
-            values = np.arange(2000.0) + (name == "b.json")
+            values = np.arange(20_000) / 10 + (name == "b.json")  # far from all noise
             given = {"certify": 40.0, "ledger": ledger, "receipt": folder / name}
             prudent.median(values, epsilon=epsilon, **given)
     return [json.loads((folder / name).read_text()) for name in ("a.json", "b.json")]
@@ -198,6 +198,11 @@ LEDGERS = {
     "a row left out": lambda own, other: linked(
         own, records_of(own)[0], records_of(other)[0], records_of(own)[1]
     ),
+    "an event of other types": lambda own, _: linked(
+        own,
+        records_of(own)[0].replace('"sensitivity":1', '"sensitivity":1.0'),
+        *records_of(own)[1:],
+    ),
     "more in the ledger": lambda own, _: changed(own, (("ledger", "spent"), 0.0)),
     "no certificate": lambda own, _: changed(own, (("released", "certificate"), None)),
 }
@@ -276,6 +281,11 @@ ROWS = {
     "a charge of nothing": (1, {"charge": None}),
     "a time": (1, {"time": "2030-01-01T00:00:00.000+00:00"}),
     "a skipped row": (1, {"sequence": 7}),
+    "a number that is a double": (0, {"sequence": 1.0}),
+    "a number that is true": (0, {"sequence": True}),
+    "a charge that is a double": (1, {"charge": 1.0}),
+    "outcomes in a list": (1, {"outcome": ["released"]}),
+    "no releases": (1, {"outcome": {"released": 0}}),
 }
 
 

@@ -36,6 +36,7 @@ PTR = {
     "robust_noise_multiplier": 3.0,
     "reveals": "branch",
 }
+COUNTED = {"kind": "DiscreteLaplaceDpEvent", "noise_parameter": 0.4, "sensitivity": 1}
 CERTIFIED = ("released", "certificate")
 PRICE, UNIT, LEDGER, FILE = "price", "unit", "ledger", "file"
 CERTIFICATE, REQUEST, ANSWER, BUDGET = "certificate", "request", "answer", "budget"
@@ -83,6 +84,10 @@ def dearer(own, _):
     fields = json.loads(first)
     fields["price"]["epsilon"] *= 9
     return linked(own, json.dumps(fields, sort_keys=True, separators=(",", ":")), *rest)
+
+
+def one_of(*events):
+    return {"kind": "WorstOfDpEvent", "events": list(events)}
 
 
 def answered(**changes):
@@ -218,6 +223,15 @@ FORGERIES = {
     ),
     "another noise": (
         at(((*CERTIFIED, "epsilon"), set_to(100.0)), ledger=False),
+        CERTIFICATE,
+        "no noise of its scale",
+    ),
+    "noise of another event": (
+        at(
+            (("event",), lambda own: one_of(own["event"], COUNTED)),
+            ((*CERTIFIED, "epsilon"), set_to(0.4)),
+            ledger=False,
+        ),
         CERTIFICATE,
         "no noise of its scale",
     ),

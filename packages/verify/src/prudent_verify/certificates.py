@@ -3,6 +3,8 @@
 import datetime
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from flint import arb, ctx
@@ -122,7 +124,7 @@ def needs_of(certificate: Mapping[str, Any]) -> Counter[tuple[str, float]]:
 def paid_noises(event: Event) -> Counter[tuple[str, float]]:
     """How often an event has each noise for a change of one, on all records and in every run.
 
-    Of several events of which one happens, or which are on disjoint records, the largest count.
+    Of several events of which one happens, what each of them has.
     """
     if event.kind == "DiscreteLaplaceDpEvent" and event["sensitivity"] == 1:
         return Counter([("laplace", event["noise_parameter"])])
@@ -137,8 +139,7 @@ def paid_noises(event: Event) -> Counter[tuple[str, float]]:
             for each in event.inside:
                 found += paid_noises(each)
         case "WorstOfDpEvent":
-            for each in event.inside:
-                found |= paid_noises(each)
+            found = reduce(and_, map(paid_noises, event.inside))
     return found  # of samples and selections nothing: their noise was not paid for in full
 
 

@@ -22,6 +22,7 @@ from prudent_verify.receipt import (
     Receipt,
     ReceiptError,
     certificates_in,
+    digest_of,
     is_signed,
     load,
     once,
@@ -420,7 +421,10 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
         charge, outcome = found[0], found[-1]
         if last != noted["head"]:
             return "its rows do not end at its head.", None
-        if set(charge) != _CHARGE or charge["event"] != receipt.event:
+        if any(type(each["sequence"]) is not int for each in found):
+            return "a row has no number.", None
+        event = digest_of(charge.get("event"))  # exactly: to Python 1, 1.0 and true are the same
+        if set(charge) != _CHARGE or event != receipt.part_digests()["event"]:
             return "what was charged is not the event of this receipt.", None
         details = {**charge["details"]}
         if details.pop("request", None) != receipt.request() or any(
@@ -438,11 +442,13 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return None, None
         if not _OUTCOME <= set(outcome) <= {*_OUTCOME, "answer"}:
             return "its last row notes no outcome.", None
-        if outcome["charge"] != charge["sequence"] or charge["sequence"] < 1:
+        own = type(outcome["charge"]) is int and outcome["charge"] == charge["sequence"]
+        if not own or charge["sequence"] < 1:
             return "its last row notes the outcome of another charge.", None
         refusals = {each["status"] == "refused" for each in _answers(receipt.released)}
         told = {"refused" if each else "released" for each in refusals}
-        if told and told != set(outcome["outcome"]):
+        noted_so = {name for name, count in outcome["outcome"].items() if count > 0}
+        if told and told != noted_so:
             return "it notes another outcome than was released.", None
         return None, outcome.get("answer")
     except Exception:  # whoever wrote the receipt chooses which one
