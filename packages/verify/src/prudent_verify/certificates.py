@@ -73,7 +73,8 @@ def _problem_of_interval(
 
     One that was asked for by its ends has no answer in it: there the certificate is the answer.
     """
-    low, high, value = certificate["low"], certificate["high"], answer.get("value")
+    low, high = certificate["low"], certificate["high"]
+    value: Any = answer.get("value")
     if str(asked.get("statistic")).startswith("certificate of "):
         sound = value == certificate["needed"] and (low, high) != (None, None)
         return None if sound else "the answer is not what it certifies."

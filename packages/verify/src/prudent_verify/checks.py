@@ -308,12 +308,10 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
 
 def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     for each, beside in receipt.certificates():
-        if not each.get("basis"):
-            words = "the numbers that it follows from are not in the receipt."
-            yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
-            continue
-        if event is None:
+        if event is None or not each.get("basis"):
             words = "what was paid for it cannot be read."
+            if not each.get("basis"):
+                words = "the numbers that it follows from are not in the receipt."
             yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
             continue
         try:
