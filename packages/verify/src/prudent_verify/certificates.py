@@ -73,25 +73,24 @@ def _problem_of_interval(
 
     One that was asked for by its ends has no answer in it: there the certificate is the answer.
     """
-    low, high = certificate["low"], certificate["high"]
-    value: Any = answer.get("value")
+    low, high, value = certificate["low"], certificate["high"], answer.get("value")
     if str(asked.get("statistic")).startswith("certificate of "):
         sound = value == certificate["needed"] and (low, high) != (None, None)
         return None if sound else "the answer is not what it certifies."
     widths = [one.get("certify") for one in asked.get("parts", ()) if isinstance(one, Mapping)]
     if not any(widths):
         return "none was asked for."
-    lengths = [each for each in widths if type(each) in (int, float)]
+    lengths: list[Any] = [each for each in widths if type(each) in (int, float)]
     if not lengths and type(low) is type(high) is type(value) in (str, bool):
         return None if low == high == value else "its interval is not that of the answer."
     rounded = _DAY if isinstance(low, str) and len(low) == len("2020-01-01") else 0
-    low, high, value = _place(low), _place(high), _place(value)
-    if not low <= high:
+    first, last, at = _place(low), _place(high), _place(value)
+    if not first <= last:
         return "its interval is empty."
-    off = 1e-9 * max(abs(low), abs(high)) + _OFF * (high - low) + rounded
-    if not low <= value <= high or abs((low + high) / 2 - value) > off:
+    off = 1e-9 * max(abs(first), abs(last)) + _OFF * (last - first) + rounded
+    if not first <= at <= last or abs((first + last) / 2 - at) > off:
         return "its interval is not about the answer."
-    if lengths and all(abs((high - low) / 2 - each) > off for each in lengths):
+    if lengths and all(abs((last - first) / 2 - each) > off for each in lengths):
         return "its interval is not as wide as what was asked."
     return None
 
