@@ -280,7 +280,13 @@ class PrivacyTarget:
         steps = _validate.count(1, epochs=self.epochs) * batches
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
-        plan = self.plan(min(1.0, batch / count), steps, clip, **public)
+        return self.plan(min(1.0, batch / count), steps, clip, count, **public)
+
+    def plan(self, rate: float, steps: int, clip: float, count: int, **more: Any) -> Plan:
+        """The plan with the noise given, or the least for (ε, δ), of so many records.
+
+        The clip is that of a sum. Warns of an ε or a δ that promises nothing.
+        """
         if self.epsilon is not None and self.epsilon > _WEAK:
             warn(
                 f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
@@ -291,10 +297,6 @@ class PrivacyTarget:
                 f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
                 "it would allow for a record that is published as it is. Choose a far smaller one."
             )
-        return plan
-
-    def plan(self, rate: float, steps: int, clip: float, **more: Any) -> Plan:
-        """The plan with the noise given, or the least for (ε, δ); the clip is that of a sum."""
         noise = 1.0 if self.noise_multiplier is None else self.noise_multiplier
         plan = Plan(
             sampling_rate=rate,
