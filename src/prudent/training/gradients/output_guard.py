@@ -475,7 +475,8 @@ def check_loss(node: Node, declared: str, judged: dict[Any, int]) -> None:
             hint=f"Pass loss_reduction={found!r} to make_private, or use reduction={declared!r} in "
             "the loss.",
         )
-    if found is not None and not replay.counts:  # a public number may be that of rows by chance
+    is_final = found is not None or rows >= _FEW  # too few may be why it could not be judged
+    if is_final and not replay.counts:  # a public number may be that of rows by chance
         judged[signature] = rows
 
 
