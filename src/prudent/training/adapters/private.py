@@ -283,10 +283,7 @@ class PrivacyTarget:
         return self.plan(min(1.0, batch / count), steps, clip, count, **public)
 
     def plan(self, rate: float, steps: int, clip: float, count: int, **more: Any) -> Plan:
-        """The plan with the noise given, or the least for (ε, δ), of so many records.
-
-        The clip is that of a sum. Warns of an ε or a δ that promises nothing.
-        """
+        """The plan with the noise given, or the least for (ε, δ); the clip is that of a sum."""
         noise = 1.0 if self.noise_multiplier is None else self.noise_multiplier
         plan = Plan(
             sampling_rate=rate,
