@@ -270,16 +270,18 @@ def pure_epsilon(event: dp.DpEvent) -> Fraction | float:
 def epsilon_at(event: dp.DpEvent, accountant: "PldAccountant", delta: float) -> float:
     """An ε, rounded up, for which an event is (ε, δ)-DP.
 
-    For a single part beside pure ones there is no need to compose: the ε of that part has a
-    formula, and those of the others are added. That is quick, and exact for parts that add up.
+    For a single part beside at most two pure ones there is no need to compose: the ε of that part
+    has a formula, and those of the others are added. That is quick, and exact for parts that add
+    up. Of more of them, as in a model of a table, the sum may be half as much again as the price.
     The accountant is of this event alone, and δ above 0.
     """
     parts = [(leaf, count, _pure_epsilon_of(leaf)) for leaf, count in leaves(event)]
-    match [(leaf, count) for leaf, count, pure in parts if pure == math.inf]:
-        case [(leaf, 1)] if worst := dominating(leaf):
-            pure = sum((pure * count for _, count, pure in parts if pure < math.inf), Fraction(0))
+    pure = [epsilon * count for _, count, epsilon in parts if epsilon < math.inf]
+    match [(leaf, count) for leaf, count, epsilon in parts if epsilon == math.inf]:
+        case [(leaf, 1)] if sum(n for _, n, _ in parts) <= 3 and (worst := dominating(leaf)):
             closed = _closed_epsilon(worst, delta)
-            return closed if pure == 0 else math.nextafter(closed + float_above(pure), math.inf)
+            added = float_above(sum(pure, Fraction(0)))
+            return math.nextafter(closed + added, math.inf) if pure else closed
     return accountant.get_epsilon(delta)
 
 
