@@ -90,16 +90,11 @@ class StandardFeatures:
     scales: FloatArray  # the released scale of each column, positive
     limits: FloatArray = attrs.field()  # where each standardised column is clipped
     constant: float = 1.0  # the first feature; 0 for a model without an intercept
-    # The length of rows beyond which few records are, as far as is known.
-    extent: float = attrs.field()
+    extent: float = 0.0  # the length beyond which few rows are, if it is known to be large
 
     @limits.default
     def _usual(self) -> FloatArray:
         return np.full(len(self.scales), CLIP)
-
-    @extent.default
-    def _root(self) -> float:
-        return math.sqrt(self.width)
 
     @property
     def width(self) -> int:
@@ -131,7 +126,7 @@ class StandardFeatures:
         found[found < _CLEAR * engine.deviation(part) * math.sqrt(columns)] = 0.0
         factors = np.sqrt(1.0 + found @ (2 * edges**2) / max(count, _LEAST_COUNT))
         ends = np.maximum(1.0, _BEYOND * (2 * edges * (found > 0)).max(axis=1) / factors)
-        extent = math.sqrt(1.0 + float(np.sum(ends * ends)))
+        extent = float(np.linalg.norm([1.0, *ends]))
         return attrs.evolve(free, scales=self.scales * factors, extent=extent)
 
     def steps(self, rows: FloatArray) -> FloatArray:

@@ -187,8 +187,7 @@ def far_whitening(
 ) -> Whitening:
     """Release a second moment of rows at a radius that grows with ε n, as far as rows are long.
 
-    Noise grows with the radius, and hides the weak directions of correlated columns. Where it does
-    not grow beyond that of `before`, both second moments are one.
+    Its noise hides weak directions. At the radius of `before`, both second moments are one.
     """
     width = before.features.width
     room = _ROOM * max(count, 1.0) / (engine.deviation("far moment") * math.sqrt(width))
