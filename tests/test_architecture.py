@@ -338,7 +338,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_810,  # the modules beside the rooms
+    "prudent": 1_840,  # the modules beside the rooms
     "accounting": 6_530,
     "audit": 2_040,
     "budget": 3_200,
@@ -350,10 +350,10 @@ MOST_LINES = {
     "release": 18_150,
     "samples": 90,
     "synth": 1_430,
-    "training": 19_140,
+    "training": 19_165,
     "tune": 1_470,
     "prudent_lab": 10_920,
-    "prudent_verify": 2_950,
+    "prudent_verify": 3_010,
 }
 
 

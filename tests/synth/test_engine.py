@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from scipy.stats import norm
 from prudent.estimators.shares import Prices, choices, sums
 from prudent.release import ReproducibleNoise
 from prudent.release.exponential.measure import rate
+from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.synth import engine as engines
 from prudent.synth.domain import Domain, coarse
 from prudent.synth.engine import TableEngine
@@ -25,7 +27,8 @@ PARTS = {"keys": sums(0.5, 99), "select": choices(0.5, 99)}
 
 
 def engine_of(records: int = 1, mu: float = 1.0) -> TableEngine:
-    return TableEngine(Prices(1.0, 1e-6, PARTS, mu), ReproducibleNoise(1), records, 1e-9)
+    prices = Prices(1.0, 1e-6, PARTS, mu, records=records)
+    return TableEngine(prices, ReproducibleNoise(1), 1e-9)
 
 
 @pytest.mark.parametrize("records", [1, 3])
@@ -48,7 +51,7 @@ def test_keys_with_few_records_are_not_looked_at() -> None:
 def weights_of(monkeypatch: pytest.MonkeyPatch, scores: list[int]) -> np.ndarray:
     seen: list[Any] = []
     monkeypatch.setattr(engines, "choose", lambda weights, noise: seen.append(weights) or 0)
-    engine_of().best("select", scores, SPREAD)
+    assert engine_of().best("select", scores, SPREAD) == 0  # what was drawn, whatever the scores
     (weights,) = seen
     total = sum(weights)
     return np.array([each / total for each in weights])
@@ -56,7 +59,7 @@ def weights_of(monkeypatch: pytest.MonkeyPatch, scores: list[int]) -> np.ndarray
 
 def test_a_choice_is_that_of_the_exponential_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = [0, 3, -5, 7]
-    epsilon = engine_of().choice_epsilon("select")
+    epsilon = engine_of().prices.choice_epsilon("select")
     expected = np.exp(np.array(scores) * epsilon / SPREAD)
     assert weights_of(monkeypatch, scores) == pytest.approx(expected / expected.sum())
 
@@ -65,11 +68,46 @@ def test_one_record_changes_a_choice_by_no_more_than_is_paid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scores = [0, 3, -2]
-    before, epsilon = weights_of(monkeypatch, scores), engine_of().choice_epsilon("select")
+    before, epsilon = weights_of(monkeypatch, scores), engine_of().prices.choice_epsilon("select")
     for moves in itertools.product((-2, 0, 2), repeat=3):
         moved = [each + move for each, move in zip(scores, moves, strict=True)]
         loss = np.log(weights_of(monkeypatch, moved) / before)
         assert loss.max() - loss.min() <= epsilon * (1 + 1e-12)
+
+
+def test_edges_follow_from_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same noisy answers an outlier moves no edge, and every choice is paid for."""
+    parts = {"spans": sums(0.5), "cuts": choices(0.5, 5)}
+    release, counts = ExponentialQuantile.release, TableEngine.counts
+    told: list[tuple[float, Any]] = []
+
+    def edges(numbers: Any, again: Iterator[Any]) -> Any:
+        engine = TableEngine(Prices(1.0, 1e-6, parts, 9.0), ReproducibleNoise(1), 1e-9)
+
+        def released(self: ExponentialQuantile, column: Any, noise: Any) -> Any:
+            assert self.epsilon == engine.prices.choice_epsilon("cuts")
+            before = next(again, None)
+            told.append(before or ((self.p, self.measure), release(self, column, noise)))
+            assert told[-1][0] == (self.p, self.measure)
+            return told[-1][1]
+
+        def counted(self: TableEngine, name: str, exact: Any) -> Any:
+            before = next(again, None)
+            told.append(before or (name, counts(self, name, exact)))
+            return told[-1][1]
+
+        monkeypatch.setattr(ExponentialQuantile, "release", released)
+        monkeypatch.setattr(TableEngine, "counts", counted)
+        return engine.edges("spans", "cuts", numbers, 3)
+
+    numbers = np.random.default_rng(5).normal(100.0, 15.0, 2000)
+    one = edges(numbers, iter(()))
+    asked = list(told)
+    assert len(asked) == 1 + 2 + 7
+    for odd in (-1e18, 0.0, 100.0, 1e18):
+        told.clear()
+        assert edges(np.append(numbers, odd), iter(asked)).tolist() == one.tolist()
+        assert len(told) == len(asked)
 
 
 def test_a_projection_is_the_nearest_table() -> None:
@@ -109,9 +147,10 @@ def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
     engine.counts("keys", np.zeros(3, np.int64))
     engine.keys("keys", ["a"], np.array([10**6]))
     engine.best("select", [0, 1], SPREAD)
-    expected = records * engine.prices.multiplier("keys")
+    of_one = engine_of().prices
+    expected = records * of_one.multiplier("keys")
     assert all(expected <= each < expected * 1.001 for each in scales)
-    assert speeds == [engine.prices.choice_epsilon("select") / records]
+    assert speeds == [of_one.choice_epsilon("select") / records]
 
 
 def test_one_record_moves_scores_within_their_spread() -> None:
@@ -125,7 +164,7 @@ def test_one_record_moves_scores_within_their_spread() -> None:
     prices = Prices(1.0, 1e-6, {"tables": sums(0.5, 99), "select": choices(0.5, 99)}, 1.0)
 
     def scores(more: list[int]) -> dict[Any, int]:
-        engine = TableEngine(prices, ReproducibleNoise(1), 1, 1e-9)
+        engine = TableEngine(prices, ReproducibleNoise(1), 1e-9)
         seen = [
             np.append(each, [at] * bool(more))
             for each, at in zip(codes, more or [0] * 3, strict=True)

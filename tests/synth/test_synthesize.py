@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import json
 import math
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ class TestOrder:
         honest = making.parts_of
 
         def cheaper(fields: Any) -> Any:
-            return honest(fields) | {"tables": making.sums(0.5, 2)}
+            return honest(fields) | {"tables": making.BudgetPart(0.5, 2)}
 
         monkeypatch.setattr(making, "parts_of", cheaper)
         with pytest.raises(SourceError):
@@ -209,6 +210,12 @@ class TestTables:
         assert abs(found["x"] - 700) < 3 * one.half_width
         assert one.half_width == pytest.approx(1.96 * one.noise_scale + 0.5)
         assert math.ceil(one.half_width) > 1
+        values = made.data["a"].to_pylist()
+        cells = [None, *made.domains[0].keys, "(other)"]
+        assert one.made.tolist() == [values.count(each) for each in cells]
+        assert one.beyond_noise == 0
+        assert "synthetic ones outside in 0%" in made.report
+        assert attrs.evolve(one, made=one.made * [1, 2, 1, 1]).beyond_noise == 1 / 4
 
     @pytest.mark.unhurried
     def test_files_receipt_and_picture(self, tmp_path: Path, noise: Any) -> None:
@@ -221,6 +228,10 @@ class TestTables:
         told = json.loads(receipt.read_text(encoding="utf-8"))
         assert told["files"] == {"made.parquet": hashlib.sha256(out.read_bytes()).hexdigest()}
         assert told["asked"]["columns"] == made.data.column_names
+        times = [each.get("count", 1) for each in told["event"]["events"]]
+        parts = {"size": 1, "keys": 1, "spans": 1, "cuts": 7, "oneway": 2, "select": 1, "tables": 1}
+        assert dict(zip(told["asked"]["parts"], times, strict=False)) == parts
+        assert len(times) == len(parts) + 1  # and the δ of naming keys
         made.write(tmp_path / "made.csv")
         assert (tmp_path / "made.csv").read_text(encoding="utf-8").count("\n") > 10_000
         made.plot(tmp_path / "made.svg")
@@ -240,7 +251,6 @@ class TestTables:
 
 
 @pytest.mark.usefixtures("quick_prices")
-@pytest.mark.usefixtures("quick_prices")
 def test_a_table_is_another_way_in() -> None:
     keeper, table = Keeper(), prudent.Table(SALARIES, noise=ReproducibleNoise(3))
     chosen: dict[str, Any] = {"columns": ["age", "married"], **PRICE}
@@ -253,10 +263,23 @@ def test_a_table_is_another_way_in() -> None:
             unfit.synthesize(**PRICE)
 
 
+@pytest.mark.usefixtures("quick_prices")
 def test_too_few_rows_are_refused_with_what_would_do() -> None:
-    columns = {f"c{place}": [0.5] for place in range(31)}
-    with pytest.raises(ArgumentError, match=r"epsilon=.* would do"):
-        prudent.synthesize(pa.table(columns), rows=569, epsilon=1.0, delta=1e-6)
+    table = pa.table({f"c{place}": [0.5] for place in range(31)})
+
+    def asked(epsilon: float, columns: int, rows: int = 569) -> str:
+        """The refusal; of the ledger, where the number of rows is enough."""
+        given: dict[str, Any] = {"columns": table.column_names[:columns], "rows": rows}
+        keeper = Keeper(refuses=True)
+        with pytest.raises((ArgumentError, PermissionError)) as caught:
+            prudent.synthesize(table, epsilon=epsilon, delta=1e-6, ledger=keeper, **given)
+        return str(caught.value)
+
+    found = re.search(r"epsilon=(\S+) or (\d+) columns would do", asked(1.0, 31))
+    assert found
+    assert asked(float(found[1]), 31) == asked(1.0, int(found[2])) == "over budget"
+    assert "would do" in asked(0.8 * float(found[1]), 31)
+    assert "No epsilon" in asked(1.0, 31, rows=3)
 
 
 @pytest.mark.thorough

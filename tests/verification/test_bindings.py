@@ -1,6 +1,7 @@
 """True receipts with one part from elsewhere: they contradict themselves, and none is verified."""
 
 import copy
+import datetime
 import hashlib
 import json
 
@@ -30,7 +31,7 @@ def charged(tmp_path_factory):
     folder = tmp_path_factory.mktemp("charged")
     with prudent.Ledger(folder / "budget.db", epsilon=9.0, delta=1e-5) as ledger:
         for name, epsilon in (("a.json", 0.5), ("b.json", 0.5)):
-            values = np.arange(2000.0) + (name == "b.json")
+            values = np.arange(20_000) / 10 + (name == "b.json")  # far from all noise
             given = {"certify": 40.0, "ledger": ledger, "receipt": folder / name}
             prudent.median(values, epsilon=epsilon, **given)
     return [json.loads((folder / name).read_text()) for name in ("a.json", "b.json")]
@@ -197,6 +198,11 @@ LEDGERS = {
     "a row left out": lambda own, other: linked(
         own, records_of(own)[0], records_of(other)[0], records_of(own)[1]
     ),
+    "an event of other types": lambda own, _: linked(
+        own,
+        records_of(own)[0].replace('"sensitivity":1', '"sensitivity":1.0'),
+        *records_of(own)[1:],
+    ),
     "more in the ledger": lambda own, _: changed(own, (("ledger", "spent"), 0.0)),
     "no certificate": lambda own, _: changed(own, (("released", "certificate"), None)),
 }
@@ -275,6 +281,11 @@ ROWS = {
     "a charge of nothing": (1, {"charge": None}),
     "a time": (1, {"time": "2030-01-01T00:00:00.000+00:00"}),
     "a skipped row": (1, {"sequence": 7}),
+    "a number that is a double": (0, {"sequence": 1.0}),
+    "a number that is true": (0, {"sequence": True}),
+    "a charge that is a double": (1, {"charge": 1.0}),
+    "outcomes in a list": (1, {"outcome": ["released"]}),
+    "no releases": (1, {"outcome": {"released": 0}}),
 }
 
 
@@ -305,6 +316,44 @@ def test_a_certificate_has_the_confidence_that_was_asked_for(charged, status_of)
     forged = copy.deepcopy(charged[0]) | {"ledger": None}
     forged["released"]["certificate"]["confidence"] = 0.5  # which the noise shows all the more
     assert status_of(forged) == 1
+
+
+DAYS = np.datetime64("2020-01-01") + np.arange(600)
+TABLE = pyarrow.table(
+    {"x": np.arange(600.0), "k": [1, 2] * 300, "city": ["a", "b"] * 300, "day": DAYS}
+)
+WIDE = {"certify": 90.0, "epsilon": 1.0}
+BOTH = [prudent.Ask("median", "x", certify=90.0), prudent.Ask("median", "k", certify=4)]
+HONEST = {
+    "of dates": lambda **to: prudent.median(
+        TABLE, "day", epsilon=1.0, certify=datetime.timedelta(days=20, hours=5), **to
+    ),
+    "of a boolean": lambda **to: prudent.mode(
+        pyarrow.table({"k": [True] * 90}), "k", epsilon=1.0, certify=True, delta=1e-7, **to
+    ),
+    "of numbers as categories": lambda **to: prudent.mode(
+        TABLE, "k", epsilon=1.0, certify=True, delta=1e-7, **to
+    ),
+    "of groups by number": lambda **to: prudent.median(
+        TABLE, "x", by="k", groups=[1, 2], **WIDE, **to
+    ),
+    "of several": lambda **to: prudent.table(TABLE, BOTH, epsilon=2.0, **to),
+    "of several by group": lambda **to: prudent.table(
+        TABLE, BOTH, by="city", groups=["a", "b"], epsilon=2.0, **to
+    ),
+    "of ends": lambda **to: prudent.Table(TABLE).certify_quantile(
+        "x", p=0.5, epsilon=0.5, high=550.0, **to
+    ),
+    "of a summary": lambda **to: prudent.describe(TABLE, epsilon=2.0, **to),
+    "of bins": lambda **to: prudent.histogram(TABLE, "x", edges=[0, 300, 600], epsilon=1.0, **to),
+}
+
+
+@pytest.mark.parametrize("make", HONEST.values(), ids=HONEST.keys())
+def test_true_receipts_of_every_shape_are_verified(make, tmp_path):
+    make(receipt=tmp_path / "a.json")
+    found = verify(tmp_path / "a.json")
+    assert found.status == 0, found.lines()
 
 
 def test_groups_and_files_are_those_of_the_request(tmp_path, status_of):

@@ -19,6 +19,7 @@ OPACUS = {
 }
 GAUSSIAN = {"noise": "gaussian", "scale": 4.0, "d_in": 1, "d_out": 0.03125}
 GAUSSIAN |= {"measure": "ZeroConcentratedDivergence"}
+ONCE = {"kind": "LaplaceDpEvent", "noise_multiplier": 2.0}
 LAPLACE = {"noise": "laplace", "scale": 4.0, "d_in": 1, "d_out": 0.25, "measure": "MaxDivergence"}
 
 
@@ -69,11 +70,10 @@ def test_events_of_dp_accounting_are_read(of):
     assert of(claiming(content, truth * 0.999)).status == 1
     replaced = claiming(content, truth * 1.0005, relation="replace-one")
     assert of(replaced).status == 1
-    once = {"kind": "LaplaceDpEvent", "noise_multiplier": 2.0}
-    assert of(claiming(content, 0.5, 0.0, event=once)).status == 0
+    assert of(claiming(content, 0.5, 0.0, event=ONCE)).status == 0
     several = {"adjacency": "add-remove", "records": 3}
-    assert of(claiming(content, 0.5, 0.0, event=once, relation=several)).status == 1
-    assert of(claiming(content, 1.5, 0.0, event=once, relation=several)).status == 0
+    assert of(claiming(content, 0.5, 0.0, event=ONCE, relation=several)).status == 1
+    assert of(claiming(content, 1.5, 0.0, event=ONCE, relation=several)).status == 0
 
 
 def test_measurements_of_opendp_are_read(of):
@@ -81,6 +81,8 @@ def test_measurements_of_opendp_are_read(of):
     assert of(claiming(content, 0.25, 0.0)).status == 0
     assert of(claiming(content, 0.24, 0.0)).status == 1
     assert of(claiming(content, 0.25, 0.0, measurement=LAPLACE | {"d_in": 2})).status == 1
+    third = LAPLACE | {"scale": 3.0, "d_in": 1, "d_out": 0.3333333333333333}  # rounded down
+    assert of(claiming(content, 0.34, 0.0, measurement=third)).status == 1
     # OpenDP's own conversion of ρ = 1/32 at δ = 1e-5 gives 1.048.
     gaussian = {"relation": "add-remove", "measurement": GAUSSIAN}
     assert of(claiming(gaussian, 1.05)).status == 0
@@ -129,6 +131,9 @@ WRONG = {
     "a negative price": OPACUS | {"claim": {"epsilon": -1.0, "delta": 1e-5}},
     "words": OPACUS | {"claim": {"epsilon": "small", "delta": 1e-5}},
     "no event": claiming({"relation": "add-remove", "event": {"kind": "NoOpDpEvent"}}, 1.0),
+    "two classes": claiming(
+        {"relation": "add-remove", "event": {"class_name": "NoOpDpEvent", **ONCE}}, 1.0
+    ),
     "xi": claiming(
         {"relation": "add-remove", "event": {"kind": "ZCDpEvent", "rho": 0.1, "xi": 1}}, 1.0
     ),

@@ -36,6 +36,8 @@ PTR = {
     "robust_noise_multiplier": 3.0,
     "reveals": "branch",
 }
+COUNTED = {"kind": "DiscreteLaplaceDpEvent", "noise_parameter": 0.4, "sensitivity": 1}
+CERTIFIED = ("released", "certificate")
 PRICE, UNIT, LEDGER, FILE = "price", "unit", "ledger", "file"
 CERTIFICATE, REQUEST, ANSWER, BUDGET = "certificate", "request", "answer", "budget"
 
@@ -84,6 +86,19 @@ def dearer(own, _):
     return linked(own, json.dumps(fields, sort_keys=True, separators=(",", ":")), *rest)
 
 
+def one_of(*events):
+    return {"kind": "WorstOfDpEvent", "events": list(events)}
+
+
+def answered(**changes):
+    """An answer with other fields, or with more, that no ledger was charged for."""
+    return at((("released",), lambda own: own["released"] | changes), ledger=False)
+
+
+def certified(**changes):
+    return at((CERTIFIED, lambda own: own["released"]["certificate"] | changes), ledger=False)
+
+
 def plan(**changes):
     """A run whose plan is another one than was paid for."""
 
@@ -99,7 +114,6 @@ def of_run(*changes):
     return lambda _, __: changed(run(), *changes)
 
 
-CERTIFIED = ("released", "certificate")
 FORGERIES = {
     # Prices.
     "a hundredth of epsilon": (free(LAPLACE, 0.005), PRICE, "At least ε = 0.5"),
@@ -126,6 +140,11 @@ FORGERIES = {
         free(LAPLACE, 0.5, relation={"kind": "Relation", "adjacency": "add-remove", "records": 10}),
         PRICE,
         "At least ε = 5",
+    ),
+    "concentrated beyond all orders": (
+        free({"kind": "ZCDpEvent", "rho": 1e300, "xi": 0}, 0.0, 1e-6),
+        PRICE,
+        "No order shows",
     ),
     "rounded to nothing": (free(LAPLACE, 0.0), PRICE, "At least ε = 0.5"),
     "a large delta": (free(LAPLACE, 0.1, 0.01), PRICE, "δ is large"),
@@ -207,6 +226,15 @@ FORGERIES = {
         CERTIFICATE,
         "no noise of its scale",
     ),
+    "noise of another event": (
+        at(
+            (("event",), lambda own: one_of(own["event"], COUNTED)),
+            ((*CERTIFIED, "epsilon"), set_to(0.4)),
+            ledger=False,
+        ),
+        CERTIFICATE,
+        "no noise of its scale",
+    ),
     "no basis": (
         at(((*CERTIFIED, "basis"), set_to(None)), ledger=False),
         CERTIFICATE,
@@ -226,7 +254,55 @@ FORGERIES = {
         CERTIFICATE,
         "not about the answer",
     ),
+    "an interval in words": (certified(low="a", high="b"), CERTIFICATE, "cannot be read"),
+    "an interval of dates": (
+        certified(low="1999-01-01", high="1999-01-02"),
+        CERTIFICATE,
+        "not about the answer",
+    ),
+    "no value beside it": (answered(value=None, interval=None), CERTIFICATE, "cannot be read"),
+    "a value in words": (answered(value="50", interval=None), CERTIFICATE, "cannot be read"),
+    "one that was not asked for": (
+        at((("asked", "parts"), set_to([])), ledger=False),
+        CERTIFICATE,
+        "none was asked for",
+    ),
+    "one in words": (
+        answered(certificate="withstands a million records"),
+        CERTIFICATE,
+        "not in the receipt",
+    ),
+    "one of slopes by another name": (
+        answered(robustness={"records": 10**6, "tolerance": 0.1, "confidence": 0.99}),
+        CERTIFICATE,
+        "not in the receipt",
+    ),
+    "two in a group": (
+        at(
+            (("asked", "groups"), set_to(["a"])),
+            (("released",), lambda own: {"a": [own["released"], own["released"]]}),
+            ledger=False,
+        ),
+        CERTIFICATE,
+        "paid for once",
+    ),
     # Ledgers, answers and files.
+    "a field that looks like another": (  # with a Cyrillic letter
+        answered(сertificate={"records": 10**6}),
+        REQUEST,
+        "other fields",
+    ),
+    "an exact answer": (answered(status="exact"), REQUEST, "another status"),
+    "an answer that was not paid for": (
+        at((("event",), lambda own: own["event"]["events"][1]), ledger=False),
+        REQUEST,
+        "a mechanism that is not in the event",
+    ),
+    "a cheaper answer in a group": (
+        at((("released",), lambda own: {"a": own["released"] | {"epsilon": 1e-3}}), ledger=False),
+        REQUEST,
+        "another price",
+    ),
     "another answer": (lambda own, other: own | {"released": other["released"]}, ANSWER, "another"),
     "another charge": (lambda own, other: own | {"ledger": other["ledger"]}, ANSWER, "another one"),
     "other details": (row(0, '"epsilon":0.5', '"epsilon":0.9'), LEDGER, "what was asked"),
@@ -265,14 +341,14 @@ FORGERIES = {
     ),
     "seeded noise": (at((("predictable",), set_to(True))), "noise", "was seeded"),
     "no files": (of_run((("released",), {"files": {"model.pt": "0" * 64}})), FILE, "not those"),
-    "a file elsewhere": (
-        of_run(
-            (("files",), {"../model.pt": "0" * 64}),
-            (("released",), {"files": {"../model.pt": "0" * 64}}),
-        ),
-        FILE,
-        "another folder",
-    ),
+    **{
+        f"a file called {name[:9]!r}": (
+            of_run((("files",), {name: "0" * 64}), (("released",), {"files": {name: "0" * 64}})),
+            FILE,
+            "another folder",
+        )
+        for name in ("../model.pt", "", ".", "..", "/model.pt", "a\0b", "..\\model.pt", "x" * 300)
+    },
 }
 
 
@@ -302,6 +378,10 @@ UNREADABLE = {
     "half a signature": {"signature": {"key": "0" * 64}},
     "a context of its own": {"context": {"trusted": True}},
     "a later format": {"format": 99},
+    "data in words": {"context": {"data": "public"}},
+    "data of its own kind": {"context": {"data": {"verdict": "verified by everyone"}}},
+    "data inside data": {"context": {"data": {"schema": {"a": 1}}}},
+    "a program in words": {"context": {"program": "the best"}},
 }
 
 

@@ -24,7 +24,8 @@ KINDS = ("release", "model", "classifier", "training", "tuning", "federated")
 _LARGEST = 1 << 28  # bytes of a receipt
 _DEEPEST = 64  # lists and fields inside each other
 _ADJACENCIES = ("add-remove", "zero-out", "replace-one")
-_MARKS = {"needed", "withstands", "basis"}  # a field of these names makes a certificate of a value
+# A field of these names makes a certificate of a value.
+_MARKS = {"needed", "withstands", "basis", "tolerance"}
 
 
 def _of(kind: type, *, optional: bool = False) -> Any:

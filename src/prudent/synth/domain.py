@@ -227,7 +227,7 @@ def discover(field: Field, cells: Cells, size: float, engine: TableEngine) -> Do
 
 def _edges(numbers: FloatArray, left: float, keys: FloatArray, engine: TableEngine) -> FloatArray:
     """The edges of as many bins as about `left` records allow; else one bin between the keys."""
-    error = _RANKS / engine.choice_epsilon("cuts")
+    error = _RANKS / engine.prices.choice_epsilon("cuts")
     levels = max((each for each in range(LEVELS + 1) if left > error * 2**each), default=None)
     found = None if levels is None else engine.edges("spans", "cuts", numbers, levels)
     if found is None:

@@ -47,35 +47,20 @@ class TableEngine(SumEngine):
 
     Guarantee:
         All answers together have the privacy of `prices.event`, for adding or removing one unit
-        of at most `records` rows; see the module, and `SumEngine`.
+        of at most `prices.records` rows; see the module, and `SumEngine`.
     """
 
-    def __init__(self, prices: Prices, noise: Noise, records: int, key_failure: float) -> None:
+    def __init__(self, prices: Prices, noise: Noise, key_failure: float) -> None:
         """Answer at these prices.
 
         Args:
-            prices: What was paid for.
+            prices: What was paid for, and the largest number of rows of a privacy unit.
             noise: Source of randomness.
-            records: The largest number of rows of a privacy unit.
             key_failure: η, the probability with which a key that is there because of one unit is
                 named at most.
         """
         super().__init__(ArrayRows((), lambda: np.empty((0, 0))), prices, noise)
-        self._records = records
         self._key_failure = key_failure
-
-    @override
-    def _spend(self, name: str, *, choice: bool) -> float:
-        paid = super()._spend(name, choice=choice)
-        return paid / self._records if choice else paid * self._records
-
-    @override
-    def deviation(self, name: str) -> float:
-        return super().deviation(name) * self._records
-
-    def choice_epsilon(self, name: str) -> float:
-        """ε of one choice of a part, for each record."""
-        return self.prices.choice_epsilon(name) / self._records
 
     def counts(self, name: str, counts: IntArray) -> IntArray:
         """Release a table of counts, to which a record adds one in one cell."""
@@ -89,7 +74,7 @@ class TableEngine(SumEngine):
         deviation = self.deviation(name)
         least = 1 + math.ceil(deviation / 2)  # far below the threshold; spares draws of noise
         beyond = float(norm.isf(self._key_failure)) * (1 + 1e-9)
-        return least, least - 1 + self._records + math.ceil(deviation * beyond)
+        return least, least - 1 + self.prices.records + math.ceil(deviation * beyond)
 
     def keys(self, name: str, keys: Sequence[Any], counts: IntArray) -> dict[Any, int]:
         """Release which keys have many records, with their noisy counts, most frequent first."""

@@ -6,7 +6,6 @@ solved for with the event of all parts together, on the safe side (`prudent.esti
 How often each part is used follows from public facts alone: the columns and their declared types.
 """
 
-import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -16,25 +15,24 @@ import attrs
 import numpy as np
 
 from prudent import _extras, _files, _validate
-from prudent._rounding import nearest
+from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
 from prudent.accounting import ApproximateDpEvent
 from prudent.budget import LedgerLike
 from prudent.estimators.shares import (
-    LARGEST_MULTIPLIER,
+    LARGEST_EPSILON,
     BudgetPart,
     Prices,
     calibrate,
-    choices,
-    sums,
+    gaussian_mu,
 )
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, charge
 from prudent.release.failures import redact_errors
 from prudent.release.noise import Noise, source_of
-from prudent.synth.domain import CHOICES, Domain, discover
+from prudent.synth.domain import CHOICES, discover
 from prudent.synth.engine import TableEngine
-from prudent.synth.result import MeasuredMarginal, Synthetic, written
+from prudent.synth.result import MeasuredMarginal, Synthetic, constrained, written
 from prudent.synth.structure import Marginal, Structure, pairs_repaired, projected
 
 SHARES = {
@@ -57,7 +55,6 @@ MOST_ROWS = 8
 
 _NO_EPSILON = 1e-9  # of naming keys that are there because of one unit, which is (0, δ)-DP
 _ROOM = 3e-4  # of ε, for the bound that `prudent verify` proves, which is a little larger
-_LEAST_CHOICE = 2e-4  # ε of a choice for each record, below which a quantile would refuse
 _NO_NULL = 2.5  # deviations of the noise
 _ENOUGH = 15.0  # records, times ε of a quantile, below which it is no better than a guess
 _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in noise
@@ -66,7 +63,7 @@ _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in
 def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
     """How often each part is used, by public facts of the columns."""
     count, numeric = len(fields), sum(each.numeric for each in fields)
-    repaired = pairs_repaired(count) if count > 2 else 0
+    repaired = pairs_repaired(count)
     times = {
         "size": 1,
         "forms": sum(each.form_is_private for each in fields),
@@ -77,8 +74,10 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
         "select": count - 1 + repaired,
         "tables": count - 1 + repaired,
     }
-    made = {name: choices if name in ("cuts", "select") else sums for name in times}
-    return {name: made[name](SHARES[name], times[name]) for name in times}
+    return {
+        name: BudgetPart(SHARES[name], many, choice=name in ("cuts", "select"), shown=True)
+        for name, many in times.items()
+    }
 
 
 def synthesize(
@@ -143,19 +142,19 @@ def synthesize(
     rules = tuple(_validate.values(constraints=constraints)) if constraints else ()
     for rule in rules:
         opened.check(_validate.instance(str, "conditions such as 'age >= 0'", constraints=rule))
-    prices = _prices(opened.fields, epsilon, delta)
+    named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
+    parts = parts_of(opened.fields)
+    prices = calibrate(epsilon * (1 - _ROOM), delta, parts, also=(named,), records=per_unit)
+    prices = attrs.evolve(prices, epsilon=float(epsilon))
     if rows is not None:
-        _check_enough(prices, len(names), _validate.count(1, rows=rows) / per_unit)
+        _check_enough(prices, len(names), _validate.count(1, rows=rows))
     target = None if out is None else _validate.path(out=out)
     if target is not None:
         _validate.one_of((".parquet", ".csv"), out=target.suffix)
         _files.check_writable(target.parent)
-    engine = TableEngine(prices, source_of(noise), per_unit, _key_failure(opened, delta, per_unit))
-    chosen = {name for name, part in prices.parts.items() if part.choice}
-    if any(engine.choice_epsilon(name) < _LEAST_CHOICE for name in chosen) or any(
-        engine.deviation(name) > LARGEST_MULTIPLIER for name in {*prices.parts} - chosen
-    ):
-        raise ArgumentError("most_rows", "fewer at this epsilon", got=per_unit)
+    # At most `per_unit` keys of each column are there because of one unit.
+    failure = KEY_SHARE * delta / (per_unit * max(parts["keys"].times, 1)) * (1 - 1e-9)
+    engine = TableEngine(prices, source_of(noise), failure)
     preview = Preview(
         statistic="synthetic table",
         mechanism="noisy marginals",
@@ -164,29 +163,17 @@ def synthesize(
         event=prices.event,
     )
     asked = {"columns": names, "constraints": list(rules), "most_rows": per_unit}
+    asked["parts"] = list(prices.parts)  # in the order of their events
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
     paid = charge(ledger, preview, table if connect else data, None, **given)
-    make = functools.partial(_made, opened, engine, rules, unit, per_unit)
-    made = redact_errors(make, prices=prices)
+    made = redact_errors(_made, opened, engine, rules, unit)
     files = {} if target is None else written(made, target)
     paid.note([made], made.plain() | ({"files": files} if files else {}), files=files)
     return made
 
 
-def _prices(fields: Sequence[Any], epsilon: float, delta: float) -> Prices:
-    named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
-    prices = calibrate(epsilon * (1 - _ROOM), delta, parts_of(fields), also=(named,))
-    return attrs.evolve(prices, epsilon=float(epsilon))
-
-
-def _key_failure(opened: Any, delta: float, per_unit: int) -> float:
-    """η of one key: at most `per_unit` keys of each column are there because of one unit."""
-    columns = sum(not each.boolean for each in opened.fields)
-    return KEY_SHARE * delta / (per_unit * max(columns, 1)) * (1 - 1e-9)
-
-
 def _needed(prices: Prices) -> float:
-    """The number of rows, over rows of a unit, below which noise would hide all there is."""
+    """The number of rows below which noise would hide all there is."""
     found = [0.0]
     if "cuts" in prices.parts:
         found.append(_ENOUGH / prices.choice_epsilon("cuts"))
@@ -195,55 +182,59 @@ def _needed(prices: Prices) -> float:
     return max(found)
 
 
-def _check_enough(prices: Prices, columns: int, rows: float) -> None:
+def _check_enough(prices: Prices, columns: int, rows: int) -> None:
     """Refuse a table whose public number of rows is too small."""
     needed = _needed(prices)
     if rows >= needed:
         return
     fewer = math.floor(columns * (rows / needed) ** 2)
-    better = nearest(prices.epsilon * needed / rows, 2)
+    better = prices.epsilon
+    mu = 1.02 * gaussian_mu(better, prices.delta) * needed / rows  # about that of all parts
+    while better <= LARGEST_EPSILON and gaussian_mu(better, prices.delta) < mu:
+        better *= 1.02
+    enough = [f"epsilon={rounded_up(better, 2)}"] if better < LARGEST_EPSILON else []
+    enough += [f"{fewer} columns"] if fewer else []
     raise ArgumentError(
         "rows",
-        f"at least about {math.ceil(needed):,} per row of a unit for {columns} columns at this "
-        "epsilon",
-        shown=f"{rows:,.0f}",
-        hint=f"About epsilon={better} would do"
-        + (f", or about {fewer} columns." if fewer else "; no number of columns does."),
+        f"at least about {math.ceil(needed):,} for {columns} columns at this epsilon",
+        shown=f"{rows:,}",
+        hint=f"About {' or '.join(enough)} would do." if enough else "No epsilon would do.",
     )
 
 
-def _made(
-    opened: Any,
-    engine: TableEngine,
-    rules: Sequence[str],
-    unit: str | None,
-    per_unit: int,
-    *,
-    prices: Prices,
-) -> Synthetic:
+def _made(opened: Any, engine: TableEngine, rules: Sequence[str], unit: str | None) -> Synthetic:
     """Read, measure and make the table; what it returns is released."""
     import pyarrow
 
-    cells = opened.read()
+    cells, prices = opened.read(), engine.prices
     first = cells[0].numbers if cells[0].codes is None else cells[0].codes
     size = float(engine.counts("size", np.array([len(first)]))[0])
     found = [discover(*each, size, engine) for each in zip(opened.fields, cells, strict=True)]
-    kept = [(domain, each) for domain, each in zip(found, cells, strict=True) if domain is not None]
-    domains = [domain for domain, _ in kept]
-    codes = [domain.encode(each) for domain, each in kept]
-    noisy = [_one_way(*each, engine) for each in zip(range(len(kept)), domains, codes, strict=True)]
+    domains = [domain for domain in found if domain is not None]
+    pairs = zip(found, cells, strict=True)
+    codes = [domain.encode(each) for domain, each in pairs if domain is not None]
+    noisy = [
+        Marginal(
+            (place,),
+            (np.arange(domain.size),),
+            engine.counts("oneway", np.bincount(codes[place], minlength=domain.size)),
+            engine.deviation("oneway"),
+        )
+        for place, domain in enumerate(domains)
+    ]
     weights = np.array([1 / domain.size for domain in domains])
     totals = [each.counts.sum() for each in noisy]
     count = max(1, round(float(weights @ totals / weights.sum()))) if domains else 0
-    made, tables = [], []
+    rows, tables = [], []
     if domains:
         one = [projected(_without_noise(each), float(count)) for each in noisy]
         structure = Structure(domains, codes, engine, one)
-        made, tables = structure.fit(), structure.measured
-    arrays = {
-        domain.name: domain.decode(each, engine.generator())
-        for domain, each in zip(domains, made, strict=True)
-    }
+        rows, tables = structure.fit(), structure.measured
+    generator = engine.generator()
+    values = [each.decode(cells, generator) for each, cells in zip(domains, rows, strict=True)]
+    data = pyarrow.table(values, [each.name for each in domains])
+    places, replaced = constrained(data, rules, generator)
+    rows = [each[places] for each in rows]
     notes = [
         f"{name!r} is left out: it has a type without values to count." for name in opened.left_out
     ]
@@ -252,19 +243,22 @@ def _made(
         for field, domain in zip(opened.fields, found, strict=True)
         if domain is None
     ]
-    if count / per_unit < _needed(prices):
+    if count < _needed(prices):
         notes.append(
             f"About {count:,} rows are too few for {len(opened.fields)} columns at this ε: noise "
             "is as large as what was measured. Name fewer columns, or raise epsilon."
         )
-    result = Synthetic(
-        data=pyarrow.table(arrays),
+    return Synthetic(
+        data=data.take(places),
         marginals=tuple(
             MeasuredMarginal(
                 tuple(domains[at].name for at in each.columns),
                 each.counts,
                 each.deviation,
-                per_unit,
+                prices.records,
+                np.bincount(each.groups(rows), minlength=each.counts.size).reshape(
+                    each.counts.shape
+                ),
             )
             for each in (*noisy, *tables)
         ),
@@ -272,10 +266,9 @@ def _made(
         delta=prices.delta,
         event=prices.event,
         unit=unit,
-        notes=tuple(notes),
+        notes=(*notes, *replaced),
         domains=tuple(domains),
     )
-    return result.constrained(rules, engine.generator())
 
 
 def _without_noise(table: Marginal) -> Any:
@@ -284,8 +277,3 @@ def _without_noise(table: Marginal) -> Any:
     if counts[0] < _NO_NULL * table.deviation:
         counts[0] = -math.inf if len(counts) > 1 else 1.0
     return counts
-
-
-def _one_way(place: int, domain: Domain, codes: Any, engine: TableEngine) -> Marginal:
-    counts = engine.counts("oneway", np.bincount(codes, minlength=domain.size))
-    return Marginal((place,), (np.arange(domain.size),), counts, engine.deviation("oneway"))

@@ -27,17 +27,24 @@ class MeasuredMarginal:
         counts: The counts with their noise, one axis for each column.
         noise_scale: The standard deviation of the noise of each count.
         rows_per_unit: The largest number of rows of a privacy unit.
+        made: The same counts of the synthetic rows.
     """
 
     columns: tuple[str, ...]
     counts: IntArray = attrs.field(repr=False)
     noise_scale: float
-    rows_per_unit: int = 1
+    rows_per_unit: int
+    made: IntArray = attrs.field(repr=False)
 
     @property
     def half_width(self) -> float:
         """Each count of the records, in these cells, is within this of the noisy one with 95 %."""
         return 1.96 * self.noise_scale + 0.5  # the noise is rounded to whole numbers
+
+    @property
+    def beyond_noise(self) -> float:
+        """The share of cells whose synthetic count is not within `half_width` of the noisy one."""
+        return float((np.abs(self.made - self.counts) > self.half_width).mean())
 
     def moved_by(self, records: int) -> int:
         """By how much so many bad records, or units, can change the counts, all changes added up.
@@ -51,7 +58,8 @@ class MeasuredMarginal:
         size = " x ".join(map(str, self.counts.shape))
         return (
             f"{', '.join(self.columns)}: {size} cells, each count ± {rounded_up(self.half_width)} "
-            f"(95 %); k bad records move all of it by {self.moved_by(1):,} k at most"
+            f"(95 %), synthetic ones outside in {self.beyond_noise:.0%}; k bad records move all of "
+            f"it by {self.moved_by(1):,} k at most"
         )
 
 
@@ -128,7 +136,7 @@ class Synthetic:
         return facts | {"notes": list(self.notes)}
 
     def plot(self, path: str | Path | None = None) -> Any:
-        """Draw the one-way counts of each column, with their noise.
+        """Draw the one-way counts of each column: as measured, with noise, over the synthetic ones.
 
         Args:
             path: A file to write, SVG or PNG by its name; None writes none.
@@ -145,29 +153,31 @@ class Synthetic:
             axes = figure.add_subplot(down, across, place + 1)
             order = np.argsort(domain.places) if domain.number else np.arange(domain.size)
             at, names = np.arange(domain.size), _labels(domain)
+            axes.bar(at, one.made[order], color="#d8d8d8")
             axes.errorbar(at, one.counts[order], one.half_width, fmt=".", color="#1f6f8b")
             ticks = np.unique(np.linspace(0, domain.size - 1, 6).round().astype(int))
             axes.set_xticks(ticks, [names[order[each]][:12] for each in ticks], rotation=30)
-            axes.set(title=domain.name, ylabel="rows (bars: 95 % of the noise)")
+            axes.set(title=domain.name, ylabel="synthetic rows, and measured (95 %)")
             axes.set_ylim(bottom=0)
         if path is not None:
             figure.savefig(path)
         return figure
 
-    def constrained(self, rules: Sequence[str], generator: np.random.Generator) -> "Synthetic":
-        """The same with rows that violate a public condition replaced by others of it."""
-        made = self
-        for rule in rules:
-            data, rows = made.data, made.data.num_rows
-            try:
-                kept = _rows_with(rule, data)
-                chosen = np.concatenate([kept, generator.choice(kept, rows - len(kept))])
-                data = data.take(generator.permutation(chosen))
-                note = f"{rows - len(kept):,} synthetic rows without {rule!r} were replaced."
-            except Exception:  # it is paid for, and cannot be refused any more
-                note = f"No synthetic row is known to have {rule!r}, so none was replaced."
-            made = attrs.evolve(made, data=data, notes=(*made.notes, note))
-        return made
+
+def constrained(
+    data: Any, rules: Sequence[str], generator: np.random.Generator
+) -> tuple[IntArray, list[str]]:
+    """Places of rows that meet public conditions, as many as there are rows; and notes."""
+    places, notes = np.arange(data.num_rows), []
+    for rule in rules:
+        try:
+            kept = places[_rows_with(rule, data.take(places))]
+            more = generator.choice(kept, len(places) - len(kept))
+            places = generator.permutation(np.concatenate([kept, more]))
+            notes.append(f"{len(more):,} synthetic rows without {rule!r} were replaced.")
+        except Exception:  # it is paid for, and cannot be refused any more
+            notes.append(f"No synthetic row is known to have {rule!r}, so none was replaced.")
+    return places, notes
 
 
 def _rows_with(rule: str, data: Any) -> IntArray:

@@ -452,6 +452,32 @@ def test_a_checkpoint_is_for_its_own_run(
         trainer(bert(), args, plan=everything(2)).train(str(folder))
 
 
+def test_a_run_ends_at_the_end_of_its_last_epoch(
+    arguments: Callable[..., TrainingArguments],
+) -> None:
+    """Also with a batch size that does not divide the records: 24 / 7 are four steps."""
+    own = trainer(
+        bert(),
+        arguments(num_train_epochs=2, per_device_train_batch_size=7),
+        plan=None,
+        epsilon=8.0,
+    )
+    own.train()
+    assert own.plan.steps == 8
+    assert own.state.epoch == 2.0
+
+
+@pytest.mark.parametrize(
+    ("promise", "said"),
+    [({"epsilon": 1e9}, "protects nobody"), ({"epsilon": 3.0, "delta": 0.05}, "not below 1/24")],
+)
+def test_promises_that_promise_nothing_are_warned_of(
+    arguments: Callable[..., TrainingArguments], promise: dict[str, float], said: str
+) -> None:
+    with pytest.warns(RuntimeWarning, match=said):
+        trainer(bert(), arguments(), plan=None, **promise)
+
+
 def test_logs_have_epsilon_and_nothing_private(
     arguments: Callable[..., TrainingArguments],
 ) -> None:

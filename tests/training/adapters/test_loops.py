@@ -8,8 +8,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import prudent
 from prudent.training.gradients.output_guard import (
+    Replay,
     Traced,
     as_outputs,
+    batch_of,
+    check_loss,
     node_of,
     reduction_of,
     traced_batch,
@@ -66,6 +69,11 @@ def contrastive(o, y):
     return functional.cross_entropy(o @ o.T, torch.arange(len(o)))
 
 
+def above_mean(o, y):
+    losses = functional.cross_entropy(o, y, reduction="none")
+    return functional.relu(losses - losses.mean()).mean()
+
+
 MIXING = {
     "class weights": lambda o, y: functional.cross_entropy(o, y, WEIGHTS),
     "class weights by hand": weighted,
@@ -75,6 +83,15 @@ MIXING = {
     ),
     "normalised outputs": lambda o, y: functional.cross_entropy(o - o.mean(0), y),
     "contrastive": contrastive,
+    "hardest record": lambda o, y: functional.cross_entropy(o, y, reduction="none").max(),
+    "median": lambda o, y: functional.cross_entropy(o, y, reduction="none").median(),
+    "hardest half": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="none").topk(len(o) // 2).values.mean()
+    ),
+    "easiest few": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="none").sort().values[:3].mean()
+    ),
+    "clamped at their mean": above_mean,
 }
 
 
@@ -96,6 +113,7 @@ SUMS = {
     "divided by a public number": lambda o, y: (
         functional.cross_entropy(o, y, reduction="none").sum() / 30
     ),
+    "a mean times the rows": lambda o, y: functional.cross_entropy(o, y) * len(o),
     "of rows": lambda o, y: sum(
         functional.cross_entropy(one[None], label[None]) for one, label in zip(o, y, strict=True)
     ),
@@ -137,12 +155,33 @@ def test_a_sum_under_the_default_is_refused_with_the_line_to_change(name):
 def test_no_mean_is_taken_for_something_else(name, records):
     outputs = as_outputs(torch.randn(records, CLASSES, requires_grad=True))
     batch = traced_batch(torch.arange(records) % CLASSES)
-    assert reduction_of(node_of(MEANS[name](outputs, batch))) in ("mean", None)
+    assert reduction_of(Replay(node_of(MEANS[name](outputs, batch)))) in ("mean", None)
 
 
 @pytest.mark.parametrize("name", MEANS)
 def test_a_mean_is_a_mean_however_it_is_written(name):
     assert run(MEANS[name]) > 0
+
+
+def test_a_number_of_rows_is_noticed_whichever_tensor_of_the_batch_it_is_read_from():
+    model, _, loader = private()
+    x, y = next(iter(loader))
+    with pytest.raises(prudent.ArgumentError, match=r"loss_reduction='sum'"):
+        (functional.cross_entropy(model(x * 2), y) * x.shape[0]).backward()
+
+
+def test_a_public_number_is_not_taken_for_that_of_rows_by_chance():
+    """A factor of 16 in a batch of 16 might be their number, but not once it was there before."""
+    judged = {}
+    for records in (11, 16):
+        batch = traced_batch([torch.randn(records, CLASSES), torch.arange(records) % CLASSES])
+        made = torch.randn(records, CLASSES, requires_grad=True)
+        outputs = as_outputs(made, None, batch_of(batch))
+        assert len(batch[0]) == records
+        loss = functional.cross_entropy(outputs, batch[1]) * 16.0
+        check_loss(node_of(loss), "mean", judged)
+    with pytest.raises(prudent.ArgumentError, match="loss_reduction"):
+        check_loss(node_of(loss), "mean", {})
 
 
 @pytest.mark.parametrize("name", ["argument", "by hand", "by length"])
@@ -207,7 +246,7 @@ def test_what_is_shown_of_a_loss_is_an_ordinary_tensor():
         shown.append(loss.detach())
         assert isinstance(loss.item(), float)
         assert f"{loss:.1f}"
-        assert reduction_of(node_of(loss)) == "mean"
+        assert reduction_of(Replay(node_of(loss))) == "mean"
     assert all(type(each) is torch.Tensor for each in shown)
 
 

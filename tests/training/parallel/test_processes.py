@@ -224,7 +224,7 @@ class TestAProcessIsKilled:
         if count == 1:
             place = tmp_path / "run"
             shutil.copytree(groups(2).folder / "killed" / "run", place)
-            with pytest.warns(RuntimeWarning, match=r"steps 7 to 9, .*the number of processes;"):
+            with pytest.warns(RuntimeWarning, match=r"steps 7 to 9, .*the number of processes"):
                 worlds.resumable(place, resume=True)
         else:
             place = groups(count).folder / "resumed" / "run"

@@ -1,7 +1,10 @@
 """Certificates computed again from the released numbers that they follow from."""
 
+import datetime
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from flint import arb, ctx
@@ -74,25 +77,38 @@ def _problem_of_interval(
     if str(asked.get("statistic")).startswith("certificate of "):
         sound = value == certificate["needed"] and (low, high) != (None, None)
         return None if sound else "the answer is not what it certifies."
-    if type(low) not in (int, float) or type(high) not in (int, float):
-        # Categories have one value, and dates are not compared here.
-        sound = isinstance(low, str) and isinstance(high, str) and (low != high or value == low)
-        return None if sound else "its interval is not that of the answer."
-    if not low <= high:
+    widths = [one.get("certify") for one in asked.get("parts", ()) if isinstance(one, Mapping)]
+    if not any(widths):
+        return "none was asked for."
+    lengths: list[Any] = [each for each in widths if type(each) in (int, float)]
+    if not lengths and type(low) is type(high) is type(value) in (str, bool):
+        return None if low == high == value else "its interval is not that of the answer."
+    rounded = _DAY if isinstance(low, str) and len(low) == len("2020-01-01") else 0
+    first, last, at = _place(low), _place(high), _place(value)
+    if not first <= last:
         return "its interval is empty."
-    off = 1e-9 * max(abs(low), abs(high)) + (1 if type(low) is int else _OFF * (high - low))
-    if type(value) in (int, float) and (
-        not low <= value <= high or abs((low + high) / 2 - value) > off
-    ):
+    off = 1e-9 * max(abs(first), abs(last)) + _OFF * (last - first) + rounded
+    if not first <= at <= last or abs((first + last) / 2 - at) > off:
         return "its interval is not about the answer."
-    widths = {one.get("certify") for one in asked.get("parts", ()) if isinstance(one, Mapping)}
-    lengths = [each for each in widths if type(each) in (int, float)]
-    if lengths and all(abs((high - low) / 2 - each) > off for each in lengths):
+    if lengths and all(abs((last - first) / 2 - each) > off for each in lengths):
         return "its interval is not as wide as what was asked."
     return None
 
 
+_DAY = 86_400  # seconds, to which dates are rounded
 _OFF = 1e-6  # of the width of an interval, by which rounding may move its middle
+
+
+def _place(value: Any) -> float:
+    """A number, or the seconds to a date or time.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    if type(value) in (int, float):
+        return float(value)
+    found = datetime.datetime.fromisoformat(value)
+    return found.replace(tzinfo=found.tzinfo or datetime.UTC).timestamp()
 
 
 def needs_of(certificate: Mapping[str, Any]) -> Counter[tuple[str, float]]:
@@ -108,7 +124,7 @@ def needs_of(certificate: Mapping[str, Any]) -> Counter[tuple[str, float]]:
 def paid_noises(event: Event) -> Counter[tuple[str, float]]:
     """How often an event has each noise for a change of one, on all records and in every run.
 
-    Of several events of which one happens, or which are on disjoint records, the largest count.
+    Of several events of which one happens, what each of them has.
     """
     if event.kind == "DiscreteLaplaceDpEvent" and event["sensitivity"] == 1:
         return Counter([("laplace", event["noise_parameter"])])
@@ -123,8 +139,7 @@ def paid_noises(event: Event) -> Counter[tuple[str, float]]:
             for each in event.inside:
                 found += paid_noises(each)
         case "WorstOfDpEvent":
-            for each in event.inside:
-                found |= paid_noises(each)
+            found = reduce(and_, map(paid_noises, event.inside))
     return found  # of samples and selections nothing: their noise was not paid for in full
 
 
@@ -164,7 +179,7 @@ def _slopes_withstand(
         return False
     by_gradient, by_curvature, by_count = map(positive, basis["multipliers"])
     beyond = (2 * (3 / (1 - arb(certificate["confidence"]))).log()).sqrt()
-    most = arb(basis["count"]) + beyond * by_count
+    most = positive(basis["count"]) + beyond * by_count
     size = _length(gradient)
     size += reach * bound * (by_gradient * (arb(width).sqrt() + beyond) + most * hidden)
     least = (size + records * (reach * bound + reach**2 * slope * radius)) / (slope * radius)

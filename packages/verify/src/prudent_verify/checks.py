@@ -1,5 +1,6 @@
 """`verify`: what of a receipt is proved, what is assumed, what could not be checked, what fails."""
 
+import contextlib
 import decimal
 import enum
 import hashlib
@@ -7,7 +8,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from prudent_verify.prices import prove
 from prudent_verify.receipt import (
     Receipt,
     ReceiptError,
+    certificates_in,
+    digest_of,
     is_signed,
     load,
     once,
@@ -232,7 +235,8 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
     try:
         own = is_signed(receipt)
     except ModuleNotFoundError:
-        words = "to check it, install prudent-verify[signatures]."
+        command = "pip install -c constraints.txt './packages/verify[signatures]'"
+        words = f"to check it, in a clone of prudent: {command}"  # no full stop: it is copied
         yield Finding(Standing.UNCHECKED, "signature", words, decisive=True)
         return
     if not own:
@@ -294,7 +298,7 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     try:
         relation = Relation.parsed(receipt.relation)
         problem = plans.problem_of(receipt.kind, receipt.asked, event, relation)
-        problem = problem or _problem_of_answers(receipt)
+        problem = problem or _problem_of_answers(receipt, {each.kind for each in event.walk()})
     except Exception:  # whoever wrote the receipt chooses which one
         problem = "what was asked cannot be read."
     if problem is not None:
@@ -304,19 +308,15 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
 
 
 def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
-    needs: Counter[tuple[str, float]] = Counter()
     for each, beside in receipt.certificates():
-        if not each.get("basis"):
-            words = "the numbers that it follows from are not in the receipt."
-            yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
-            continue
-        if event is None:
+        if event is None or not each.get("basis"):
             words = "what was paid for it cannot be read."
+            if not each.get("basis"):
+                words = "the numbers that it follows from are not in the receipt."
             yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
             continue
         try:
             problem = certificates.problem_of(each, event, beside, receipt.asked)
-            needs += certificates.needs_of(each)
         except Exception:  # whoever wrote the receipt chooses what goes wrong
             problem = "its fields cannot be read."
         shown = f"at least {each.get('needed')} records must change"
@@ -326,8 +326,7 @@ def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
             f"{shown}, from the released numbers, with confidence {_exact(each.get('confidence'))}."
         )
         yield _ok(problem is None, "certificate", words, str(problem))
-    grouped = any(receipt.asked.get(name) is not None for name in ("groups", "by"))
-    if event is not None and not grouped and not needs <= certificates.paid_noises(event):
+    if event is not None and not _are_paid_for(receipt, event):
         words = "several certificates are from noise that was paid for once."
         yield Finding(Standing.FAILED, "certificate", words)
     if receipt.kind == "classifier":
@@ -336,6 +335,27 @@ def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
         yield _ok(problem is None, "certificate", words, str(problem))
         words = "the radius of a query takes the public feature map as well, known here by digest."
         yield Finding(Standing.UNCHECKED, "certificate", words)
+
+
+def _tables(receipt: Receipt) -> list[Any]:
+    """What was released for each part of a request: an answer, or answers by group."""
+    found = receipt.released
+    several = isinstance(found, Mapping) and isinstance(found.get("answers"), list)
+    return list(found["answers"]) if several else [found]
+
+
+def _are_paid_for(receipt: Receipt, event: Event) -> bool:
+    """Whether the certificates of each group are from noises that are all in the event."""
+    needs: dict[str, Counter[tuple[str, float]]] = {}
+    for table in _tables(receipt):
+        grouped = receipt.asked.get("groups") is not None and not _is_answer(table)
+        for name, each in table.items() if grouped else [("", table)]:
+            own = needs.setdefault(name, Counter())
+            for certificate, _ in certificates_in(each):
+                with contextlib.suppress(Exception):  # such a certificate is refused by itself
+                    own += certificates.needs_of(certificate)
+    paid = certificates.paid_noises(event)
+    return all(own <= paid for own in needs.values())
 
 
 def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
@@ -400,7 +420,10 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
         charge, outcome = found[0], found[-1]
         if last != noted["head"]:
             return "its rows do not end at its head.", None
-        if set(charge) != _CHARGE or charge["event"] != receipt.event:
+        if any(type(each["sequence"]) is not int for each in found):
+            return "a row has no number.", None
+        event = digest_of(charge.get("event"))  # exactly: to Python 1, 1.0 and true are the same
+        if set(charge) != _CHARGE or event != receipt.part_digests()["event"]:
             return "what was charged is not the event of this receipt.", None
         details = {**charge["details"]}
         if details.pop("request", None) != receipt.request() or any(
@@ -418,11 +441,13 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
             return None, None
         if not _OUTCOME <= set(outcome) <= {*_OUTCOME, "answer"}:
             return "its last row notes no outcome.", None
-        if outcome["charge"] != charge["sequence"] or charge["sequence"] < 1:
+        own = type(outcome["charge"]) is int and outcome["charge"] == charge["sequence"]
+        if not own or charge["sequence"] < 1:
             return "its last row notes the outcome of another charge.", None
         refusals = {each["status"] == "refused" for each in _answers(receipt.released)}
         told = {"refused" if each else "released" for each in refusals}
-        if told and told != set(outcome["outcome"]):
+        noted_so = {name for name, count in outcome["outcome"].items() if count > 0}
+        if told and told != noted_so:
             return "it notes another outcome than was released.", None
         return None, outcome.get("answer")
     except Exception:  # whoever wrote the receipt chooses which one
@@ -438,33 +463,59 @@ def _label(receipt: Receipt) -> str:
     return str(asked["statistic"] if column is None else f"{asked['statistic']} of {column}")
 
 
+def _is_answer(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("status"), str)
+
+
 def _answers(value: Any) -> Iterator[Mapping[str, Any]]:
     """The answers among the released values: what has a status."""
-    if isinstance(value, Mapping) and "status" in value:
+    if _is_answer(value):
         yield value
     elif isinstance(value, Mapping | list):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from _answers(each)
 
 
-def _problem_of_answers(receipt: Receipt) -> str | None:
-    """What contradicts itself among the answers, or between them and what was asked."""
+def _problem_of_answers(receipt: Receipt, kinds: Set[str]) -> str | None:
+    """What contradicts itself among the answers, or between them, what was asked and the event."""
     for each in _answers(receipt.released):
         value, interval = each.get("value"), each.get("interval")
+        if not set(each) <= _ANSWER or each["status"] not in _STATUSES_OF_ANSWERS:
+            return "an answer has other fields, or another status, than answers have."
         if each["status"] == "refused" and value is not None:
             return "an answer that was refused has a value."
+        if _MECHANISMS.get(str(each.get("mechanism"))) not in (None, *kinds):
+            return "an answer is by a mechanism that is not in the event."
         if interval is not None and type(value) in (int, float):
             low, high = interval
             if not low <= value <= high:
                 return "an interval does not hold its answer."
-    groups = receipt.asked.get("groups")
-    by_one = isinstance(receipt.asked.get("by"), str) and isinstance(receipt.released, Mapping)
-    if by_one and isinstance(groups, list) and not set(receipt.released) <= set(groups):
-        return "there are answers of groups that were not asked for."
-    wanted = {each.get("confidence") for each in receipt.asked.get("parts", ())}
-    if wanted and any(each["confidence"] not in wanted for each, _ in receipt.certificates()):
+    groups, parts = receipt.asked.get("groups"), receipt.asked.get("parts", ())
+    if isinstance(receipt.asked.get("by"), str) and isinstance(groups, list):
+        known = {str(each) for each in groups}
+        if any(not set(each) <= known for each in _tables(receipt)):
+            return "there are answers of groups that were not asked for."
+    if len(parts) == 1 and any(
+        each.get(name) not in (None, getattr(receipt, name))
+        for each in _answers(receipt.released)
+        for name in ("epsilon", "delta")
+    ):
+        return "an answer has another price than the receipt."
+    wanted = {each.get("confidence") for each in parts}
+    if parts and any(each["confidence"] not in wanted for each, _ in receipt.certificates()):
         return "a certificate has another confidence than was asked for."
     return None
+
+
+_STATUSES_OF_ANSWERS = ("released", "refused", "too few records")
+_ANSWER = {"status", "value", "values", "interval", "intervals", "mechanism", "branch", "delta"}
+_ANSWER |= {"noise_scale", "epsilon", "notes", "about", "clipped_share", "certificate"}
+_ANSWER |= {"count", "mean", "deviation", "quantiles"}  # of a summary
+_ANSWER |= {"edges", "counts", "below", "above", "half_width"}  # of a histogram
+_MECHANISMS = {
+    "exponential": "ExponentialMechanismDpEvent",
+    "propose-test-release": "ProposeTestReleaseDpEvent",
+}
 
 
 def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
@@ -477,7 +528,7 @@ def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
         yield Finding(Standing.UNCHECKED, "file", words)
     for name, wanted in receipt.files.items():
         place = folder / name
-        if Path(name).name != name:
+        if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode()) > 255:
             yield Finding(Standing.FAILED, "file", "its name leads to another folder.")
         elif not place.is_file():
             yield Finding(Standing.UNCHECKED, "file", f"{name} is not beside the receipt.")

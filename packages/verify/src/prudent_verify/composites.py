@@ -148,7 +148,7 @@ class Selection:
                 place = int(np.argmax(bounds))
                 near = ranks[max(place - 8, 0) : place + 10]
                 ranks = np.unique(np.append(ranks, np.linspace(near[0], near[-1], _LOSSES)))
-            found = max(found, float(np.max(bounds)))
+            found = float(np.maximum(found, np.max(bounds)))  # NaN if either is
         return own + Fraction(found * (1 + _ROUNDING) + _ROUNDING)
 
     def log_slope(self, ranks: _Array) -> _Array:

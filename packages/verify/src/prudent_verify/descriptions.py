@@ -86,6 +86,8 @@ def _event(event: Any) -> tuple[Any, None]:
         if not isinstance(value, Mapping):
             return value
         own = {name: renamed(each) for name, each in value.items() if name != "module_name"}
+        if {"kind", "class_name"} <= set(own):
+            raise ValueError("Expected one class of an event.")
         return {"kind": own.pop("class_name"), **own} if "class_name" in own else own
 
     return renamed(event), None
@@ -98,7 +100,7 @@ def _measurement(given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     scale, far, stated = (_number(given[name]) for name in ("scale", "d_in", "d_out"))
     pure = measure == "MaxDivergence"
     least, problem = far / scale if pure else (far / scale) ** 2 / 2, None
-    if given["measure"] != measure or stated < least * (1 - Fraction(1, 10**12)):
+    if given["measure"] != measure or stated < least:
         problem = f"at this scale the map gives at least {float(least)} in {measure}."
     if pure:
         return {"kind": "ApproximateDpEvent", "epsilon": given["d_out"], "delta": 0}, problem

@@ -83,12 +83,6 @@ def _number(value: Any) -> int | float:
     return found
 
 
-def _zero(value: Any) -> int | float:
-    if _number(value) != 0:
-        raise UnknownEventError(f"Expected 0 in the event, got {value!r:.40}.")
-    return 0
-
-
 def _positive(value: Any) -> int | float:
     if not (found := _number(value)) > 0:
         raise UnknownEventError(f"Expected a number > 0 in the event, got {value!r:.40}.")
@@ -115,17 +109,9 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _or_infinite(value: Any) -> int | float | None:
-    return None if isinstance(value, str) and value == "inf" else _number(value)
-
-
-def _noise_or_none(value: Any) -> int | float | None:
-    """A multiplier of a fallback: with infinite noise nothing is told."""
-    return None if isinstance(value, str) and value == "inf" else _positive(value)
-
-
-def _optional(value: Any) -> int | float | None:
-    return None if value is None else _positive(value)
+def _or(word: str | None, read: Callable[[Any], Any]) -> Callable[[Any], int | float | None]:
+    """A number, or None for a word: of infinite noise nothing is told."""
+    return lambda value: None if type(value) is type(word) and value == word else read(value)
 
 
 def _reveals(value: Any) -> str:
@@ -178,13 +164,13 @@ _FIELDS: Mapping[str, _Readers] = {
     "DiscreteLaplaceDpEvent": {"noise_parameter": _positive, "sensitivity": _whole},
     "ExponentialMechanismDpEvent": {"epsilon": _positive},
     "ApproximateDpEvent": {"epsilon": _positive, "delta": _below(1, least=-1)},
-    "ZCDpEvent": {"rho": _positive, "xi": _zero},
+    "ZCDpEvent": {"rho": _positive, "xi": _below(0, least=-1, closed=True)},
     "ProposeTestReleaseDpEvent": {
-        "noise_multiplier": _noise_or_none,
+        "noise_multiplier": _or("inf", _positive),
         "propose": _number,
         "test": _test,
         "failure": _below(0.5),
-        "robust_noise_multiplier": _optional,
+        "robust_noise_multiplier": _or(None, _positive),
         "reveals": _reveals,
     },
     SAMPLED: {"sampling_probability": _below(1, closed=True), "event": parsed},
@@ -192,7 +178,7 @@ _FIELDS: Mapping[str, _Readers] = {
     "ComposedDpEvent": {"events": _several},
     WORST: {"events": _several},
     ALLOCATED: {"event": parsed, "steps": _whole},
-    "RepeatAndSelectDpEvent": {"event": parsed, "mean": _positive, "shape": _or_infinite},
+    "RepeatAndSelectDpEvent": {"event": parsed, "mean": _positive, "shape": _or("inf", _number)},
     "BinomialSelectionDpEvent": {
         "event": parsed,
         "draws": _whole,

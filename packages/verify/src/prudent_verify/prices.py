@@ -108,7 +108,11 @@ def _concentrated(event: Event, distance: int, delta: float) -> Found:
 
     best = 1 + math.sqrt(-math.log(delta) / float(rho))
     orders = [1 + (best - 1) * 1.01**k for k in range(-300, 100)]
-    return Found(max(0.0, min(map(bound, orders))), "zero-concentrated DP in ball arithmetic")
+    # Of an order that rounds to 1 nothing is known, and a maximum with NaN may be 0.
+    known = [each for each in map(bound, orders) if math.isfinite(each)]
+    if not known:
+        raise UnknownEventError("No order shows an ε of so large a ρ.")
+    return Found(max(0.0, min(known)), "zero-concentrated DP in ball arithmetic")
 
 
 def float_above(value: Fraction) -> float:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,81 +30,82 @@ class ReceiptError(ValueError):
     """A file that is no receipt, or one that only a later version can read."""
 
 
+def _if(holds: Callable[[Any], Any], **given: Any) -> Any:
+    """A field of which this holds: whoever wrote the file chose its value."""
+
+    def check(_: Any, __: Any, value: Any) -> None:
+        if not holds(value):
+            raise ValueError("no receipt")
+
+    return attrs.field(validator=check, **given)
+
+
 def _of(*kinds: type) -> Any:
-    return attrs.field(validator=attrs.validators.instance_of(kinds))
+    return _if(lambda value: isinstance(value, kinds))
 
 
 def _below(limit: float) -> Any:
     """A double of at least zero, below a limit or infinite as well as the limit."""
-
-    def check(_: Any, __: Any, value: Any) -> None:
-        if type(value) is not float or not (0 <= value < limit or value == limit == math.inf):
-            raise ValueError("no price")
-
-    return attrs.field(validator=check)
+    return _if(
+        lambda value: type(value) is float and (0 <= value < limit or value == limit == math.inf)
+    )
 
 
-def _texts(pattern: str = ".*") -> Any:
-    """Texts by name; the values have a pattern."""
-
-    def check(_: Any, __: Any, value: Any) -> None:
-        if not isinstance(value, Mapping) or not all(
-            isinstance(each, str) and re.fullmatch(pattern, each) for each in value.values()
-        ):
-            raise ValueError("no texts")
-
-    return attrs.field(validator=check)
+def _texts(pattern: str = ".*", *names: str) -> Callable[[Any], bool]:
+    """Texts by name, with a pattern; with `names`, by no others."""
+    return lambda value: (
+        isinstance(value, Mapping)
+        and (not names or set(value) <= set(names))
+        and all(isinstance(each, str) and re.fullmatch(pattern, each) for each in value.values())
+    )
 
 
-def _is_relation(_: Any, __: Any, value: Any) -> None:
-    Relation.parsed(value)
+def _is_signature(value: Any) -> bool:
+    return value is None or bool(
+        set(value) == {"key", "signature"}
+        and _KEY.fullmatch(value["key"])
+        and re.fullmatch("[0-9a-f]{128}", value["signature"])
+    )
 
 
-def _is_signature(_: Any, __: Any, value: Any) -> None:
-    if value is not None and (
-        not isinstance(value, Mapping)
-        or set(value) != {"key", "signature"}
-        or not _KEY.fullmatch(value["key"])
-        or not re.fullmatch("[0-9a-f]{128}", value["signature"])
-    ):
-        raise ValueError("no signature")
-
-
-def _are_theorems(_: Any, __: Any, value: Any) -> None:
-    if not isinstance(value, list) or not all(
+def _are_theorems(value: Any) -> bool:
+    return isinstance(value, list) and all(
         set(each) == {"claim", "theorem", "proof"} for each in value
-    ):
-        raise ValueError("no theorems")
+    )
 
 
-_CONTEXT = {"data", "program", "randomness", "budget"}
+_CONTEXT: Mapping[str, Callable[[Any], bool]] = {
+    "data": _texts("(?s:.*)", "schema", "snapshot", "digest"),
+    "program": _texts(".*", "record", "commit"),
+    "randomness": lambda _: True,  # these two are compared with other fields
+    "budget": lambda _: True,
+}
 
 
-def _is_context(_: Any, __: Any, value: Any) -> None:
-    if not isinstance(value, Mapping) or set(value) - _CONTEXT:
-        raise ValueError("no context")
+def _is_context(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(_CONTEXT[name](value[name]) for name in value)
 
 
 @attrs.frozen(kw_only=True)
 class Receipt:
     """The fields of a receipt; whoever wrote the file chose them, so each is checked."""
 
-    kind: str = attrs.field(validator=attrs.validators.in_(KINDS))
+    kind: str = _if(KINDS.__contains__)
     asked: Mapping[str, Any] = _of(Mapping)
     event: Mapping[str, Any] = _of(Mapping)
-    relation: Mapping[str, Any] = attrs.field(validator=_is_relation)
+    relation: Mapping[str, Any] = _if(Relation.parsed)
     unit: str = _of(str)
     epsilon: float = _below(math.inf)
     delta: float = _below(0.5)  # else more may be revealed than not
     released: Any
-    files: Mapping[str, str] = _texts("[0-9a-f]{64}")
-    digests: Mapping[str, str] = _texts()
+    files: Mapping[str, str] = _if(_texts("[0-9a-f]{64}"))
+    digests: Mapping[str, str] = _if(_texts())
     ledger: Mapping[str, Any] | None = _of(Mapping, type(None))
-    theorems: Sequence[Mapping[str, str]] = attrs.field(validator=_are_theorems)
-    versions: Mapping[str, str] = _texts()
+    theorems: Sequence[Mapping[str, str]] = _if(_are_theorems)
+    versions: Mapping[str, str] = _if(_texts())
     predictable: bool = _of(bool)
-    signature: Mapping[str, str] | None = attrs.field(validator=_is_signature)
-    context: Mapping[str, Any] = attrs.field(factory=dict, validator=_is_context)
+    signature: Mapping[str, str] | None = _if(_is_signature)
+    context: Mapping[str, Any] = _if(_is_context, factory=dict)
 
     @property
     def digest(self) -> str:
@@ -206,7 +207,9 @@ def _check_depth(value: Any) -> None:
     raise ValueError("too deep")
 
 
-_MARKS = {"needed", "withstands", "basis"}  # a field of these names makes a certificate of a value
+# A field of these names makes a certificate of a value.
+_MARKS = {"needed", "withstands", "basis", "tolerance"}
+_NAMES = ("certificate", "certificate_")
 
 
 def certificates_in(
@@ -214,7 +217,7 @@ def certificates_in(
 ) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Certificates by their fields or their name, each with the value that it is a field of."""
     if isinstance(value, Mapping):
-        if name in ("certificate", "certificate_") or _MARKS & set(value):
+        if name in _NAMES or _MARKS & set(value):
             yield value, beside if isinstance(beside, Mapping) else {}
             return
         for inner, each in value.items():
@@ -222,6 +225,8 @@ def certificates_in(
     elif isinstance(value, list):
         for each in value:
             yield from certificates_in(each, name, beside)
+    elif name in _NAMES and value is not None:
+        yield {}, {}  # in words, or as a number: it follows from nothing
 
 
 def public_key(given: str | os.PathLike[str]) -> str:

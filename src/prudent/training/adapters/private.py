@@ -280,20 +280,9 @@ class PrivacyTarget:
         steps = _validate.count(1, epochs=self.epochs) * batches
         clip = 1.0 if self.clip is None else self.clip
         public: Any = {"expected_batch": min(batch, count), "relation": ZERO_OUT}
-        plan = self.plan(min(1.0, batch / count), steps, clip, **public)
-        if self.epsilon is not None and self.epsilon > _WEAK:
-            warn(
-                f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
-                "e^epsilon times as likely by one record. Values up to about 10 are usual."
-            )
-        if self.delta is not None and self.delta >= 1 / count:
-            warn(
-                f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
-                "it would allow for a record that is published as it is. Choose a far smaller one."
-            )
-        return plan
+        return self.plan(min(1.0, batch / count), steps, clip, count, **public)
 
-    def plan(self, rate: float, steps: int, clip: float, **more: Any) -> Plan:
+    def plan(self, rate: float, steps: int, clip: float, count: int, **more: Any) -> Plan:
         """The plan with the noise given, or the least for (ε, δ); the clip is that of a sum."""
         noise = 1.0 if self.noise_multiplier is None else self.noise_multiplier
         plan = Plan(
@@ -305,11 +294,22 @@ class PrivacyTarget:
             held_out=self.held_out,
             **more,
         )
-        if self.noise_multiplier is not None:
-            return plan
-        assert self.epsilon is not None
-        assert self.delta is not None
-        return plan.calibrate(epsilon=_validate.positive(epsilon=self.epsilon), delta=self.delta)
+        if self.noise_multiplier is None:
+            assert self.epsilon is not None
+            assert self.delta is not None
+            epsilon = _validate.positive(epsilon=self.epsilon)
+            plan = plan.calibrate(epsilon=epsilon, delta=self.delta)
+        if self.epsilon is not None and self.epsilon > _WEAK:
+            warn(
+                f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
+                "e^epsilon times as likely by one record. Values up to about 10 are usual."
+            )
+        if self.delta is not None and self.delta >= 1 / count:
+            warn(
+                f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
+                "it would allow for a record that is published as it is. Choose a far smaller one."
+            )
+        return plan
 
 
 def prepare(

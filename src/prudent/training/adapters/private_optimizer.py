@@ -9,6 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from prudent._torch_private import pytree
 from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Accountant
 from prudent.accounting.pld_accountant import PldAccountant
@@ -283,7 +284,8 @@ class PrivateOptimizer(NoCopyMixin, torch.optim.Optimizer):
             name: (p.grad, 0 if p.grad is None else p.grad._version) for name, p in trained.items()
         }
         random = self._release.randomness.at(self.steps + 1)
-        drawn = self._loader.drawn(count_records(args, kwargs))
+        unwatched = pytree.tree_map_only(Tensor, plain, (args, kwargs))
+        drawn = self._loader.drawn(count_records(*unwatched))
         # What was not drawn has no people, and no step can be taken on it.
         slots = None if drawn is None else self._loader.slots
         ids, shares = (None, None) if drawn is None else drawn[:2]

@@ -36,8 +36,10 @@ from prudent.training.gradients.engine import (
 from prudent.training.gradients.factors.tape import NormTape, Tape
 from prudent.training.gradients.host_state import HostState, check_repeatable
 from prudent.training.gradients.output_guard import (
+    Batch,
     Node,
     as_outputs,
+    batch_of,
     check_inputs,
     check_loss,
     plain,
@@ -97,7 +99,7 @@ class OutsideLoss:
     reduction: Reduction = Reduction.MEAN
     physical_batch: int | None = None
     _host: HostState | None = attrs.field(default=None, init=False)
-    _judged: set[Any] = attrs.field(factory=set, init=False)
+    _judged: dict[Any, int] = attrs.field(factory=dict, init=False)
 
     def __call__(
         self,
@@ -144,9 +146,9 @@ class OutsideLoss:
                 split = zip(*(torch.split(t, size) for t in tensors), strict=True)
                 parts = [_Rerun(*given, list(t), n * size) for n, t in enumerate(split)]
         passed = Pass(parts, records if self.reduction is Reduction.MEAN else 1, shares)
-        return self._gated(passed, engine.outline), passed
+        return self._gated(passed, engine.outline, batch_of(noted)), passed
 
-    def _gated(self, passed: "Pass", outline: "_Outline") -> Any:
+    def _gated(self, passed: "Pass", outline: "_Outline", batch: Batch | None) -> Any:
         """The outputs for the caller; backward through them sends their gradients to the pass."""
         each = [part.outputs for part in passed.parts]
         joined = [own[0] if len(own) == 1 else torch.cat(own) for own in zip(*each, strict=True)]
@@ -169,7 +171,7 @@ class OutsideLoss:
 
         floating = [o for o in outputs if o.is_floating_point()]
         passed.has_rows = [bool(output.ndim) for output in floating]
-        return outline.filled([as_outputs(output, check) for output in outputs])
+        return outline.filled([as_outputs(output, check, batch) for output in outputs])
 
 
 class Pass:

@@ -35,7 +35,28 @@ _LOSSES = {
 }
 _SAME, _NEAR = 1e-6, 1e-3  # differences of runs of one shape, and of two
 _FEW = 8  # so small a number may mean anything, such as a power or an axis
+_Change = Callable[[Tensor], Tensor]
+
+
+def _alternating(row: Tensor) -> Tensor:
+    return (0.01 + 0.98 * (torch.arange(row.numel()) % 2)).view(row.shape)
+
+
+# Of the first record. The last two give it, one or the other, the largest and the smallest term, by
+# which a loss may select the records that count.
+_CHANGES: tuple[_Change, ...] = (
+    lambda row: 0.97 - 0.05 * row,
+    _alternating,
+    lambda row: 1.0 - _alternating(row),
+)
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
+
+
+@attrs.define
+class Batch:
+    """What a loop has done with a batch as a whole, whichever tensor of it."""
+
+    is_counted: bool = False  # whether the number of its rows was read
 
 
 @attrs.define(eq=False)
@@ -50,7 +71,7 @@ class Node:
     dtype: torch.dtype = torch.float32
     device: torch.device | None = None
     is_output: bool = False  # whether a source is an output of the model
-    is_counted: bool = False  # whether the number of its rows was read
+    batch: Batch = attrs.Factory(Batch)  # of a source
 
 
 class Traced(Tensor):
@@ -72,7 +93,7 @@ class Traced(Tensor):
                     check(node)
         if func in _SIZES and (node := node_of(args[0])) is not None:
             for source in _sources(node):
-                source.is_counted = True
+                source.batch.is_counted = True
         with DisableTorchFunctionSubclass():
             if func in _LOSSES and any(isinstance(arg, Computed) for arg in args[:1]):
                 result = _with_public_divisor(func, args, kwargs)
@@ -108,26 +129,39 @@ def plain(tensor: Tensor) -> Tensor:
 
 def traced_batch(batch: Any) -> Any:
     """A batch of a loader, of which every tensor is noted as a source."""
-    return pytree.tree_map_only(Tensor, lambda t: _source(t, Traced), batch)
+    noted = Batch()
+    return pytree.tree_map_only(Tensor, lambda t: _source(t, Traced, batch=noted), batch)
 
 
-def as_outputs(tensor: Tensor, check: Callable[[Node], None] | None = None) -> Tensor:
+def batch_of(tensors: Sequence[Tensor]) -> Batch | None:
+    """The batch that tensors were made from; None if that is not known."""
+    nodes = filter(None, map(node_of, tensors))
+    return next((source.batch for node in nodes for source in _sources(node)), None)
+
+
+def as_outputs(
+    tensor: Tensor, check: Callable[[Node], None] | None = None, batch: Batch | None = None
+) -> Tensor:
     """A tensor with the records on its first axis as an output; one without axes stays.
 
-    `check` is called with the node of the loss when backward is called.
+    `check` is called with the node of the loss when backward is called; `batch` is that of the
+    model's inputs.
     """
-    return _source(tensor, RecordOutputs, check)
+    return _source(tensor, RecordOutputs, check, batch)
 
 
-def _source(tensor: Tensor, kind: type[Tensor], check: Any = None) -> Tensor:
+def _source(
+    tensor: Tensor, kind: type[Tensor], check: Any = None, batch: Batch | None = None
+) -> Tensor:
     if not tensor.ndim:
         return tensor
     with DisableTorchFunctionSubclass():
         found: Any = tensor.as_subclass(kind)
         shape = tuple(tensor.shape)
-    found._node = Node(
-        None, check, {}, None, shape, tensor.dtype, tensor.device, issubclass(kind, RecordOutputs)
-    )
+    is_output = issubclass(kind, RecordOutputs)
+    found._node = Node(None, check, {}, None, shape, tensor.dtype, tensor.device, is_output)
+    if batch is not None:
+        found._node.batch = batch
     noted: Tensor = found
     return noted
 
@@ -255,26 +289,29 @@ class Replay:
         self._last = node
         self._sources = [each for each in self._nodes if each.function is None]
         self.rows = self._sources[0].shape[0] if self._sources else 0
-        self.counts = any(source.is_counted for source in self._sources)
+        self.counts = any(source.batch.is_counted for source in self._sources)
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """What the verdict depends on: the functions, and their plain arguments."""
-        return tuple(
-            (each.function, tuple(x for x in pytree.tree_leaves(each.args) if type(x) in _PLAIN))
-            for each in self._nodes
-            if each.function is not None
-        )
 
-    def run(self, rows: int, changed: int | None = None) -> tuple[Tensor, list[Tensor]]:
-        """The tensor for so many records, of which one may be changed, and the outputs of these."""
+        def values(node: Node) -> tuple[Any, ...]:
+            leaves = pytree.tree_leaves((node.args, node.kwargs))
+            if self.counts:
+                leaves = [float(x) if isinstance(x, Tensor) and not x.ndim else x for x in leaves]
+            return tuple(leaf for leaf in leaves if type(leaf) in _PLAIN)
+
+        return tuple((n.function, values(n)) for n in self._nodes if n.function is not None)
+
+    def run(self, rows: int, change: _Change | None = None) -> tuple[Tensor, list[Tensor]]:
+        """The tensor for so many records, of which the first may be changed, and their outputs."""
         known: dict[int, Any] = {}
         outputs = []
         with torch.random.fork_rng([]), torch.enable_grad(), DisableTorchFunctionSubclass():
             torch.manual_seed(0)
             for each in self._nodes:
                 if each.function is None:
-                    known[id(each)] = made = _made_up(each, rows, changed)
+                    known[id(each)] = made = _made_up(each, rows, change)
                     if each.is_output and made.is_floating_point():
                         outputs.append(made.requires_grad_())
                     continue
@@ -321,22 +358,22 @@ class Replay:
         leaves = (leaf for each in self._nodes for leaf in pytree.tree_leaves(each.args))
         return self.rows < _FEW and any(map(self._counts_rows, leaves))
 
-    def gradients(self, rows: int, changed: int | None = None) -> list[Tensor]:
+    def gradients(self, rows: int, change: _Change | None = None) -> list[Tensor]:
         """The gradients of a loss with respect to the outputs that it uses."""
-        loss, outputs = self.run(rows, changed)
+        loss, outputs = self.run(rows, change)
         found = torch.autograd.grad(loss.sum(), outputs, allow_unused=True)
         return [gradient for gradient in found if gradient is not None]
 
 
-def _made_up(source: Node, rows: int, changed: int | None) -> Tensor:
+def _made_up(source: Node, rows: int, change: _Change | None) -> Tensor:
     shape = (rows, *source.shape[1:])
     places = torch.arange(max(1, torch.Size(shape).numel()), dtype=torch.float64)
     floating = source.dtype.is_floating_point
     # Values that are fit to be logits as well as probabilities, and classes 0 and 1.
     values = 0.5 + 0.4 * (places + 1).sin() if floating else places % 2
     made = values[: torch.Size(shape).numel()].view(shape).clone()
-    if changed is not None:
-        made[changed] = 0.97 - 0.05 * made[changed] if floating else 1 - made[changed]
+    if change is not None:
+        made[0] = change(made[0]) if floating else 1 - made[0]
     return made.to(source.device, source.dtype)
 
 
@@ -346,23 +383,24 @@ def rows_are_mixed(node: Node) -> bool:
         replay = Replay(node)
         if replay.rows < 2:
             return False
-        before, after = (replay.run(replay.rows, changed)[0] for changed in (None, 0))
-        if not before.ndim or len(before) != replay.rows or before.shape != after.shape:
+        before = replay.run(replay.rows)[0]
+        if not before.ndim or len(before) != replay.rows:
             return False
-        return not _close(before[1:], after[1:], _SAME)
+        changed = (replay.run(replay.rows, change)[0] for change in _CHANGES)
+        return any(not _close(before[1:], after[1:], _SAME) for after in changed)
     except Exception:  # what cannot be run again is not judged
         return False
 
 
-def reduction_of(node: Node) -> str | None:
+def reduction_of(replay: Replay) -> str | None:
     """How a loss combines records: "mean", "sum" or "mixed"; None if that cannot be judged."""
     try:
-        replay = Replay(node)
         if replay.rows < 2:
             return None
-        before, after = (replay.gradients(replay.rows, changed) for changed in (None, 0))
-        if not all(_close(a[1:], b[1:], _SAME) for a, b in zip(before, after, strict=True)):
-            return "mixed"
+        before = replay.gradients(replay.rows)
+        for after in (replay.gradients(replay.rows, change) for change in _CHANGES):
+            if not all(_close(a[1:], b[1:], _SAME) for a, b in zip(before, after, strict=True)):
+                return "mixed"
     except Exception:
         return None
     try:
@@ -383,10 +421,10 @@ def _close(one: Tensor, other: Tensor, near: float = _NEAR) -> bool:
     return torch.allclose(one, other, rtol=0, atol=near * float(other.abs().amax()))
 
 
-def check_inputs(tensors: Sequence[Tensor], judged: set[Any]) -> None:
+def check_inputs(tensors: Sequence[Tensor], judged: dict[Any, int]) -> None:
     """Raise an error if a row of the model's inputs comes from several records of the batch.
 
-    `judged` are signatures that need not be judged again; more are added.
+    `judged` has signatures that need not be judged again; more are added.
     """
     for tensor in tensors:
         node = node_of(tensor)
@@ -404,21 +442,25 @@ def check_inputs(tensors: Sequence[Tensor], judged: set[Any]) -> None:
                 hint="Leave out mixup, statistics of the batch and the like, or mix public records "
                 "into each item of the data set.",
             )
-        judged.add(signature)
+        judged[signature] = 0
 
 
-def check_loss(node: Node, declared: str, judged: set[Any]) -> None:
+def check_loss(node: Node, declared: str, judged: dict[Any, int]) -> None:
     """Raise an error if a loss is not the declared mean or sum of terms of single records."""
     replay = Replay(node)
-    if replay.signature in judged:
+    signature, rows = replay.signature, replay.rows
+    # What stays the same with another number of rows is not that number.
+    replay.counts &= judged.setdefault((signature, "counted"), rows) == rows
+    if signature in judged:
         return
-    found = reduction_of(node)
+    found = reduction_of(replay)
     if found == "mixed":
         raise ArgumentError(
             "loss",
             "to be a mean or a sum over the records",
             shown="one in which the gradient of a record depends on other records",
-            why="a divisor such as the sum of class weights depends on the labels of all records",
+            why="a divisor such as the sum of class weights depends on the labels of all records, "
+            "and so does a choice of the records that count, such as the hardest ones",
             hint="Use reduction='none' and then .mean().",
         )
     if found is not None and found != declared:
@@ -430,8 +472,9 @@ def check_loss(node: Node, declared: str, judged: set[Any]) -> None:
             hint=f"Pass loss_reduction={found!r} to make_private, or use reduction={declared!r} in "
             "the loss.",
         )
-    if found is not None and not replay.counts:  # a public number may be that of rows by chance
-        judged.add(replay.signature)
+    is_final = found is not None or rows >= _FEW  # too few may be why it could not be judged
+    if is_final and not replay.counts:  # a public number may be that of rows by chance
+        judged[signature] = rows
 
 
 def _name(node: Node) -> str:

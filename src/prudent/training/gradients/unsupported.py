@@ -125,10 +125,6 @@ def _changes_rows(module: nn.Module) -> bool:
     return module.max_norm is not None or module.scale_grad_by_freq
 
 
-def _is_lazy(module: nn.Module) -> bool:
-    return isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
-
-
 _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
     (
         _uses_batch_statistics,
@@ -147,7 +143,11 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
         "{}",
         "Use the module inside it: the private sum is added up over the processes instead.",
     ),
-    (_is_lazy, "{} without a shape", "Run the model once on any batch before it is trained."),
+    (
+        lambda module: isinstance(module, LazyModuleMixin) and module.has_uninitialized_params(),
+        "{} without a shape",
+        "Run the model once on any batch before it is trained.",
+    ),
 )
 
 _SIGNS = "vmap", "atching rule", "functorch", "doesn't match the broadcast shape"

@@ -147,7 +147,7 @@ def planned(args: Any, records: int, plan: Plan | None, wanted: PrivacyTarget) -
             hint="Or pass an aggregation with a clip of its own.",
         )
     steps = args.max_steps if args.max_steps > 0 else epochs
-    return wanted.plan(rate, steps, float(args.max_grad_norm or 0.0))
+    return wanted.plan(rate, steps, float(args.max_grad_norm or 0.0), records)
 
 
 def adapted(args: Any, plan: Plan) -> Any:

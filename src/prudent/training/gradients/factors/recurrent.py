@@ -137,7 +137,7 @@ class Lstm(RecurrentCell):
         factors = torch.stack(
             [
                 g * i * (1 - i),
-                _shifted(first, cells) * f * (1 - f),
+                torch.cat([first[:, None], cells[:, :-1]], 1) * f * (1 - f),
                 i * (1 - g * g),
                 squashed * o * (1 - o),
             ],
@@ -268,11 +268,6 @@ def _back(passed: Tensor, step: int, d_product: Tensor, hidden: Tensor) -> Tenso
     if step == 0:
         return d_product @ hidden
     return torch.addmm(passed[:, step - 1], d_product, hidden)
-
-
-def _shifted(first: Tensor, sequence: Tensor) -> Tensor:
-    """What preceded every step of a sequence."""
-    return torch.cat([first[:, None], sequence[:, :-1]], 1)
 
 
 Call = Callable[..., Any]
