@@ -363,6 +363,18 @@ def assert_covered(population: str, epsilon: float, seeds: range) -> None:
         assert shown.any(axis=1).mean() > 0.75
 
 
+def test_correlated_columns_without_far_records_have_narrow_intervals() -> None:
+    """Their rows are short: a second moment of longer ones would have more noise for nothing."""
+    generator = np.random.default_rng(0)
+    features = generator.normal([2.0, 0.0], 1.0, size=(20_000, 2))
+    features = np.column_stack([features, features.prod(axis=1)])
+    targets = 1 + features @ (truth := np.array([1.0, -0.5, 0.3])) + generator.normal(size=20_000)
+    fitted = LinearRegression(epsilon=1.0, noise=ReproducibleNoise(1)).fit(features, targets)
+    low, high = fitted.intervals_.T
+    assert (high - low < 0.4).all()
+    assert (np.abs((low + high) / 2 - truth) < high - low).all()
+
+
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
 def test_far_records_that_do_not_follow_the_line_widen_an_interval_or_forbid_it(
     epsilon: float,

@@ -38,6 +38,7 @@ LEAST_REACH, MOST_REACH = 1.0, 1.5
 
 _OCTAVES = 24  # beyond `CLIP`, of the histogram that finds scales that say nothing
 _CLEAR = 4.0  # deviations of noise from which on an octave holds records
+_BEYOND = 2.0  # times the end of the last of them: a few records may be farther out
 _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
@@ -89,6 +90,7 @@ class StandardFeatures:
     scales: FloatArray  # the released scale of each column, positive
     limits: FloatArray = attrs.field()  # where each standardised column is clipped
     constant: float = 1.0  # the first feature; 0 for a model without an intercept
+    extent: float = 0.0  # the length beyond which few rows are, if it is known to be large
 
     @limits.default
     def _usual(self) -> FloatArray:
@@ -122,8 +124,10 @@ class StandardFeatures:
 
         found = engine.total(part, vectors, math.sqrt(columns)).reshape(columns, _OCTAVES)
         found[found < _CLEAR * engine.deviation(part) * math.sqrt(columns)] = 0.0
-        squares = found @ (2 * edges**2) / max(count, _LEAST_COUNT)
-        return attrs.evolve(free, scales=self.scales * np.sqrt(1.0 + squares))
+        factors = np.sqrt(1.0 + found @ (2 * edges**2) / max(count, _LEAST_COUNT))
+        ends = np.maximum(1.0, _BEYOND * (2 * edges * (found > 0)).max(axis=1) / factors)
+        extent = float(np.linalg.norm([1.0, *ends]))
+        return attrs.evolve(free, scales=self.scales * factors, extent=extent)
 
     def steps(self, rows: FloatArray) -> FloatArray:
         """The features of rows, clipped; a gap is at the location. A target may follow them."""

@@ -4,7 +4,7 @@ The influence of a record is its whitened row times its residual; least squares 
 add up to zero. Rows are weighted by w = min(1, R/|z|) together with their residuals, so that a
 linear model stays linear whatever the tails of its features.
 
-1. A second moment of rows at a radius R that grows with ε n whitens them.
+1. A second moment of rows at a radius R whitens them. R grows with ε n, as far as rows are long.
 2. A noisy histogram of the lengths of influences, in half octaves, chooses the length C at which
    they are clipped: noise and what is clipped are to be least together. It also has the index α of
    the tail: a power law that continues beyond C has a mean excess of C/(α - 1).
@@ -72,7 +72,7 @@ _HELD = 0.5  # share of a coefficient's variance in directions which the ridge h
 CURVED = "records far out do not follow the line, so its coefficients depend on their weight"
 HEAVY = "the residuals' tail is so heavy that what clipping takes away has no bound"
 HELD = "its direction is not clear of the noise"
-UNSEEN = "the private scale of a column is far off, so that the model leaves the column out"
+UNSEEN = "a column hardly varies, or its private scale is far off, so that the model leaves it out"
 
 
 @attrs.frozen(eq=False)
@@ -185,13 +185,14 @@ class Refined:
 def far_whitening(
     engine: SumEngine, before: Whitening, count: float, penalty: FloatArray
 ) -> Whitening:
-    """Release a second moment of rows at a radius that grows with ε n.
+    """Release a second moment of rows at a radius that grows with ε n, as far as rows are long.
 
-    Where it does not grow beyond that of `before`, both second moments are one.
+    Its noise hides weak directions. At the radius of `before`, both second moments are one.
     """
     width = before.features.width
     room = _ROOM * max(count, 1.0) / (engine.deviation("far moment") * math.sqrt(width))
-    radius = min(max(before.radius, math.sqrt(room)), _MOST_RADIUS * before.radius)
+    most = min(before.features.extent, _MOST_RADIUS * before.radius)
+    radius = max(before.radius, min(math.sqrt(room), most))
     return Whitening.release(engine, "far moment", before.features, count, penalty, radius, before)
 
 
