@@ -123,9 +123,12 @@ class TableColumn:
         """See `Column`."""
         # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
         if self._count is None:
-            own = self._size
-            asked = self._ask(queries.how_many, only)["records"] if own is None else own()
-            self._count = asked
+            held, own = self._held, self._size
+            if own is None or held:
+                rows = Reader(lambda values, *_: len(values)) if held else None
+                self._count = self._ask(queries.how_many, lambda row: only(row)["records"], rows)
+            else:
+                self._count = own()
         return self._count
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
@@ -324,9 +327,14 @@ class TableColumn:
         return ask([ColumnQuery(self, question, given, decode, reader, again)], answer)[0]
 
     @property
+    def _held(self) -> bool:
+        """Whether the rows were handed over and are kept, so that they are read soon."""
+        return self.share.memory.holds(self.share)
+
+    @property
     def _few(self) -> bool:
-        """Whether ranks are found without narrowing; rows that are kept are read soon."""
-        return self.count() <= FEW or self.share.memory.holds(self.share)
+        """Whether ranks are found without narrowing."""
+        return self.count() <= FEW or self._held
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
