@@ -123,7 +123,7 @@ class TableColumn:
         """See `Column`."""
         # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
         if self._count is None:
-            held, own = self._held, self._size
+            held, own = self.share.memory.holds(self.share), self._size
             if own is None or held:
                 rows = Reader(lambda values, *_: len(values)) if held else None
                 self._count = self._ask(queries.how_many, lambda row: only(row)["records"], rows)
@@ -327,14 +327,9 @@ class TableColumn:
         return ask([ColumnQuery(self, question, given, decode, reader, again)], answer)[0]
 
     @property
-    def _held(self) -> bool:
-        """Whether the rows were handed over and are kept, so that they are read soon."""
-        return self.share.memory.holds(self.share)
-
-    @property
     def _few(self) -> bool:
-        """Whether ranks are found without narrowing."""
-        return self.count() <= FEW or self._held
+        """Whether ranks are found without narrowing: rows that are kept are read soon."""
+        return self.count() <= FEW or self.share.memory.holds(self.share)
 
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
