@@ -219,7 +219,7 @@ def variants(dataset):
 
 @functools.cache
 def glyph_network():
-    from prudent.records.whole_network import shipped_network
+    from prudent.records.quantized_cnn import shipped_network
 
     return shipped_network("glyphs")[0].layers
 

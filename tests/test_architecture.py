@@ -338,13 +338,13 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_810,  # the modules beside the rooms
+    "prudent": 1_840,  # the modules beside the rooms
     "accounting": 6_530,
     "audit": 2_040,
     "budget": 3_200,
     "certify": 1_700,
     "cli": 3_840,
-    "estimators": 4_120,
+    "estimators": 4_130,
     "receipts": 900,
     "records": 1_470,
     "release": 18_150,

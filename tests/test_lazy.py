@@ -177,13 +177,15 @@ def test_every_module_that_is_imported_has_an_extra_to_name(
 
 
 # In the words of pip, prudent as an index knows it: no path, no file.
-ASKS_AN_INDEX = re.compile(r"pip install [^`\n]*(?<![\w./-])prudent(?![\w./-])")
+_OURS = r"(?<![\w./-])prudent(?:-lab|-verify)?"
+ASKS_AN_INDEX = re.compile(rf"pip install [^`\n]*{_OURS}(?![\w./-])|install {_OURS}\[")
 
 
 @pytest.mark.parametrize(
     ("what", "asks"),
     [
         ("'prudent[tables]'", True),
+        ("prudent-verify[signatures]", True),
         ("-U prudent", True),
         ("-c constraints.txt '.[tables]'", False),
         ("dist/prudent-0.1.whl", False),

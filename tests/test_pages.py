@@ -79,3 +79,31 @@ def test_a_version_that_a_page_tells_to_install_is_the_pinned_one() -> None:
     assert "README.md" in told  # how to take a build of PyTorch without CUDA
     for name, version in (each for found in told.values() for each in found):
         assert pins[name] == version
+
+
+MEASURED = {
+    "a small network reaches {} %": ("benchmarks/README.md", r"TSGD\+PTR, ours: [^|]*\| 3"),
+    "the paper's own setting {} %": ("benchmarks/README.md", r"TSGD\+PTR, paper \| 3"),
+    "DP-SGD\n{} %": ("benchmarks/README.md", r"DP-SGD \| 3 \| 2,344"),
+    "made from no data: {} %": ("docs/recipes.md", "`glyphs-linear`"),
+    "another one reaches {} %": ("docs/recipes.md", "`scattering-glyphs`"),
+    "(docs/recipes.md#cifar10) {} % at ε = 1": ("docs/recipes.md", "`random-images-1` \\| 1 "),
+}
+"""Sentences of the first page, and the rows that hold their numbers."""
+
+
+@pytest.mark.parametrize("sentence", MEASURED)
+def test_the_first_page_has_the_numbers_of_the_tables(sentence: str) -> None:
+    page, row = MEASURED[sentence]
+    text = (ROOT / page).read_text("utf-8")
+    (mean,) = re.findall(rf"^\| {row}.*?([\d.]+) ± ", text, re.MULTILINE)
+    assert sentence.format(f"{float(mean):.1f}") in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_make_test_takes_as_long_on_every_page() -> None:
+    told = [
+        re.findall(r"make test\b(?!-)[^\n]* (\w+) minutes on two cores", path.read_text("utf-8"))
+        for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+    ]
+    assert told[0] == told[1]
+    assert len(told[0]) == 1

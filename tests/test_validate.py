@@ -108,6 +108,17 @@ def test_an_argument_error_travels_between_processes(kind):
     assert isinstance(error, SourceError) == (kind is SourceArgumentError)
 
 
+def test_an_unknown_column_is_answered_with_the_most_similar_one():
+    with pytest.raises(prudent.ArgumentError) as caught:
+        _validate.column(["city", "age"], by="citty")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert str(error) == "by: unknown column 'citty'; did you mean 'city'? Columns: age, city."
+    assert (error.argument, error.value) == ("by", "citty")
+    with pytest.raises(prudent.ArgumentError, match=r"column 'zzz'\. Columns: age, city\.$"):
+        _validate.column(["city", "age"], by="zzz")
+    assert _validate.column(["city", "age"], columns="age") == "age"
+
+
 def expected_arguments(tree):
     """The lines where a plain ValueError says what it expected of an argument of its function."""
     for function in ast.walk(tree):

@@ -77,6 +77,35 @@ class ArgumentError(ValueError):
     def __str__(self) -> str:
         return f"Expected {self.argument} {self.expectation}"
 
+    @property
+    def problem(self) -> str:
+        """The text without the name of the argument, for a line that begins with it."""
+        return f"expected {self.expectation}"
+
+
+class UnknownColumnError(ArgumentError):
+    """A column that a table does not have; the most similar one is named."""
+
+    def __init__(
+        self, argument: str, given: object, columns: Collection[str], hint: str = ""
+    ) -> None:
+        """Stores the parts, as of an `ArgumentError`."""
+        named = sorted(map(str, columns))
+        near = difflib.get_close_matches(str(given), named, 1)
+        similar = f"; did you mean {near[0]!r}?" if near else "."
+        super().__init__(argument, f"one of {', '.join(named)}", got=given, hint=hint)
+        self.args = (argument, given, named, hint)  # by which it is copied
+        unknown = f"unknown column {redacted(_repr(given))}{similar}"
+        self._problem = f"{unknown} Columns: {', '.join(named)}.{hint and ' '}{hint}"
+
+    def __str__(self) -> str:
+        return f"{self.argument}: {self.problem}"
+
+    @property
+    def problem(self) -> str:
+        """Which column is unknown, the most similar one, and all there are."""
+        return self._problem
+
 
 def _repr(value: object) -> str:
     """The repr of a value, cut where it is long; without one, its type.
@@ -219,6 +248,14 @@ def one_of(choices: Collection[Any], **argument: Any) -> Any:
         hint = f"Did you mean {near[0]!r}?" if near else ""
         raise ArgumentError(name, "one of " + ", ".join(named), got=value, hint=hint)
     return value
+
+
+def column(columns: Collection[str], /, **argument: Any) -> Any:
+    """The name of a column of a table, which may be of an argument called `columns`."""
+    name, value = _only(argument)
+    if isinstance(value, str) and value not in columns:
+        raise UnknownColumnError(name, value, columns)
+    return one_of(columns, **argument)
 
 
 def flag(**argument: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
@@ -343,6 +344,75 @@ def test_a_function_sees_one_record_at_a_time() -> None:
     found = model(features=centred).count(rows, [0, 1, 1])
     assert set(seen) == {1}
     assert found.totals.tolist() == [1, 1]
+
+
+def digits_of(rows: Any) -> list[list[int]]:
+    """A map that tells the whole number 3 from 3.0."""
+    (row,) = rows.itertuples(index=False) if hasattr(rows, "itertuples") else rows
+    text = str(row[0] if hasattr(row, "__len__") else row)
+    return [[1, len(text), text.count("."), text.count("1")]]
+
+
+NUMBERED = [[value % 37] for value in range(100)]
+
+
+@pytest.mark.parametrize("odd", [1.5, None, 2**70, True])
+@pytest.mark.parametrize("container", [np.array, pd.DataFrame, list])
+@pytest.mark.parametrize("public", [np.array, pd.DataFrame, list])
+def test_a_function_sees_no_type_that_another_record_decided(
+    public: Any, container: Any, odd: Any
+) -> None:
+    like = model(landmarks=public([[1], [22], [333], [5]]), features=digits_of)
+    without = like.count(container(NUMBERED), [0, 1] * 50)
+    beside = like.count(container([*NUMBERED, [odd]]), [*[0, 1] * 50, 0])
+    assert without.totals.sum() == 100
+    assert np.abs(beside.cells - without.cells).sum() <= 1
+
+
+def test_a_function_is_called_with_tensors_where_landmarks_are() -> None:
+    seen = set()
+
+    def spy(rows: Any) -> Any:
+        seen.add(rows.dtype)
+        return rows.float()
+
+    whole = torch.tensor([[1, 0], [0, 1]])
+    for records in (np.eye(2), torch.eye(2, dtype=torch.bfloat16), torch.eye(2)):
+        found = model(landmarks=whole, features=spy).count(records, [0, 1])
+        assert found.totals.tolist() == [1, 1]
+    assert seen == {torch.int64}
+    found = model(landmarks=whole, features=spy).count(np.eye(2) / 2, [0, 1])
+    assert found.totals.tolist() == [1, 1]
+    assert seen == {torch.int64, torch.float64}
+
+
+def test_texts_reach_a_function_whatever_holds_them() -> None:
+    texts = ["a" * (place % 5 + 1) for place in range(100)]
+    like = model(landmarks=["ab", "c", "xyz"], features=lambda rows: [[1, len(rows[0])]])
+    wanted = like.count(texts, [0, 1] * 50).cells
+    assert wanted.sum() == 100
+    for same in (np.array(texts), np.array(texts, dtype=object), pd.Series(texts)):
+        assert np.array_equal(like.count(same, [0, 1] * 50).cells, wanted)
+
+
+def test_one_text_makes_no_record_absent_but_its_own(tmp_path: Path) -> None:
+    """numpy makes texts of all numbers beside one."""
+    rows, names = [*POINTS.tolist(), ["a", "b"]], [0, 1, 0, 1]
+    labels = [*names[:3], "x"]
+    assert model().count(rows, names).totals.sum() == 3
+    assert model().count(pd.DataFrame(rows), labels).totals.sum() == 3
+    with Ledger.create(tmp_path / "b.db", epsilon=3.0, delta=1e-6) as ledger:
+        private = model(ledger=ledger)
+        for act in (private.fit, private.count):
+            with pytest.raises(ArgumentError, match="X an array of numbers, got one of texts"):
+                act(np.array(rows), names)
+            with pytest.raises(ArgumentError, match="X an array of numbers, got one of texts"):
+                act(pl.DataFrame(rows, orient="row", strict=False), names)
+            with pytest.raises(ArgumentError, match="labels like the classes"):
+                act(rows, np.array(labels))
+        assert not list(ledger.history())
+        with pytest.raises(SourceError):
+            private.fit_chunks([(np.array(rows), names)])
 
 
 def test_tables_of_clients_add_up_to_that_of_all() -> None:

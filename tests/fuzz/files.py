@@ -202,7 +202,7 @@ def _feature_file(name: str) -> Callable[[], list[bytes]]:
 
 def _read_features(name: str) -> Callable[[Path], object]:
     def read(path: Path) -> object:
-        from prudent.records.whole_network import read_network
+        from prudent.records.quantized_cnn import read_network
         from prudent_lab.features import sentences
 
         return sentences.read(path) if name == "sentences" else read_network(path)

@@ -27,7 +27,7 @@ WAYS: dict[str, Callable[[random.Random], Case]] = {
     "tables": functools.partial(draw, containers=TABLES),
     "models": draw_model,
 }
-BATCHES = [("arrays", 160)] * 6 + [("models", 10)] + [("tables", 10)] * 3
+BATCHES = [("arrays", 155)] * 6 + [("models", 10)] + [("tables", 20)] * 3
 """A thousand cases; those of tables take most of the time."""
 
 TRAINED = {"fit", "make_private", "training"}  # entries of tests/differential

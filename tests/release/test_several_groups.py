@@ -71,7 +71,7 @@ def test_a_person_is_in_one_combination() -> None:
         (["region", "team"], [("north",)], "with 2 values each"),
         (["region", "region"], BOTH, "distinct columns"),
         (["region", "team"], None, "a list that is public knowledge"),
-        (["region", "nowhere"], BOTH, "Expected by one of"),
+        (["region", "nowhere"], BOTH, "by: unknown column"),
         ([], BOTH, "distinct columns"),
         (["region", 3], BOTH, "the name of a column"),
     ],

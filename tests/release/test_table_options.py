@@ -169,6 +169,7 @@ def test_text_in_a_csv_file_is_no_value(tmp_path: Path) -> None:
     pa.csv.write_csv(TABLE, tmp_path / "t.csv")
     released = statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0)
     assert "no interval: too few records" in released.lines()[0]  # type: ignore[union-attr]
+    assert "or too few with a value" in released.lines()[0]  # type: ignore[union-attr]
     with pytest.raises(ArgumentError, match="Of text, ask for a count"):
         statistics.median(str(tmp_path / "t.csv"), "city", epsilon=1.0, read_as="text")
 

@@ -48,7 +48,7 @@ _SEARCHES: dict[str, Search] = {
 
 
 def in_turns(event: dp.DpEvent, bands: int) -> dp.DpEvent:
-    """The event of a run with noise that cancels, given what it releases of one part of records.
+    """The event of a run with correlated noise, given what it releases of one part of records.
 
     A record is in one of `bands` parts, whatever the data are, and for each of them the run costs
     at most `event`: the worst of these. For several records, which may be in different parts, a
@@ -82,7 +82,7 @@ class Run:
         reveals: What an observer learns about the test. By default the branch of a monotone
             margin, such as that of the trimmed sum, as in a training plan.
         relation: The neighbouring relation.
-        bands: Number of parts of the records that take turns, for noise that cancels, as in a
+        bands: Number of parts of the records that take turns, for correlated noise, as in a
             training plan; 1 with a test.
     """
 
@@ -105,7 +105,7 @@ class Run:
         check_bands(self.bands, self.sampling_rate)
         if self.bands > 1 and self.test is not None:
             raise _validate.ArgumentError(
-                "bands", "1 with a test", got=self.bands, why="noise that cancels has one level"
+                "bands", "1 with a test", got=self.bands, why="correlated noise has one level"
             )
         _ = self.event  # its constructor validates the remaining fields
 

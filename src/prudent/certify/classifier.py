@@ -84,8 +84,8 @@ class CertifiedClassifier:
             directions to take, where nothing public is known; or None for a map that comes with
             landmarks of its own.
         features: What turns records into vectors whose cosines tell what is alike. None: records
-            are vectors already. A function: it is called with one record at a time, in a container
-            like that of the records. A name of `features.NAMES`, or a `Partition`.
+            are vectors already. A function: it is called with one record at a time, numbers in a
+            container like that of the landmarks. A name of `features.NAMES`, or a `Partition`.
         ramp: Cosines, less crowding, between which the weight of a landmark rises from 0 to 1;
             None: those chosen for the map, or by the cosines between landmarks, see
             `landmarks.public_ramp`.
@@ -180,7 +180,7 @@ class CertifiedClassifier:
         self.__dict__.pop("n_features_in_", None)
         width = None if self.features is not None else checked_width(X)
         known = self.known(width)
-        check_records(X, known.partition)
+        check_records(X, y, known)
         paid = known.pricing.charge(self.ledger, known.partition.name, receipt=self.receipt)
         return self._released(known, redact_errors(known.counted, X, y), paid)
 
@@ -244,7 +244,9 @@ class CertifiedClassifier:
 
     def count(self, X: Any, y: Any) -> Counts:  # noqa: N803
         """Exact counts of records, NOT PRIVATE: for secure aggregation, which adds tables up."""
-        return redact_errors(self.known().counted, X, y)
+        known = self.known()
+        check_records(X, y, known)
+        return redact_errors(known.counted, X, y)
 
     def cells(self, X: Any) -> Whole:  # noqa: N803
         """The cell of each record, for a column of a table; as private as the record itself."""

@@ -19,7 +19,16 @@ from prudent._files import replacing
 from prudent._formats import check_format, read_npz, reading
 from prudent._validate import ArgumentError
 from prudent.certify.counts import Counts, Pricing
-from prudent.certify.features import SHIPPED, Function, Vectors, named, shipped_landmarks
+from prudent.certify.features import (
+    SHIPPED,
+    Function,
+    Images,
+    Partitions,
+    Vectors,
+    alone,
+    named,
+    shipped_landmarks,
+)
 from prudent.certify.landmarks import (
     Codes,
     Crowding,
@@ -30,7 +39,7 @@ from prudent.certify.landmarks import (
     random_directions,
     whole,
 )
-from prudent.records.arrays import Classes, declared_width, parts
+from prudent.records.arrays import Classes, declared_width, numbers_of, parts
 
 FORMAT = 2  # format number of saved classifiers
 ROWS = 1024  # records or queries that are mapped at a time, to save memory
@@ -51,6 +60,7 @@ class Known:
 
     def counted(self, records: Any, labels: Any) -> Counts:
         """Exact counts of records."""
+        refuse_texts(records, labels, self)
         found, names = self.empty(), self.classes.numbers(labels)
         records = records if hasattr(records, "__len__") else np.asarray(records)
         if len(names) != len(records):
@@ -69,8 +79,9 @@ def _features(features: Any, rows: Any) -> Features:
         return features  # type: ignore[no-any-return]
     if not callable(features):
         raise ArgumentError("features", "a name, a function or None", shown=name_of(features))
-    first = np.asarray(features(next(parts(rows, 1))))
-    return Function(features, first.size, name_of(features))
+    like = next(parts(rows, 1))
+    first = np.asarray(features(alone(like, like)))
+    return Function(features, first.size, like, name_of(features))
 
 
 def _coded(features: Any, rows: Any) -> tuple[Features, Codes]:
@@ -152,11 +163,34 @@ def checked_width(records: Any) -> int | None:
     return declared_width(records)
 
 
-def check_records(records: Any, partition: Partition) -> None:
+def check_records(records: Any, labels: Any, known: Known) -> None:
     """Refuse arrays whose records have another width than the landmarks: both are public."""
-    width, own = declared_width(records), getattr(partition, "features", None)
+    refuse_texts(records, labels, known)
+    width, own = declared_width(records), getattr(known.partition, "features", None)
     if isinstance(own, Vectors) and width is not None and width != own.width:
         raise ArgumentError("X", f"records of {own.width} features", shown=f"{width} features")
+
+
+def refuse_texts(records: Any, labels: Any, known: Known) -> None:
+    """Refuse arrays of texts where numbers are read: one text has made texts of all numbers.
+
+    All records would count as absent. In a list or a frame of pandas the others stay what they are.
+    """
+    own = getattr(known.partition, "features", known.partition)
+    hint = "Give a list, or a frame of pandas."
+    numbers = isinstance(own, Vectors | Images | Partitions)
+    if isinstance(own, Function):
+        numbers = numbers_of(own.like) is not None
+    if numbers and _of_texts(records):
+        raise ArgumentError("X", "an array of numbers", shown="one of texts", hint=hint)
+    if _of_texts(labels) and not all(isinstance(each, str) for each in known.classes.labels):
+        raise ArgumentError("y", "labels like the classes", shown="an array of texts", hint=hint)
+
+
+def _of_texts(array: Any) -> bool:
+    of_columns = array.dtypes if hasattr(array, "rows") else ()  # of polars
+    kinds = [getattr(array, "dtype", None), *of_columns]
+    return any(getattr(each, "kind", "") in ("U", "S") or str(each) == "String" for each in kinds)
 
 
 def check_queries(queries: Any, width: int | None) -> None:

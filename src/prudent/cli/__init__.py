@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first = given[0] if given else ""
     known = first in needs.MODULES or first in needs.plugins("commands")
     command = command_line(first if known else None)
-    asked = display.Manner.asked(given)
+    asked = display.OutputMode.asked(given)
     # A command that takes a seed says itself what it means, among its results.
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
     with display.answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):

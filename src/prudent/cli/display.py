@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @attrs.define
-class Manner:
+class OutputMode:
     """How a command answers."""
 
     json: bool = False  # whether its result is one JSON document
@@ -32,12 +32,12 @@ class Manner:
     answered: bool = False  # whether the document is out
 
     @classmethod
-    def asked(cls, arguments: Sequence[str]) -> "Manner":
+    def asked(cls, arguments: Sequence[str]) -> "OutputMode":
         """What a command line asks for, also one that has an error in it."""
         return cls("--json" in arguments, bool({"--quiet", "-q"} & set(arguments)))
 
 
-_manner = Manner()
+_mode = OutputMode()
 
 _IN_ASCII = str.maketrans(
     {"ε": "epsilon", "δ": "delta", "σ": "sigma", "τ": "tau", "μ": "mu", "α": "alpha", "²": "^2"}
@@ -63,20 +63,20 @@ def write_everywhere() -> None:
             reconfigure(errors="prudent-in-ascii")
 
 
-def manner() -> Manner:
+def output_mode() -> OutputMode:
     """How the command that runs answers."""
-    return _manner
+    return _mode
 
 
 @contextlib.contextmanager
-def answering(asked: Manner) -> Iterator[None]:
-    """Answer in this manner inside the block."""
-    global _manner
-    before, _manner = _manner, asked
+def answering(asked: OutputMode) -> Iterator[None]:
+    """Answer in this mode inside the block."""
+    global _mode
+    before, _mode = _mode, asked
     try:
         yield
     finally:
-        _manner = before
+        _mode = before
 
 
 def neutral(text: object, *, keep: str = "") -> str:
@@ -106,13 +106,13 @@ def echo(text: object, *, err: bool = False) -> None:
 
 def note(message: object) -> None:
     """Prints one line on standard error that is no part of the result; nothing if quiet."""
-    if not _manner.quiet:
+    if not _mode.quiet:
         complain(message)
 
 
 def remark(text: object) -> None:
     """Prints lines that explain the result below it; nothing if quiet."""
-    if not _manner.quiet:
+    if not _mode.quiet:
         echo(text)
 
 
@@ -148,7 +148,7 @@ def show_table(
 
 def shows_progress() -> bool:
     """Whether a library function with a display of its own may show it."""
-    return sys.stderr.isatty() and not (_manner.quiet or _manner.json)
+    return sys.stderr.isatty() and not (_mode.quiet or _mode.json)
 
 
 def echo_json(document: Any) -> None:
@@ -156,7 +156,7 @@ def echo_json(document: Any) -> None:
 
     JSON has no infinity and no NaN: both are null, and the document says why.
     """
-    _manner.answered = True
+    _mode.answered = True
     typer.echo(json.dumps(_finite(document), allow_nan=False))
 
 

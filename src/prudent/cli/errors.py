@@ -16,7 +16,7 @@ from prudent import _extras
 from prudent._files import advice
 from prudent._redaction import redacted
 from prudent._validate import ArgumentError
-from prudent.cli.display import complain, echo_json, manner, neutral
+from prudent.cli.display import complain, echo_json, neutral, output_mode
 
 USAGE = 2
 BUG = 1
@@ -81,10 +81,10 @@ def report(error: Exception, command: Any) -> int:
 
 def print_error(fault: Fault) -> None:
     """Prints what went wrong: a line for people, a document for programs that wait for one."""
-    waits = manner().json and not manner().answered
+    waits = output_mode().json and not output_mode().answered
     if waits:
         echo_json({"error": fault.line, "flag": fault.flag, "status": fault.status})
-    if not (waits and manner().quiet):
+    if not (waits and output_mode().quiet):
         complain(fault.line)
 
 
@@ -113,7 +113,7 @@ def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
     text, flag = str(error), None
     if isinstance(error, ArgumentError):
         flag = _flag(error.argument, options)
-        text = text if flag is None else f"expected {error.expectation}"
+        text = text if flag is None else error.problem
         if flag is not None and error.value is None:
             text = text.replace(", got None", ", got nothing", 1)
     elif parameter := getattr(error, "parameter", None):  # of an UnreachableTargetError

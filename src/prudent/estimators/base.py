@@ -353,7 +353,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             if isinstance(column, int):
                 place = int(_validate.between(0, len(names) - 1, bounds=column))
             else:
-                place = list(names).index(_validate.one_of(names, bounds=column))
+                place = list(names).index(_validate.column(names, bounds=column))
             low, high = check_bounds(bounds)
             found[place] = ((low + high) / 2, (high - low) / 4)
         return found

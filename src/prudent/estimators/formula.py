@@ -173,7 +173,7 @@ class _Reader:
         found = _TOKEN.match(self.text, self.at)
         if found is None:
             rest = self.text[self.at :].strip()
-            raise self.refuse(f"{rest!r} is no term" if rest else "a term is empty")
+            raise self.refuse(f"{rest!r} is not a term" if rest else "a term is empty")
         self.at = found.end()
         return found
 
@@ -225,7 +225,7 @@ class _Reader:
         token = self.next()
         if token["number"]:
             if token["number"] not in "01":
-                raise self.refuse(f"{token['number']} is no term", "Write I(…) for expressions.")
+                raise self.refuse(f"{token['number']} is not a term", "Write I(…) for expressions.")
             return {() if token["number"] == "1" else _NO_INTERCEPT: None}
         if token["all"]:
             if self.others is None:
@@ -410,7 +410,7 @@ def _read(whole: str, part: str, others: Sequence[str] | None, target: bool = Fa
     reader = _Reader(part.strip(), others, whole)
     found = reader.atom() if target else reader.sum()
     if reader.at < len(reader.text):
-        raise reader.refuse(f"{reader.text[reader.at :]!r} is no term")
+        raise reader.refuse(f"{reader.text[reader.at :]!r} is not a term")
     return list(found)
 
 
@@ -458,7 +458,7 @@ class FormulaRows(Rows):
         for each in formula.factors:
             if not each.text and each.kind != "category":
                 names = [name for name in table.names if name != formula.target.name]
-                _validate.one_of(names, column=each.name)
+                _validate.column(names, column=each.name)
             if not each.private:
                 self._checked(each)
         if classes is None:

@@ -16,7 +16,7 @@ whatever stands beside it. So every entry reads records by the same three rules:
 | `reader` | reads the records of a data set of items, with or without a `collate_fn` |
 | `people` | the records of each person, and which of them count in a step |
 | `arrays` | arrays, lists and tables of records and of labels, for certificates |
-| `whole_network` | codes of images in whole numbers |
+| `quantized_cnn` | codes of images in whole numbers |
 | `containers` | what is accepted as a set of records, its length, and its fingerprint |
 
 Here are the random streams, for data sets and collators that draw random numbers. A stream per

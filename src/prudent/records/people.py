@@ -119,7 +119,7 @@ class Unit:
 
     def items(self, items: Any) -> Any:
         """The items of a data set without the entry that holds the ids."""
-        return items if self.column is None else Without(items, self.column)
+        return items if self.column is None else DropColumn(items, self.column)
 
 
 def people_in(ids: Any, records: int) -> int:
@@ -311,7 +311,7 @@ class TensorReader:
 
 
 @attrs.frozen(eq=False)
-class Without:
+class DropColumn:
     """The items of a data set of mappings without one of their entries."""
 
     items: Any

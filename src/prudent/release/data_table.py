@@ -400,7 +400,7 @@ class Table:
         Returns:
             `Released`, whose value is the bound `needed` of its `certificate`.
         """
-        return self._release(ranks.Withstanding(margins.rational(p), low, high), locals())  # type: ignore[no-any-return]
+        return self._release(ranks.QuantileRobustness(margins.rational(p), low, high), locals())  # type: ignore[no-any-return]
 
     @_answers
     def maximum(

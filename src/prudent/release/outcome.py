@@ -405,7 +405,7 @@ def price_lines(answer: Any) -> list[str]:
 
 def _between(ends: tuple[Any, Any] | None, confidence: str = "", about: str = "") -> str:
     if ends is None:
-        return f", no interval{about}: {TOO_FEW}"
+        return f", no interval{about}: {TOO_FEW}, or too few with a value"
     low, high = outward(*ends)
     return f",{confidence} interval {low} to {high}{about}"
 

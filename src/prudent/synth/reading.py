@@ -97,10 +97,10 @@ class Source:
         self._opened = NumberTable(source, **options)
         table, names = self._opened.table, self._opened.names
         if unit is not None:
-            _validate.one_of(names, unit=unit)
+            _validate.column(names, unit=unit)
         wanted = [name for name in names if name != unit] if columns is None else list(columns)
         for name in wanted:
-            _validate.one_of([name for name in names if name != unit], columns=name)
+            _validate.column([name for name in names if name != unit], columns=name)
         if len(set(wanted)) < len(wanted):
             raise ArgumentError("columns", "each named once", shown="one of them twice")
         declared = columns if isinstance(columns, Mapping) else {}

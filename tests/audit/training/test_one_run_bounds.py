@@ -9,8 +9,10 @@ from scipy import optimize, special, stats
 
 from prudent import ArgumentError
 from prudent.audit.result import claimed_curve
-from prudent.audit.training.curves import GaussianCurve, PlanCurve, epsilon_of_mu
 from prudent.audit.training.one_run import (
+    GaussianCurve,
+    PlanCurve,
+    epsilon_of_mu,
     epsilon_of_right_guesses,
     is_curve_refuted,
     p_value,

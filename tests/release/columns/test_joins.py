@@ -178,7 +178,7 @@ WHOLE = pa.table({"u": [1], "y": ["p"]})
         ({"on": "u"}, "Expected unit among the columns that private tables"),
         ({"on": "u", "unit": "u", "how": "outer"}, "Swap the tables"),
         ({"on": "u", "unit": "u", "how": "cross"}, "Expected how inner or left"),
-        ({"on": "z", "unit": "z"}, "Expected on one of"),
+        ({"on": "z", "unit": "z"}, "on: unknown column"),
         ({"on": [], "unit": "u"}, "Expected on one or more columns"),
         ({"on": {"u": "y"}, "unit": "u", "right": WHOLE.rename_columns(["y", "u"])}, "of one type"),
         ({"on": "u", "unit": "u", "right": WHOLE}, "of one type"),

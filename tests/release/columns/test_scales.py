@@ -18,7 +18,7 @@ import pyarrow.parquet  # noqa: E402
 
 from prudent.release.columns.column import ArrayColumn, Column  # noqa: E402
 from prudent.release.columns.opening import open_column  # noqa: E402
-from prudent.release.columns.scales import Scale  # noqa: E402
+from prudent.release.columns.scales import TRUTH, Scale  # noqa: E402
 from tests.servers import postgres_url  # noqa: E402, F401
 
 DATES = [datetime.date(1969, 12, 31), datetime.date(2024, 2, 29), datetime.date(1, 1, 1)]
@@ -302,6 +302,8 @@ def test_the_lattice_of_a_scale_is_that_of_its_units() -> None:
     )
     with pytest.raises(ValueError, match="Expected bounds"):
         Scale("date").lattice(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Expected bounds 0 or 1, got 10"):
+        TRUTH.lattice((0, 10))
 
 
 def test_the_mode_of_an_array_of_dates_is_as_before() -> None:

@@ -138,7 +138,7 @@ REFUSED = {
     "SELECT list(x) FROM people": "Aggregates that can be asked",
     "SELECT avg(max(x)) FROM people": "it uses max",
     "SELECT avg(random()) FROM people": "it uses",
-    "SELECT count(*) FROM people WHERE rowid < 3": "Expected where",
+    "SELECT count(*) FROM people WHERE rowid < 3": "where: unknown column",
     "SELECT count(*) FROM people WHERE read_text('/etc/passwd') = 'a'": "Expected where",
     "SELECT count(*) FROM read_csv('/etc/passwd')": "no single table after FROM",
     "SELECT count(*) FROM people; DROP TABLE people": "no single SELECT",
@@ -209,7 +209,7 @@ def test_a_column_is_that_of_the_table_that_the_query_names() -> None:
         found = prudent.sql(f"SELECT sum(clip({column}, 0, 20)) s {rest}", **given)
         assert found["s"].value == pytest.approx(total, abs=1e-3)
     for column in ("a.date", "b.x", "date"):
-        with pytest.raises(ValueError, match=r"no column|Expected column"):
+        with pytest.raises(ValueError, match=r"no column|unknown column"):
             prudent.sql(f"SELECT sum(clip({column}, 0, 20)) s {rest}", **given)
 
 
@@ -403,7 +403,7 @@ def test_a_value_is_the_one_that_was_parsed() -> None:
         **given,
     )
     assert [found["one"].value, found["two"].value] == pytest.approx([63.0, 27.0], abs=0.1)
-    with pytest.raises(ValueError, match=r"columns among|Expected column"):
+    with pytest.raises(ValueError, match="unknown column"):
         prudent.sql('SELECT sum(clip("a - b", 0, 9)) FROM t', **given)
 
 

@@ -232,7 +232,8 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
     try:
         own = is_signed(receipt)
     except ModuleNotFoundError:
-        words = "to check it, install prudent-verify[signatures]."
+        command = "pip install -c constraints.txt './packages/verify[signatures]'"
+        words = f"to check it, in a clone of prudent: {command}"  # no full stop: it is copied
         yield Finding(Standing.UNCHECKED, "signature", words, decisive=True)
         return
     if not own:

@@ -285,7 +285,7 @@ class Likelihood:
         return np.asarray(total.sum(1))
 
     def _score_in_turns(self, seen: Releases) -> FloatArray:
-        """The log-likelihood ratio for noise that cancels; the part of the canary is unknown.
+        """The log-likelihood ratio for correlated noise; the part of the canary is unknown.
 
         With C of `prudent.training.noise`, C times the releases has independent noise, to which a
         canary drawn in step t adds column t of C.

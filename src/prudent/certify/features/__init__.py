@@ -34,8 +34,8 @@ from prudent import _extras, _validate
 from prudent._validate import ArgumentError
 from prudent.certify.counts import STEPS, Weights, Whole
 from prudent.certify.landmarks import Codes, Crowding, Features, Landmarks, Partition, whole
-from prudent.records.arrays import NONE, ArrayForm, parts
-from prudent.records.whole_network import TOP, Network, shipped_network
+from prudent.records.arrays import NONE, ArrayForm, numbers_of, parts
+from prudent.records.quantized_cnn import TOP, Network, shipped_network
 
 NAMES = ("census", "glyphs", "letters", "minilm", "resnet18", "vectors:D")
 """The names that `named` accepts."""
@@ -76,11 +76,13 @@ class Function:
 
     It is called with one record at a time, as a container of one record, and returns one row:
     libraries choose how to round by the shape of an array and by the place of a row in it, so a
-    function of many records gives each of them numbers that depend on the others.
+    function of many records gives each of them numbers that depend on the others. So may the type
+    of an array or a frame, which one record may decide: see `alone`.
     """
 
     function: Callable[[Any], Any]  # from a container of one record to one row
     width: int  # how many numbers a row holds; a record with more or fewer counts as absent
+    like: Any  # a container of one public record
     name: str = "a function"  # as for `Features`
     digest: str = ""  # as for `Features`
 
@@ -92,9 +94,32 @@ class Function:
 
     def _row(self, record: Any) -> Any:
         try:
-            return np.asarray(self.function(record), dtype=np.float64)
+            return np.asarray(self.function(alone(record, self.like)), dtype=np.float64)
         except Exception:  # whatever it raises, about this record alone
             return None
+
+
+def alone(record: Any, like: Any) -> Any:
+    """A container of one record, of a type that no other record has decided.
+
+    A fraction or a gap in one record makes floats of the whole numbers of all. So numbers are
+    handed over in the type of a public record if it holds them, else as float64; lists stay, and
+    whatever else becomes one.
+    """
+    if isinstance(record, list | tuple):
+        return record
+    values = numbers_of(record)
+    if values is None:
+        return np.asarray(record).tolist()
+    if numbers_of(like) is None:
+        return values.tolist()
+    if hasattr(like, "new_tensor"):
+        exact = like.new_tensor(values, dtype=like.double().dtype)
+        found = exact.to(like.dtype)
+        return found if found.is_floating_point() or (found == exact).all() else exact
+    kind = np.asarray(like).dtype
+    held = values.astype(kind if kind.kind in "biuf" else values.dtype)
+    return held if held.dtype.kind == "f" or np.array_equal(held, values) else values
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,7 @@ import prudent
 from prudent import _extras
 from prudent._progress import track
 from prudent.cli import needs, options
-from prudent.cli.display import echo, echo_json, manner
+from prudent.cli.display import echo, echo_json, output_mode
 
 _DRAWS = 4_000
 _UNLIKELY = 1e-9  # a right sampler is called wrong this often
@@ -53,7 +53,7 @@ def doctor(as_json: options.Json = False) -> None:
     for check in track([*_CHECKS, *added], "checks"):
         for finding in _made(check):
             wrong |= finding.state == "wrong"
-            if manner().quiet and finding.state != "wrong":
+            if output_mode().quiet and finding.state != "wrong":
                 continue
             shown.append(finding)
             if not as_json:

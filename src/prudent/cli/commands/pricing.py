@@ -162,7 +162,7 @@ def epsilon(
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
         --epochs 15 --relation zero-out --delta 1e-5
 
-    The same with noise that cancels over eight steps:
+    The same with correlated noise over eight steps:
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
         --epochs 15 --bands 8 --relation zero-out --delta 1e-5
 

@@ -174,8 +174,8 @@ def _joined(join: Join, left: OpenTable, right: OpenTable) -> OpenTable:
     """The joined table."""
     one, other = left.table, right.table
     for name, its in join.keys.items():
-        _validate.one_of(one.columns, on=name)
-        _validate.one_of(other.columns, on=its)
+        _validate.column(one.columns, on=name)
+        _validate.column(other.columns, on=its)
     pairs = {name: _comparable(left, name, right, its) for name, its in join.keys.items()}
     engine = backend_name(one)
     # Plain names inside, so that no column of one table can be taken for one of the other.

@@ -166,7 +166,7 @@ class NumberTable:
         Raises:
             ArgumentError: if there is no such column, or its values cannot be told apart.
         """
-        _validate.one_of(self.names, unit=name)
+        _validate.column(self.names, unit=name)
         return exact(identifying(self.table[name], name), backend_name(self.table))
 
     def product(self, *terms: Term) -> Term:
@@ -190,7 +190,7 @@ class NumberTable:
                 its type.
         """
         if is_name(name):
-            _validate.one_of(self.names, column=name)
+            _validate.column(self.names, column=name)
         key = group_key(self.table, name, self.owner)
         stored = [stored_literal(key.stored(level), self.table) for level in levels]
 
@@ -213,7 +213,7 @@ class NumberTable:
             ArgumentError: if there is no such column, or it has no numbers.
         """
         if not isinstance(name, Expression) or is_name(name):
-            _validate.one_of(self.names, column=name)
+            _validate.column(self.names, column=name)
         if name in self._texts:
             raise _validate.ArgumentError(
                 "column",

@@ -111,7 +111,8 @@ class Scale:
         except (ArithmeticError, ValueError):
             found = math.nan
         if math.isnan(found):
-            raise ArgumentError("value", f"a {self.kind}", got=value)
+            name = "an integer" if self.kind == "integer" else f"a {self.kind}"
+            raise ArgumentError("value", "0 or 1" if self.truth else name, got=value)
         return found
 
     def length(self, value: Any) -> float:

@@ -244,7 +244,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     if kind == "narwhals":
         return _from_frame(frame.to_native(), columns, backend)
     if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
-        frame, kind = _handed_over(frame, columns), "pyarrow"
+        frame, kind = _arrow_batches(frame, columns), "pyarrow"
     if type(frame).__name__ == "LazyFrame":
         kept = _kept(redact_errors(frame.collect_schema).names(), columns)
         frame = redact_errors(frame.select(kept).collect)
@@ -258,7 +258,7 @@ def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) 
     return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)))
 
 
-def _handed_over(frame: Any, columns: Sequence[str] | None) -> Any:
+def _arrow_batches(frame: Any, columns: Sequence[str] | None) -> Any:
     """The Arrow table of whatever hands one over: a relation of DuckDB, record batches, others."""
     import pyarrow
 

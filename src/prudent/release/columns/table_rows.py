@@ -302,7 +302,7 @@ def _filtered(asked: ColumnSpec, used: list[str] | None) -> tuple[OpenTable, ir.
     rows = opened.table
     for argument, given in asked.names:
         if given not in rows.columns and (argument == "unit" or is_name(given)):
-            _validate.one_of(rows.columns, **{argument: given})
+            _validate.column(rows.columns, **{argument: given})
     if asked.where is not None:
         where = parse_condition(asked.where) if isinstance(asked.where, str) else asked.where
         rows = rows.filter(of_one_row(where, rows))
@@ -345,7 +345,7 @@ def _period(rows: ir.Table, text: str) -> tuple[str, str] | None:
         if text in rows.columns:
             return None
         if (found := periods.split(text)) is not None:
-            _validate.one_of(rows.columns, by=found[0])
+            _validate.column(rows.columns, by=found[0])
             return found
         if "(" not in text:
             return None

@@ -109,12 +109,12 @@ class Quantile(Tested):
         if chosen.interval_share:
             enough = int(float(rounded_up(chosen.enough_records, 2)))
             notes = [f"With fewer than about {enough:,} records there may be no interval."]
-        choosing = Choosing(chosen, scaled)
+        choosing = QuantileSelector(chosen, scaled)
         return _priced(name, choosing, chosen.rank_error(), request, records, *notes)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
-        if not isinstance(priced.mechanism, Choosing):
+        if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
         selected = priced.mechanism.release(records, noise)
         spread = None
@@ -177,7 +177,7 @@ class Quantiles(Statistic):
             counted = CountedQuantiles(self.ps, known, units, request.confidence, branches)
             chosen = HalvedQuantiles(counted, values)
         ends = measure.value(measure.low), measure.value(measure.high)
-        choosing = Choosing(chosen, scaled, None if request.bounds is None else ends)
+        choosing = QuantileSelector(chosen, scaled, None if request.bounds is None else ends)
         return _priced("quantiles", choosing, chosen.rank_error(), request, records)
 
     @override
@@ -221,11 +221,11 @@ class Range(Tested):
         share = float_share(request.epsilon, records.contribution.records)
         chosen = ExponentialRange(share, measure, *_interval(request))
         error = chosen.quartiles.rank_error()
-        return _priced("iqr", Choosing(chosen), error, request, records)
+        return _priced("iqr", QuantileSelector(chosen), error, request, records)
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Outcome:
-        if not isinstance(priced.mechanism, Choosing):
+        if not isinstance(priced.mechanism, QuantileSelector):
             return super().answer(priced, records, noise)
         number, interval, useless = priced.mechanism.release(records, noise)
         spread = None
@@ -237,7 +237,7 @@ class Range(Tested):
 
 
 @attrs.frozen
-class Choosing:
+class QuantileSelector:
     """How quantiles are chosen: among all values, or near a scale that is released first.
 
     Guarantee:
@@ -346,7 +346,7 @@ def _choice(request: Request, records: Column) -> Measure:
 
 def _priced(
     name: str,
-    mechanism: Choosing,
+    mechanism: QuantileSelector,
     rank_error: int,
     request: Request,
     records: Column,
@@ -368,7 +368,7 @@ def _chosen(value: Any, priced: Priced, spread: ScaledSpread | None = None) -> R
 
 
 @attrs.frozen
-class Withstanding(Statistic):
+class QuantileRobustness(Statistic):
     """How many records a quantile withstands within an interval."""
 
     p: Fraction

@@ -10,7 +10,7 @@ import typer
 
 from prudent._rounding import exact, rounded_up
 from prudent.cli import completion, options
-from prudent.cli.display import as_text, echo_json, manner, note, show_table
+from prudent.cli.display import as_text, echo_json, note, output_mode, show_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,7 +113,7 @@ def demo(
         return
     title = f"MNIST, {corrupt}, {steps} steps: accuracy at ({spent:g}, {delta:g})-DP"
     show_runs(done.rows, title, console)
-    if not (full or manner().quiet):
+    if not (full or output_mode().quiet):
         console.print(_MORE)
     files = (
         f"Pictures: {out / 'certified.svg'} and {out / 'training.svg'}   "
@@ -135,7 +135,7 @@ def show_median(answer: "Released", console: "Console") -> None:
     """Print a private median, and what it stands for."""
     console.print("The median of 15,992 incomes, released with two proofs:")
     console.print(str(answer), markup=False, soft_wrap=True)
-    if not manner().quiet:
+    if not output_mode().quiet:
         console.print(_TABLE)
     console.print()
 
@@ -156,7 +156,7 @@ def show_runs(rows: list[dict[str, Any]], title: str, console: "Console") -> Non
     ]
     show_table(("method", "accuracy", "ε", "noise multiplier", "test passed"), cells, title=title)
     console.print(f"Neighbours differ by {ZERO_OUT}.")
-    if not manner().quiet:
+    if not output_mode().quiet:
         console.print(_PASSED)
         console.print(_BAD_RECORDS)
         if any(row["key"] == "recipe" for row in rows):
@@ -187,7 +187,7 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
         table.add_row(*cells)
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
-    if not manner().quiet:
+    if not output_mode().quiet:
         attacked = any(_attacked(result) for _, result in found)
         console.print(f"{_PROVED} {_ATTACKED}" if attacked else _PROVED)
     console.print()

@@ -36,7 +36,7 @@ import ibis.expr.types as ir
 import sqlglot
 from sqlglot import expressions as sql
 
-from prudent._validate import ArgumentError
+from prudent._validate import ArgumentError, UnknownColumnError
 from prudent.release.columns.row_values.conditions import Predicate
 
 _TYPES = {
@@ -296,8 +296,7 @@ class _Translation:
             if name in self.table.columns:
                 return self.table[name]
         hint = "Texts are written in single quotes: 'Oslo'." if node.this.quoted else ""
-        names = ", ".join(map(str, self.table.columns))
-        raise ArgumentError(self.argument, f"with columns among {names}", got=node.name, hint=hint)
+        raise UnknownColumnError(self.argument, node.name, self.table.columns, hint)
 
     def _literal(self, node: Any) -> Any:
         if node.is_string:

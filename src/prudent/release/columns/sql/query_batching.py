@@ -43,7 +43,7 @@ class _Turn(threading.Thread, Generic[T]):
     @override
     def run(self) -> None:
         try:
-            self._handed_over()
+            self._await_answers()
             self._context.run(self._run)
         except BaseException as error:
             self.error = error
@@ -61,9 +61,9 @@ class _Turn(threading.Thread, Generic[T]):
         """Hand over, inside the task, until there are answers."""
         self.asked, self.answer = asked, answer
         self._back.release()
-        return self._handed_over()
+        return self._await_answers()
 
-    def _handed_over(self) -> list[Any]:
+    def _await_answers(self) -> list[Any]:
         self._go.acquire()
         if isinstance(self.answers, BaseException):
             raise self.answers
