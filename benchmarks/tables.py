@@ -6,14 +6,22 @@ It writes a Parquet file of log-normal doubles into a temporary folder, asks Duc
 `quantile_disc(x, 0.5)` and this package for a private median, with and without a proposal, each in
 a process of its own and in turns, and deletes the file. Time starts when the engine is loaded;
 memory is the largest resident set of the process. Errors beside peers: `benchmarks.table_accuracy`.
+
+    python -m benchmarks.tables --rows 10000000 --questions
+
+asks everyday questions of numbers and twenty words instead, in turns in one warm process, and
+prints how many times the processor seconds of DuckDB's exact answer each takes.
 """
 
 import argparse
+import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -60,16 +68,26 @@ ASKED = {
 }
 
 
+QUESTIONS = {
+    "median": "SELECT median(x) FROM '{path}'",
+    "mean": "SELECT avg(x) FROM '{path}'",
+    "count by a text": "SELECT g, count(*) FROM '{path}' GROUP BY g",
+    "mean and median by a text": "SELECT g, avg(x), median(x) FROM '{path}' GROUP BY g",
+}
+
+
 def write(path: Path, rows: int) -> None:
-    """Log-normal doubles, a chunk at a time."""
+    """Log-normal doubles and one of twenty words, a chunk at a time."""
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     generator = np.random.default_rng(0)
-    with parquet.ParquetWriter(path, pa.schema({"x": pa.float64()})) as writer:
+    words = np.array([f"word {place}" for place in range(20)])
+    with parquet.ParquetWriter(path, pa.schema({"x": pa.float64(), "g": pa.string()})) as writer:
         for start in range(0, rows, CHUNK):
             size = min(CHUNK, rows - start)
-            writer.write_table(pa.table({"x": generator.lognormal(size=size)}))
+            drawn = {"x": generator.lognormal(size=size), "g": generator.choice(words, size)}
+            writer.write_table(pa.table(drawn))
 
 
 def measured(script: str, path: Path) -> dict[str, float]:
@@ -102,12 +120,40 @@ def speed(rows: int, rounds: int) -> None:
             print(f"{name}: ratio of {key} {ratio:.2f} (median of {rounds} rounds in turns)")
 
 
+def questions(rows: int, rounds: int) -> None:
+    import duckdb
+
+    import prudent
+
+    def busy(ask: Callable[[str], object], query: str) -> float:
+        before = sum(os.times()[:2])
+        ask(query)
+        return sum(os.times()[:2]) - before
+
+    exact = duckdb.connect()
+    exact.execute("SET enable_progress_bar = false")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.parquet"
+        write(path, rows)
+        for name, question in QUESTIONS.items():
+            query = question.format(path=path)
+            private = functools.partial(prudent.sql, epsilon=1.0, delta=1e-6)
+            private(query.replace(" GROUP", " WHERE x < 0.1 GROUP"))  # what it loads is loaded
+            runs = [
+                (busy(lambda sql: exact.execute(sql).fetchall(), query), busy(private, query))
+                for _ in range(rounds)
+            ]
+            theirs, ours = (statistics.median(each) for each in zip(*runs, strict=True))
+            print(f"| {name} | {theirs:.2f} | {ours:.2f} | {ours / theirs:.1f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--questions", action="store_true")
     given = parser.parse_args()
-    speed(given.rows, given.rounds)
+    (questions if given.questions else speed)(given.rows, given.rounds)
 
 
 if __name__ == "__main__":

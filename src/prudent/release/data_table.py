@@ -669,7 +669,7 @@ class Table:
 
         The other arguments are those of `median`.
         """
-        statistic = tested.TrimmedMean(tested.check_trim(trim), default)
+        statistic = tested.TrimmedMean(_validate.count(0, tested.MOST_TRIMMED, trim=trim), default)
         return self._release(statistic, locals())  # type: ignore[no-any-return]
 
     @_answers
@@ -709,7 +709,9 @@ class Table:
         if categories is not None:
             counted = functools.partial(histograms.release_counts, moments.Count(), categories)
             return self._ask(counted, locals())  # type: ignore[no-any-return]
-        statistic = histograms.Bins(edges, histograms.check_bins(bins), column)
+        statistic = histograms.Bins(
+            edges, _validate.count(1, histograms.MOST_BINS, bins=bins), column
+        )
         return self._release(statistic, locals())  # type: ignore[no-any-return]
 
     def top_k(
@@ -741,7 +743,7 @@ class Table:
         """
         if isinstance(self, GroupedTable):
             raise _validate.ArgumentError("by", "None for top_k", got=self._by)
-        k = histograms.check_k(k)
+        k = _validate.count(1, histograms.MOST_CATEGORIES, k=k)
         counted = functools.partial(histograms.release_counts, histograms.TopCount(), categories)
         found = self._ask(counted, locals())
         if isinstance(found, Preview):

@@ -14,6 +14,7 @@ pytest.importorskip("pandas")
 
 import pandas
 
+import prudent
 from prudent.release import statistics
 from prudent.release.columns import opening, table_rows
 from prudent.release.columns.column import Leaders
@@ -227,6 +228,41 @@ def test_large_groups_wait_for_no_lock_of_each_other(monkeypatch: pytest.MonkeyP
     thread.start()
     thread.join(60)
     assert found[1:] == [[1_500, 1_500]], "they wait for each other"
+
+
+def test_every_group_has_a_sample_of_its_own() -> None:
+    """An engine that draws before it joins rows with their groups takes all of a group or none."""
+    frame = pandas.DataFrame({"x": np.arange(4_000.0), "c": np.arange(4_000) % 8})
+    groups = opening.open_groups(frame, "x", by="c", groups=range(8)).values()
+    asked = [
+        column_queries.ColumnQuery(each, queries.sample_quantiles, {"share": 0.5}, dict)
+        for each in groups
+    ]
+    drawn = [set(each["value"]) for each in column_queries.answer(asked)]
+    assert all(180 < len(each) < 320 for each in drawn), list(map(len, drawn))
+
+
+def test_rows_that_a_mean_has_read_are_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of large groups are found in them, as of the engine when they are not kept."""
+    monkeypatch.setattr(table_columns, "FEW", 100)
+    values = TABLES["normal"]
+    frame = pandas.DataFrame({"x": values, "c": np.arange(len(values)) % 2})
+    fetch, seen = column_queries.fetched, []
+
+    def watched(expression: Any) -> Any:
+        seen.append(expression)
+        return fetch(expression)
+
+    monkeypatch.setattr(column_queries, "fetched", watched)
+    query = "SELECT c, avg(x), median(x) FROM t WHERE c IN (0, 1) GROUP BY c"
+    found = []
+    for most in (column_queries.MOST_KEPT, -1):
+        monkeypatch.setattr(column_queries, "MOST_KEPT", most)
+        seen.clear()
+        answers = prudent.sql(query, t=frame, epsilon=2.0, noise=Silence())
+        found.append([each.value for each in answers["median(x)"].values()])
+        assert bool(seen) == (most < 0)
+    assert found[0] == found[1]
 
 
 def test_tasks_take_turns_and_end_with_the_first_error() -> None:

@@ -263,14 +263,11 @@ def rows_per_unit(rows: ir.Table, unit: str, most: int) -> ir.Table:
     rows = rows.select(*sortable)
     rows = rows.filter(rows[unit].notnull())
     order = [exact(rows[name], engine) for name in sortable if name != unit]
-    alike = [name for name, dtype in rows.schema().items() if _has_equals(dtype)]
+    # Values of these that are not the same may compare as equal.
+    kinds = ["floating", "decimal", "interval"]
+    alike = [n for n, of in rows.schema().items() if any(getattr(of, f"is_{k}")() for k in kinds)]
     order += [exact(rows[name].cast("string"), engine) for name in alike]
     return evenly_spaced(rows, [unit], most, order).select(*sortable)
-
-
-def _has_equals(dtype: dt.DataType) -> bool:
-    """Whether values that are not the same may compare as equal."""
-    return bool(dtype.is_floating() or dtype.is_decimal() or dtype.is_interval())
 
 
 def _one_for_each(rows: ir.Table, keys: Sequence[str]) -> ir.Table:

@@ -228,7 +228,7 @@ class _Query:
         items = [_Item(item.alias, places.of(item.unalias())) for item in tree.expressions]
         items = [item for item in items if not (item.plain or "").startswith("key_")]
         if not places.asks:
-            raise refused(text, "it asks for no aggregate")
+            raise refused(text, "it asks for no aggregate", NEAREST[ast.Distinct])
         titles = [item.title for item in items]
         if len(set(titles)) < len(titles):
             raise refused(text, "two answers have the same name", "Name them: avg(x) AS mean.")
@@ -237,7 +237,7 @@ class _Query:
         if not keys:
             for part, given in (("HAVING", having), ("LIMIT", limit)):
                 if given is not None:
-                    raise refused(text, f"{part} without GROUP BY has no meaning")
+                    raise refused(text, f"{part} without GROUP BY has no meaning", "Leave it out.")
         sorted_by = [
             _Item(
                 "", places.of(_resolved(each.this, tree, text), True), bool(each.args.get("desc"))

@@ -31,9 +31,9 @@ from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
 EDGE_SHARES = 0.09, 0.07, 0.14
 """Fractions of ε for the two steps that find an interval, and for its quantiles."""
 
-_MOST_BINS = 10_000
+MOST_BINS = 10_000
 _FEWEST_BINS = 4  # of edges that are not given, unless fewer are asked for
-_MOST_CATEGORIES = 100_000
+MOST_CATEGORIES = 100_000
 _BAR = 40  # characters of the longest bar in text
 
 
@@ -175,16 +175,6 @@ class Histogram:
         price = "" if self.epsilon is None else f"ε = {rounded_up(self.epsilon, 6)}"
         axes.set(xlabel=self.column or "", title=price)
         figure.savefig(path)
-
-
-def check_bins(bins: int) -> int:
-    """The number of bins to aim at, or an error."""
-    return _validate.count(1, _MOST_BINS, bins=bins)
-
-
-def check_k(k: int) -> int:
-    """How many categories are wanted, or an error."""
-    return _validate.count(1, _MOST_CATEGORIES, k=k)
 
 
 def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
@@ -348,7 +338,7 @@ def _given(edges: Sequence[Any], scale: Scale) -> list[float]:
         numbers = []
     ascending = all(one < other for one, other in itertools.pairwise(numbers))
     finite = all(map(math.isfinite, numbers))
-    if not 2 <= len(numbers) <= _MOST_BINS + 1 or not ascending or not finite:
+    if not 2 <= len(numbers) <= MOST_BINS + 1 or not ascending or not finite:
         raise _validate.ArgumentError("edges", "two or more values in ascending order", got=edges)
     return numbers
 

@@ -382,15 +382,10 @@ def _check_categories(categories: Sequence[Hashable], records: Column) -> None:
         records.listed(categories)
 
 
-_MOST_TRIMMED = 2**48  # records; larger than any table, and small enough that ranks fit 64 bits
+MOST_TRIMMED = 2**48  # records; larger than any table, and small enough that ranks fit 64 bits
 _FAR = 2.0**19  # bound on the norm of a vector, in proposals, when no public bound is given
 
 _OF_SUMS = "Trim more vectors, propose a larger norm, or spend a larger ε."
-
-
-def check_trim(trim: int) -> int:
-    """The number of records to trim at each end, or an error."""
-    return _validate.count(0, _MOST_TRIMMED, trim=trim)
 
 
 @attrs.frozen

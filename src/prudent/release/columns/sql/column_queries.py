@@ -98,9 +98,16 @@ class Memory:
     batches: list["Batch"] = attrs.field(factory=list)
     too_many: bool = False  # whether there were more than `MOST_KEPT` numbers
 
+    def holds(self, share: "Share") -> bool:
+        """Whether the rows of a share are kept."""
+        if self.asked is None:
+            return False
+        known, members = self.asked
+        return known == share.table().op() and [each.op() for each in share.member] in members
+
     def read(self, whole: ir.Table, members: "Members", again: bool) -> Iterator["Batch"]:
         """The numbers of all rows of some groups, a block at a time; kept if read again."""
-        asked = whole.op(), [tuple(each.op() for each in member) for member in members]
+        asked = whole.op(), [[each.op() for each in member] for member in members]
         if self.asked == asked:
             yield from self.batches
             return
@@ -130,6 +137,10 @@ class Share:
     member: tuple[ir.Value, ...] = ()
     second: bool = False  # whether the values are those of `other`
     memory: Memory = attrs.field(factory=Memory)  # the same for all columns that share the table
+
+    def table(self) -> ir.Table:
+        """The table, as the engine keeps it if it does; errors may quote records."""
+        return self.whole if self.kept is None else redact_errors(self.kept)
 
     def of(self, whole: ir.Table) -> ir.Table:
         """The rows."""
@@ -278,8 +289,7 @@ def _read(asked: Sequence[ColumnQuery], whole: ir.Table) -> list[Any]:
 
 def _answers(asked: Sequence[ColumnQuery]) -> list[Any]:
     """Ask the engine, and give each its part of the answer; errors may quote records."""
-    share = asked[0].column.share
-    whole = share.whole if share.kept is None else redact_errors(share.kept)
+    whole = asked[0].column.share.table()
     if asked[0].reads:
         return redact_errors(_read, asked, whole)
     found = redact_errors(fetched, query(asked, whole))

@@ -248,7 +248,10 @@ def scaling(lattice: Lattice) -> dict[str, float]:
 def sample_quantiles(rows: ir.Table, *, share: Given) -> ir.Table:
     """Evenly spaced quantiles of a random sample, which suggest where ranks are."""
     keys = keys_of(rows)
-    sample = rows.filter(ibis.random() < number(share)).select(*keys, "value")
+    # Drawn in a column, for each row: DuckDB would compare one number with the share of a group
+    # before it joins the rows with their group, and take all of the group or none.
+    drawn = rows.select(*keys, "value", share=number(share), draw=ibis.random())
+    sample = drawn.filter(drawn.draw < drawn.share)
     part = ibis.ntile(QUANTILES).over(ibis.window(group_by=keys, order_by=sample.value))
     parts = sample.mutate(part=part).group_by([*keys, "part"])
     return parts.aggregate(value=lambda t: t.value.max()).select(*keys, "value")

@@ -20,10 +20,10 @@ whatever sample is drawn. The sample is drawn once per column, and the last wind
 | any of these, of up to 200 groups | as many, of all groups at once (`column_queries`) |
 
 DuckDB hands the rows of sums, points and windows of few records over once if they are kept
-(`column_queries.MOST_KEPT`). With up to `FEW` records there is no sample and no count below. A mode
-of numbers fetches every point of the lattice that holds nearly as many records as the fullest: few
-points if values repeat, all points if hardly any value does. All other answers have at most the
-rows of a window, or `QUANTILES` rows.
+(`column_queries.MOST_KEPT`). With up to `FEW` records, and of rows that are kept, there is no
+sample and no count below. A mode of numbers fetches every point of the lattice that holds nearly as
+many records as the fullest: few points if values repeat, all points if hardly any value does. All
+other answers have at most the rows of a window, or `QUANTILES` rows.
 """
 
 import itertools
@@ -123,9 +123,12 @@ class TableColumn:
         """See `Column`."""
         # No `cached_property` around a question: before Python 3.12 it holds a lock of all columns.
         if self._count is None:
-            own = self._size
-            asked = self._ask(queries.how_many, only)["records"] if own is None else own()
-            self._count = asked
+            held, own = self.share.memory.holds(self.share), self._size
+            if own is None or held:
+                rows = Reader(lambda values, *_: len(values)) if held else None
+                self._count = self._ask(queries.how_many, lambda row: only(row)["records"], rows)
+            else:
+                self._count = own()
         return self._count
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
@@ -323,9 +326,15 @@ class TableColumn:
         again = question in (queries.sizes_of_half_octaves, queries.fullest_points)
         return ask([ColumnQuery(self, question, given, decode, reader, again)], answer)[0]
 
+    @property
+    def _few(self) -> bool:
+        """Whether ranks are found without narrowing: rows that are kept are read soon."""
+        return self.count() <= FEW or self.share.memory.holds(self.share)
+
     def _suggested(self, first: int, last: int) -> tuple[float, float]:
         """Values that probably enclose ranks first..last, from a sample; ±inf with few rows."""
-        if (count := self.count()) <= FEW:
+        count = self.count()
+        if self._few:
             return -math.inf, math.inf
         if self._quantiles is None:
             found = self._ask(queries.sample_quantiles, dict, share=SAMPLE / count)
@@ -355,8 +364,9 @@ class TableColumn:
             lambda values, *_: [values[(values >= low) & (values <= high)]],
             lambda blocks: np.sort(ranked(np.concatenate(blocks), first, last)),
         )
-        few = reader if self.count() <= FEW else None
-        found: FloatArray = self._ask(queries.near_ranks, decode, few, **given)
+        found: FloatArray = self._ask(
+            queries.near_ranks, decode, reader if self._few else None, **given
+        )
         return found
 
 
