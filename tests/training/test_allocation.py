@@ -23,7 +23,7 @@ PLAN = prudent.Plan(
 
 def sampler(records: int = 83, epoch: int = 8, seed: int = 1) -> PoissonSampler:
     return PoissonSampler(
-        records, 1.0, bands=epoch, allocates=True, key=Key.from_seed(seed), physical_batch=8
+        records, 1.0, num_bands=epoch, allocates=True, key=Key.from_seed(seed), physical_batch=8
     )
 
 
@@ -42,7 +42,7 @@ def test_every_record_is_in_one_batch_of_each_epoch() -> None:
 
 
 def test_parts_that_stay_would_be_noticed() -> None:
-    stays = PoissonSampler(83, 1.0, bands=8, key=Key.from_seed(1), physical_batch=8)
+    stays = PoissonSampler(83, 1.0, num_bands=8, key=Key.from_seed(1), physical_batch=8)
     assert drawn(stays, 0) == drawn(stays, 8)
 
 
@@ -80,7 +80,7 @@ def test_the_event_is_of_whole_epochs_and_of_the_rest() -> None:
     "change",
     [
         {"sampling_rate": 0.3},
-        {"bands": 2},
+        {"num_bands": 2},
         {"watch": prudent.LossRelease(loss_every=2, bound=1.0)},
         {
             "aggregation": prudent.ProposeTestRelease(
@@ -92,7 +92,7 @@ def test_the_event_is_of_whole_epochs_and_of_the_rest() -> None:
 def test_what_has_no_price_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ArgumentError) as caught:
         attrs.evolve(PLAN, **change)
-    assert caught.value.argument in ("sampling", "bands")
+    assert caught.value.argument in ("sampling", "num_bands")
 
 
 def test_fit_takes_the_plan_and_other_loops_refuse_it() -> None:

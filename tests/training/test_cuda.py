@@ -149,11 +149,11 @@ def test_people_on_a_device_are_those_of_the_host(name):
 RELEASES = {
     "loss": ("gaussian", {"watch": LossRelease(loss_every=5, bound=2.0, noise_multiplier=3.0)}),
     "accuracy": ("gaussian", {"held_out": HeldOut(every=5, noise_multiplier=3.0)}),
-    "cancelling": ("sum", {"bands": 4}),
+    "correlated": ("sum", {"num_bands": 4}),
     "all": (
         "sum",
         {
-            "bands": 3,
+            "num_bands": 3,
             "held_out": HeldOut(every=5, metric="loss", bound=2.0, noise_multiplier=3.0),
             "watch": LossRelease(loss_every=5, bound=2.0, noise_multiplier=3.0),
         },
@@ -179,10 +179,10 @@ def test_what_a_plan_releases_on_a_device_is_that_of_the_host(name, people):
     for other in (eager, host):
         assert_same_run(captured, other)
         shown, expected = ([m.evaluation for m in run.history] for run in (captured, other))
-        assert any(shown) == (name != "cancelling")
+        assert any(shown) == (name != "correlated")
         for one, same in zip(shown, expected, strict=True):
             assert one == pytest.approx(same, rel=1e-9)
-    if name == "cancelling":
+    if name == "correlated":
         alone = train(network(), RULES[rule], graph=True)
         assert not torch.allclose(weights(captured.model), weights(alone.model))
 

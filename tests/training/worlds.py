@@ -118,7 +118,7 @@ def train(
     rate=0.3,
     steps=FEW,
     how=None,
-    bands=1,
+    num_bands=1,
     held_out=None,
     **options,
 ):
@@ -130,7 +130,7 @@ def train(
                 sampling_rate=rate,
                 steps=steps,
                 aggregation=rule,
-                bands=bands,
+                num_bands=num_bands,
                 held_out=held_out,
             ),
             network() if model is None else model,
@@ -184,7 +184,7 @@ simple(
     keep_best=True,
 )
 simple("sum", SUM, steps=STEPS)
-simple("cancelling", SUM, bands=3, steps=STEPS)
+simple("correlated", SUM, num_bands=3, steps=STEPS)
 simple("mean", Mean())
 simple("trimmed", TRIMMED)
 simple("passing", propose(FixedTrim(0.9), scale=0.1, clip=20.0))

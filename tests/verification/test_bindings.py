@@ -388,7 +388,7 @@ SHAPES = {
     "plain": {},
     "watched": {"watch": prudent.LossRelease(loss_every=7, bound=2.0, noise_multiplier=9.0)},
     "after another": {"before": dp.GaussianDpEvent(30.0)},
-    "in turns": {"bands": 4},
+    "in turns": {"num_bands": 4},
     "tested": PTR,
 }
 

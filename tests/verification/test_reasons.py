@@ -185,7 +185,7 @@ FORGERIES = {
     ),
     "twenty steps for one": (plan(steps=20), REQUEST, "another event"),
     "a higher rate": (plan(sampling_rate=0.2), REQUEST, "another event"),
-    "turns": (plan(bands=4), REQUEST, "another event"),
+    "turns": (plan(num_bands=4), REQUEST, "another event"),
     "held-out records": (
         plan(held_out={"every": 1, "noise_multiplier": 1.0}),
         REQUEST,

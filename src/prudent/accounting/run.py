@@ -47,23 +47,23 @@ _SEARCHES: dict[str, Search] = {
 }
 
 
-def in_turns(event: dp.DpEvent, bands: int) -> dp.DpEvent:
+def in_turns(event: dp.DpEvent, num_bands: int) -> dp.DpEvent:
     """The event of a run with correlated noise, given what it releases of one part of records.
 
-    A record is in one of `bands` parts, whatever the data are, and for each of them the run costs
+    A record is in one of `num_bands` parts, whatever the data are, and for each of them it costs
     at most `event`: the worst of these. For several records, which may be in different parts, a
     `WorstOfDpEvent` has only the bound of the chain.
     """
-    return event if bands == 1 else WorstOfDpEvent([event])
+    return event if num_bands == 1 else WorstOfDpEvent([event])
 
 
-def check_bands(bands: int, sampling_rate: float) -> None:
+def check_bands(num_bands: int, sampling_rate: float) -> None:
     """Raise an error for numbers of bands that no run can have."""
-    if bands > 1 and bands * sampling_rate > 1 + 1e-9:
+    if num_bands > 1 and num_bands * sampling_rate > 1 + 1e-9:
         raise _validate.ArgumentError(
-            "bands",
+            "num_bands",
             f"at most 1/sampling_rate = {math.floor(1 / sampling_rate)}",
-            got=bands,
+            got=num_bands,
             why="each step draws from one of so many parts, so many times as often",
         )
 
@@ -82,7 +82,7 @@ class Run:
         reveals: What an observer learns about the test. By default the branch of a monotone
             margin, such as that of the trimmed sum, as in a training plan.
         relation: The neighbouring relation.
-        bands: Number of parts of the records that take turns, for correlated noise, as in a
+        num_bands: Number of parts of the records that take turns, for correlated noise, as in a
             training plan; 1 with a test.
     """
 
@@ -94,18 +94,21 @@ class Run:
     failure: float = 1e-8
     reveals: Reveals = attrs.field(default=Reveals.MONOTONE_BRANCH, converter=Reveals)
     relation: Relation = ADD_REMOVE
-    bands: int = 1
+    num_bands: int = 1
 
     def __attrs_post_init__(self) -> None:
         _validate.fields(self, partial(_validate.between, 0, 1), "sampling_rate")
         _validate.fields(self, check_relation, "relation")
         _validate.fields(self, _validate.count, "steps")
         _validate.fields(self, _validate.positive, "noise_multiplier")
-        _validate.fields(self, partial(_validate.count, 1), "bands")
-        check_bands(self.bands, self.sampling_rate)
-        if self.bands > 1 and self.test is not None:
+        _validate.fields(self, partial(_validate.count, 1), "num_bands")
+        check_bands(self.num_bands, self.sampling_rate)
+        if self.num_bands > 1 and self.test is not None:
             raise _validate.ArgumentError(
-                "bands", "1 with a test", got=self.bands, why="correlated noise has one level"
+                "num_bands",
+                "1 with a test",
+                got=self.num_bands,
+                why="correlated noise has one level",
             )
         _ = self.event  # its constructor validates the remaining fields
 
@@ -117,10 +120,10 @@ class Run:
             release = ProposeTestReleaseDpEvent(
                 self.noise_multiplier, self.propose, self.test, self.failure, None, self.reveals
             )
-        rate = min(1.0, self.bands * self.sampling_rate)
+        rate = min(1.0, self.num_bands * self.sampling_rate)
         sampled = dp.PoissonSampledDpEvent(rate, release)
-        turns = -(-self.steps // self.bands)
-        return in_turns(dp.SelfComposedDpEvent(sampled, turns), self.bands)
+        turns = -(-self.steps // self.num_bands)
+        return in_turns(dp.SelfComposedDpEvent(sampled, turns), self.num_bands)
 
     def epsilon(self, delta: float, accountant: Accountant = PldAccountant) -> float:
         """The ε at which the run is (ε, δ)-DP for its neighbouring relation."""
@@ -180,8 +183,8 @@ class Run:
 
     def _search(self, parameter: Parameter) -> Search:
         """Where to look for a parameter; no part is drawn from with a rate above 1."""
-        search, most = _SEARCHES[parameter], 1 / self.bands
-        if parameter != "sampling_rate" or self.bands == 1:
+        search, most = _SEARCHES[parameter], 1 / self.num_bands
+        if parameter != "sampling_rate" or self.num_bands == 1:
             return search
         return attrs.evolve(search, unsafe=most, guess=min(search.guess, most / 2))
 

@@ -130,7 +130,7 @@ SamplingRate = Annotated[
 Steps = Annotated[int, whole_number("Number of steps.")]
 Bands = Annotated[
     int,
-    whole_number("Noise that cancels over so many steps: as many parts of the records take turns."),
+    whole_number("Correlated noise over so many steps: as many parts of the records take turns."),
 ]
 NoiseMultiplier = Annotated[
     float, number("σ₁/GS: noise of the fallback, relative to the global sensitivity.")

@@ -5,24 +5,24 @@ run that repeats the step draws it again. Distributions are computed in double p
 the noise of a test must be accurate at probabilities as small as 1e-8. Noisy sums are rounded to a
 lattice (`rounding`), because the low bits of a float can tell the sum from the noise.
 
-*Noise that cancels*: the noise of a step takes back part of the noise of the steps before it.
+*Correlated noise*: the noise of a step takes back part of the noise of the steps before it.
 
 A model is a sum of updates, so what counts is the noise of the sum, and noise that is subtracted
-again later does little harm. Let C be a lower triangular Toeplitz matrix of `bands` diagonals whose
-columns have norm 1. The noise of step t is (C⁻¹z)ₜ with z independent and normal; since C is
-banded, that is a recursion over the last `bands` - 1 noises:
+again later does little harm. Let C be a lower triangular Toeplitz matrix of b = `num_bands`
+diagonals whose columns have norm 1. The noise of step t is (C⁻¹z)ₜ with z independent and normal;
+since C is banded, that is a recursion over the last b - 1 noises:
 
-    wₜ = (zₜ - c₁wₜ₋₁ - … - cₖwₜ₋ₖ) / c₀,    k = bands - 1.
+    wₜ = (zₜ - c₁wₜ₋₁ - … - cₖwₜ₋ₖ) / c₀,    k = b - 1.
 
-These are kept, in double precision: `bands` - 1 vectors as large as the model, in the first process
+These are kept, in double precision: b - 1 vectors as large as the model, in the first process
 alone. They cannot be drawn again from the keystream in less than all steps so far, because every
 noise depends on all before it.
 
 Guarantee:
-    If a record takes part in at most one of any `bands` steps in a row, what it adds to the run is
+    If a record takes part in at most one of any b steps in a row, what it adds to the run is
     dominated by one Gaussian release with the noise multiplier of the plan for each step that it
     takes part in; proof in `docs/correlated-noise.md`. That needs of C: columns of norm at most 1,
-    of at most `bands` entries (`coefficients` proves both in exact arithmetic); of the noise: one
+    of at most b entries (`coefficients` proves both in exact arithmetic); of the noise: one
     deviation and no step left out in the recursion. After a gap, or with another deviation or
     number of parameters, it starts anew, which is another block of C.
 
@@ -109,17 +109,17 @@ def _tails(test: MarginTest, device: torch.device) -> Tensor:
 
 
 @functools.lru_cache(maxsize=32)
-def coefficients(bands: int, steps: int) -> tuple[float, ...]:
+def coefficients(num_bands: int, steps: int) -> tuple[float, ...]:
     """The entries of a column of C, from the diagonal down; their squares add up to at most 1.
 
     They minimise the mean squared error of the sums of noise after each step, among columns that
     decrease: each entry is a share of the one before it, at first as in (1 - x)^(-1/2), whose
-    coefficients are near the best if `bands` is near `steps`.
+    coefficients are near the best if `num_bands` is near `steps`.
     """
-    if bands == 1:
+    if num_bands == 1:
         return (1.0,)
-    count = min(max(int(steps), bands), _MOST_STEPS)
-    start = np.log(2.0 * np.arange(1, bands) - 1)
+    count = min(max(int(steps), num_bands), _MOST_STEPS)
+    start = np.log(2.0 * np.arange(1, num_bands) - 1)
     found = optimize.minimize(_error, start, (count,), method="L-BFGS-B", jac=True).x
     entries = _column(found)
     scale = math.sqrt(math.fsum(entries**2)) * (1 + 2.0**-50)  # rounding may not lengthen it
@@ -158,19 +158,19 @@ class NoiseHistory:
     All of it is on the device, so that a captured step can follow it.
     """
 
-    kept: Tensor  # the noise of step n in row n modulo `bands` - 1, in standard deviations
+    kept: Tensor  # the noise of step n in row n modulo `num_bands` - 1, in standard deviations
     last: Tensor  # number of the last step, counted from 1
     run: Tensor  # number of steps since the recursion began
     deviation: Tensor  # standard deviation of z in the last step
     column: Tensor  # A column of C. A resumed run has that of its checkpoint, on whatever machine.
 
     @classmethod
-    def start(cls, bands: int, steps: int, numbers: int, device: torch.device) -> Self:
+    def start(cls, num_bands: int, steps: int, numbers: int, device: torch.device) -> Self:
         """No noise so far, for a run of `steps` steps and gradients of so many numbers."""
         whole = torch.zeros(2, dtype=torch.int64, device=device)
-        values = torch.zeros(bands - 1, numbers, dtype=torch.float64, device=device)
+        values = torch.zeros(num_bands - 1, numbers, dtype=torch.float64, device=device)
         none = torch.zeros((), dtype=torch.float64, device=device)
-        column = torch.tensor(coefficients(bands, steps), dtype=torch.float64, device=device)
+        column = torch.tensor(coefficients(num_bands, steps), dtype=torch.float64, device=device)
         return cls(values, whole[0].clone(), whole[1].clone(), none, column)
 
     def next_(self, normals: Tensor, deviation: Tensor, number: Tensor) -> Tensor:
@@ -329,19 +329,19 @@ class DeviceNoise(NoCopyMixin):
         self._kernels.fill_words(words, self._noise, state.number, FINER_RANK)
 
 
-def add_cancelling_(
+def add_correlated_(
     source: HostNoise | DeviceNoise,
     total: Tensor,
     deviation: Tensor,
     state: StepState,
     *,
-    bands: int,
+    num_bands: int,
     steps: int,
 ) -> None:
     """As `add_`, with noise that takes back part of the noise of earlier steps."""
     deviation = deviation.to(torch.float64)
-    if state.history is None or state.history.kept.shape != (bands - 1, len(total)):
-        state.history = NoiseHistory.start(bands, steps, len(total), total.device)
+    if state.history is None or state.history.kept.shape != (num_bands - 1, len(total)):
+        state.history = NoiseHistory.start(num_bands, steps, len(total), total.device)
     noise = torch.zeros(len(total), dtype=torch.float64, device=total.device)
     one, fine = torch.ones_like(deviation), torch.full_like(deviation, _FINE)
     source.add_on_lattice_(noise, one, fine, state)

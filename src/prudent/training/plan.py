@@ -219,10 +219,10 @@ class Plan:
             normalisation. Every event and every ε of the plan includes it.
         watch: The training loss as a release of its own, with noise; its price is in every event
             and every ε, and calibration leaves room for it. None: no loss is released.
-        bands: With more than 1, the noise of a step takes back part of the noise of the
-            `bands` - 1 steps before it, so that it cancels in the model (`prudent.training.
-            noise`). Every record belongs to one of `bands` random parts, which take turns:
-            each step draws from one of them, `bands` times as often. 1: DP-SGD.
+        num_bands: With more than 1, the noise of a step takes back part of the noise of the
+            `num_bands` - 1 steps before it, so that it cancels in the model (`prudent.training.
+            noise`). Every record belongs to one of `num_bands` random parts, which take turns:
+            each step draws from one of them, `num_bands` times as often. 1: DP-SGD.
         held_out: The accuracy or loss on held-out records as a release, with noise; likewise. Every
             ε then protects the held-out records as well. None: nothing is released of any.
         sampling: How records are drawn: "poisson", or "random-allocation", in which every record is
@@ -237,7 +237,7 @@ class Plan:
     _relation: Relation | None = None
     before: dp.DpEvent | None = None
     watch: LossRelease | None = None
-    bands: int = 1
+    num_bands: int = 1
     held_out: HeldOut | None = None
     sampling: Sampling = attrs.field(default=Sampling.POISSON, converter=Sampling)
 
@@ -257,16 +257,16 @@ class Plan:
         for name, kind in kinds.items():
             allowed = f"a {kind.__name__} or None"
             _validate.given_fields(self, partial(_validate.instance, kind, allowed), name)
-        _validate.fields(self, partial(_validate.count, 1), "bands")
-        check_bands(self.bands, self.sampling_rate)
-        if self.bands > 1 and type(self.aggregation) not in (Sum, TrimmedSum):
+        _validate.fields(self, partial(_validate.count, 1), "num_bands")
+        check_bands(self.num_bands, self.sampling_rate)
+        if self.num_bands > 1 and type(self.aggregation) not in (Sum, TrimmedSum):
             raise _validate.ArgumentError(
-                "bands",
+                "num_bands",
                 f"1 with {type(self.aggregation).__name__}",
-                got=self.bands,
+                got=self.num_bands,
                 why="correlated noise is priced for sums with one noise level, and the noise of "
                 "Propose-Test-Release depends on its test",
-                hint="Use Sum or TrimmedSum, or leave bands out.",
+                hint="Use Sum or TrimmedSum, or leave num_bands out.",
             )
         self._check_allocation()
         watched = self.held_out is not None and self.held_out.expected_records is None
@@ -296,9 +296,9 @@ class Plan:
         why = None
         if abs(epoch * self.sampling_rate - 1) > 1e-9:
             why = f"an epoch has a whole number of batches: sampling_rate=1/{epoch}"
-        elif type(self.aggregation) not in (Sum, TrimmedSum) or self.watch or self.bands > 1:
+        elif type(self.aggregation) not in (Sum, TrimmedSum) or self.watch or self.num_bands > 1:
             why = "its price is known only for equal steps of Gaussian noise: use Sum or TrimmedSum"
-            why += ", without watch or bands"
+            why += ", without watch or num_bands"
         if why is not None:
             raise _validate.ArgumentError(
                 "sampling", "'poisson' with this plan", got=self.sampling.value, why=why
@@ -322,7 +322,7 @@ class Plan:
     @property
     def parts(self) -> int:
         """The number of parts of the records that take turns: bands, or the batches of an epoch."""
-        return round(1 / self.sampling_rate) if self.allocates else self.bands
+        return round(1 / self.sampling_rate) if self.allocates else self.num_bands
 
     @property
     def relation(self) -> Relation:
@@ -356,16 +356,16 @@ class Plan:
     @property
     def turn_rate(self) -> float:
         """Probability with which a record is drawn in a step of its turn."""
-        return 1.0 if self.allocates else min(1.0, self.bands * self.sampling_rate)
+        return 1.0 if self.allocates else min(1.0, self.num_bands * self.sampling_rate)
 
     @property
     def cycle(self) -> int:
         """Number of steps after which turns and released losses repeat."""
-        return self.parts if self.watch is None else math.lcm(self.bands, self.watch.loss_every)
+        return self.parts if self.watch is None else math.lcm(self.num_bands, self.watch.loss_every)
 
     def __repr__(self) -> str:
         names = [field.alias for field in attrs.fields(type(self))]
-        usual: dict[str, object] = {"before": None, "watch": None, "bands": 1, "held_out": None}
+        usual: dict[str, object] = {"before": None, "watch": None, "num_bands": 1, "held_out": None}
         usual["sampling"] = Sampling.POISSON
         names = [n for n in names if n not in usual or getattr(self, n) != usual[n]]
         return f"Plan({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
@@ -389,7 +389,7 @@ class Plan:
         rate = (
             f"{self.steps:,} batch{'es' * (self.steps != 1)} at rate {nearest(self.sampling_rate)}"
         )
-        rate += f" of {self.bands} parts in turn" if self.bands > 1 else ""
+        rate += f" of {self.num_bands} parts in turn" if self.num_bands > 1 else ""
         rate += ", each record in one of an epoch" if self.allocates else ""
         return f"{rate}{done}: {price} for {self.relation.sentence(unit)}"
 
@@ -411,14 +411,14 @@ class Plan:
         if self.allocates:
             return self._epochs_event(int(steps))
         # A record takes part in one step of each turn, and at most one in a cycle shows its loss.
-        turns = -(-int(steps) // self.bands)
+        turns = -(-int(steps) // self.num_bands)
         watched = 0 if self.watch is None else -(-int(steps) // self.cycle)
         parts = []
         if turns > watched:
             parts.append(self._released(self.aggregation.event, turns - watched))
         if self.watch is not None:
             parts.append(self._released(self.watch.event(self.aggregation.event), watched))
-        return in_turns(parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts), self.bands)
+        return in_turns(parts[0] if len(parts) == 1 else dp.ComposedDpEvent(parts), self.num_bands)
 
     def _epochs_event(self, steps: int) -> dp.DpEvent:
         """Whole epochs, and the first steps of another, of which a record may be in none."""

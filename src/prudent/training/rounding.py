@@ -72,7 +72,7 @@ Guarantee:
     both data sets: if the ideal run is (ε, δ)-DP, the real run is (ε + 2λ, e^λ δ + (1 + e^(ε+2λ))
     δ₂)-DP with δ₂ = δ₁ + n 2⁻⁷⁴.
 
-    *Noise that cancels* (`noise`). Let w be the noises as computed; they are numbers that no
+    *Correlated noise* (`noise`). Let w be the noises as computed; they are numbers that no
     data decide. Then c₀wₜ + c₁wₜ₋₁ + … is z up to the rounding of b products and sums of this step
     alone: errors do not add up over steps. Each coordinate is within
     η(r) + (b + 3) (r + |wₜ₋₁| + … + |wₜ₋ₖ|) u of an ideal normal, and a cell has c₀ times its side.

@@ -60,17 +60,17 @@ class PoissonSampler:
     | draw larger than `physical_batch` | more chunks |
     | q = 1 | every record, every time |
     | several processes | each draws the same batch and keeps the records that are its own |
-    | several bands | step t draws from part t modulo `bands` alone, at `bands` times the rate |
+    | several bands | step t draws from part t modulo `num_bands`, at as many times the rate |
     | `allocates` | the same, and the parts are drawn anew after each turn of all of them |
 
     With several bands every record is in one part, drawn from the key for it alone: a record added
-    or removed changes nothing about the parts of others. So it is in at most one of any `bands`
+    or removed changes nothing about the parts of others. So it is in at most one of any `num_bands`
     batches in a row.
 
     Attributes:
         records: Size of the data set.
         rate: Probability with which a record is in a batch; with several bands, of its turn.
-        bands: Number of parts that take turns.
+        num_bands: Number of parts that take turns.
         allocates: Whether each turn of all parts has parts of its own (random allocation).
         physical_batch: Rows per chunk, in each process.
         key: The key of the draws, the same in all processes; a new one from the operating system
@@ -89,18 +89,18 @@ class PoissonSampler:
         key: Key | None = None,
         device: torch.device | str = "cpu",
         processes: Processes | None = None,
-        bands: int = 1,
+        num_bands: int = 1,
         allocates: bool = False,
     ) -> None:
         self.allocates = allocates
         self.records = _validate.count(1, records=records)
         self.rate = _validate.between(0, 1, ends="(]", rate=rate)
-        self.bands = _validate.count(1, bands=bands)
+        self.num_bands = _validate.count(1, num_bands=num_bands)
         device = _validate.device(device=device)
         self.processes = Processes() if processes is None else processes
         _validate.instance(Processes, "processes of a run", processes=self.processes)
-        self.processes.check_same(records=records, rate=rate, bands=bands)
-        own = -(-records // (self.processes.count * self.bands))
+        self.processes.check_same(records=records, rate=rate, num_bands=num_bands)
+        own = -(-records // (self.processes.count * self.num_bands))
         self.physical_batch = (
             roomy_batch(own, rate, 2.5 if device.type == "cpu" else 5.0)
             if physical_batch is None
@@ -147,7 +147,7 @@ class PoissonSampler:
         reader = self._stream.at(block)
         # Wide enough for nearly every draw. It does not depend on the physical batch size, which
         # must not change the draws.
-        width = roomy_batch(-(-self.records // self.bands), self.rate, 5.0)
+        width = roomy_batch(-(-self.records // self.num_bands), self.rate, 5.0)
         places = self._gaps(width, reader).cumsum(1) - 1
         ids = self._ids_at(places, block)
         sizes = (ids < self.records).sum(1).tolist()
@@ -172,24 +172,24 @@ class PoissonSampler:
     def _drawn_parts(self, turn: int) -> Tensor:
         """The ids in each part, ascending, one part per row; the rest of a row is no id."""
         words = self.key.stream(Purpose.PARTS).words(self.records, step=turn)
-        parts = torch.remainder(words >> 1, self.bands)
+        parts = torch.remainder(words >> 1, self.num_bands)
         order = torch.argsort(parts, stable=True)
-        sizes = torch.bincount(parts, minlength=self.bands).tolist()
-        table = torch.full((self.bands, max(sizes) + 1), self.records)
+        sizes = torch.bincount(parts, minlength=self.num_bands).tolist()
+        table = torch.full((self.num_bands, max(sizes) + 1), self.records)
         for row, ids in zip(table, torch.split(order, sizes), strict=True):
             row[: len(ids)] = ids
         return table
 
     def _ids_at(self, places: Tensor, block: int) -> Tensor:
         """The ids at the drawn places of a part, or of all records."""
-        if self.bands == 1:
+        if self.num_bands == 1:
             return places
         steps = range(block * _STEPS_PER_BLOCK, (block + 1) * _STEPS_PER_BLOCK)
         if self.allocates:  # earlier turns are over
-            self._parts = {k: v for k, v in self._parts.items() if k == steps[0] // self.bands}
+            self._parts = {k: v for k, v in self._parts.items() if k == steps[0] // self.num_bands}
         rows = []
         for step, row in zip(steps, places, strict=True):
-            turn, part = divmod(step, self.bands)
+            turn, part = divmod(step, self.num_bands)
             turn = turn if self.allocates else 0
             if turn not in self._parts:
                 self._parts[turn] = self._drawn_parts(turn)
@@ -281,8 +281,8 @@ class PoissonLoader(DataLoader[Any]):
         units: Units,
     ) -> None:
         self._charge = charge
-        self._bands = sampler.bands
-        self.sample_rate = sampler.rate / sampler.bands
+        self._bands = sampler.num_bands
+        self.sample_rate = sampler.rate / sampler.num_bands
         self.count = sampler.records
         self.slots = units.slots
         self._outstanding: deque[Drawn] = deque()

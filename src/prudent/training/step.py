@@ -26,7 +26,7 @@ from prudent.training.gradients.engine import Loss, Values
 from prudent.training.gradients.host_state import settings
 from prudent.training.gradients.record_streams import is_capturing
 from prudent.training.keystream import Key, ModelRandomness, Purpose, given_or_random
-from prudent.training.noise import StepState, add_cancelling_, noise_on
+from prudent.training.noise import StepState, add_correlated_, noise_on
 from prudent.training.parallel.processes import Processes, unwrapped
 from prudent.training.parallel.sharding import (
     check_mesh,
@@ -161,7 +161,7 @@ class Step:
             gradient. Only this process unless given.
 
     Guarantee:
-        If batches are Poisson samples at the plan's rate (with `bands`, in turns as those of
+        If batches are Poisson samples at the plan's rate (with `num_bands`, in turns as those of
         `PoissonSampler`), all calls together are as private as
         `plan.event` states for `plan.relation`, whatever is done with the gradients. A call beyond
         `plan.steps` raises an error. Noise comes from the ChaCha20 keystream of the key: without
@@ -175,7 +175,7 @@ class Step:
 
     Attributes:
         state: What one step passes on to the next: the trim, the number of steps taken and, with
-            `bands`, the last noises.
+            `num_bands`, the last noises.
         noise: The source of the noise.
         generator: The generator that a corruption draws from, seeded from the key.
         randomness: What the model draws, such as the masks of dropout; from the key as well.
@@ -456,11 +456,11 @@ class Step:
             shortest = min(types, key=lambda dtype: torch.finfo(dtype).bits)
             factor = noise_factor(len(flat), len(total), shortest)
             deviation = released.outcome.noise * factor
-            if self.plan.bands == 1:
+            if self.plan.num_bands == 1:
                 self.noise.add_(flat, deviation, self.state)
             else:
-                turns = {"bands": self.plan.bands, "steps": self.plan.steps}
-                add_cancelling_(self.noise, flat, deviation, self.state, **turns)
+                turns = {"num_bands": self.plan.num_bands, "steps": self.plan.steps}
+                add_correlated_(self.noise, flat, deviation, self.state, **turns)
         flat = self.processes.sent(flat)
         flat.mul_(released.scale / self.expected_batch)
         if len(types) == 1:

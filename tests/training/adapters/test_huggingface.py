@@ -305,7 +305,7 @@ def drops_words(records: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "bands"),
+    ("rule", "num_bands"),
     [
         (
             ProposeTestRelease(
@@ -324,13 +324,13 @@ def drops_words(records: list[dict[str, Any]]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("at", [3, 4], ids=["end of an epoch", "within an epoch"])
 def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     rule: Sum | ProposeTestRelease,
-    bands: int,
+    num_bands: int,
     at: int,
     arguments: Callable[..., TrainingArguments],
     tmp_path: Path,
 ) -> None:
     options: dict[str, Any] = {
-        "plan": Plan(sampling_rate=1 / 3, steps=6, aggregation=rule, bands=bands),
+        "plan": Plan(sampling_rate=1 / 3, steps=6, aggregation=rule, num_bands=num_bands),
         "data_collator": drops_words,
         "train_dataset": list(Sentences()),
         "key": None,

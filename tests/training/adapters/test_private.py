@@ -641,12 +641,12 @@ def test_scheduler_acts_and_a_saved_state_resumes() -> None:
 
 
 @pytest.mark.unhurried
-@pytest.mark.parametrize(("bands", "steps"), [(1, 4), (2, 6)])
+@pytest.mark.parametrize(("num_bands", "steps"), [(1, 4), (2, 6)])
 def test_each_step_of_every_optimizer_counts_whichever_state_is_loaded(
-    bands: int, steps: int
+    num_bands: int, steps: int
 ) -> None:
     def continued(seed: int, *states: Any) -> tuple[Any, Any]:
-        prescribed = plan(bands=bands, sampling_rate=0.25)
+        prescribed = plan(num_bands=num_bands, sampling_rate=0.25)
         model, optimizer, loader = private(digits(), plan=prescribed, key=Key.from_seed(seed))
         for state in states:
             optimizer.load_state_dict(state)
@@ -661,11 +661,11 @@ def test_each_step_of_every_optimizer_counts_whichever_state_is_loaded(
     _RELEASED.clear()  # another process
     second, go_on = continued(1, early)
     go_on()
-    assert second.steps == -(-1 // bands) * bands + 1
+    assert second.steps == -(-1 // num_bands) * num_bands + 1
     second.load_state_dict(late)  # of what it has gone on from, later: 3 steps, and its own
-    assert second.steps == -(-3 // bands) * bands + 1
+    assert second.steps == -(-3 // num_bands) * num_bands + 1
     second.load_state_dict(copy.deepcopy(second.state_dict()))
-    assert second.steps == -(-3 // bands) * bands + 1
+    assert second.steps == -(-3 // num_bands) * num_bands + 1
     merged = copy.deepcopy(second.state_dict())
     _RELEASED.clear()
     third, _ = continued(2, late, merged)

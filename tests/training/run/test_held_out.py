@@ -74,7 +74,7 @@ class TestPrice:
 
     @pytest.mark.parametrize(("steps", "every"), [(3, 1), (3, 3), (5, 2), (9, 4)])
     def test_a_ledger_knows_what_it_was_charged_for_in_the_midst_of_a_cycle(self, steps, every):
-        plan = attrs.evolve(PLAN, steps=steps, bands=2, held_out=HeldOut(every=every))
+        plan = attrs.evolve(PLAN, steps=steps, num_bands=2, held_out=HeldOut(every=every))
         assert steps <= _steps(plan.event, plan) <= steps + 1
         assert plan.event_after(_steps(plan.event, plan)) == plan.event
 

@@ -131,15 +131,15 @@ class PrivacySettings:
     accountant: "Accountant" = _flag(
         "pld or rdp.", shown="pld", factory=lambda: prudent.PldAccountant
     )
-    bands: int = _flag(
-        "Noise that cancels over so many steps, of dpsgd and trimmed: as many parts of the "
+    num_bands: int = _flag(
+        "Correlated noise over so many steps, of dpsgd and trimmed: as many parts of the "
         "records take turns.",
         1,
     )
 
     def __attrs_post_init__(self) -> None:
         _validate.count(1, batch=self.batch)
-        _validate.count(1, bands=self.bands)
+        _validate.count(1, num_bands=self.num_bands)
         if self.public_size is not None:
             _validate.count(1, public_size=self.public_size)
         self._check_relation()
@@ -372,7 +372,7 @@ class Experiment:
             relation=known if own.relation is None else own.relation,
             aggregation=self.rule.aggregation(own.noise_multiplier or 1.0),
             before=before,
-            bands=own.bands,
+            num_bands=own.num_bands,
             watch=self.watching.watch,
             held_out=self.watching.tested,
         )

@@ -73,12 +73,12 @@ def _sampled(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Steps on samples, some of which also tell a noisy loss; in turns, of one part of records."""
     if plan["sampling"] != "poisson":
         raise ValueError("Expected a known way of sampling.")
-    steps, bands, watch = plan["steps"], plan["bands"], plan["watch"]
-    rate = min(1.0, bands * plan["sampling_rate"])
+    steps, num_bands, watch = plan["steps"], plan["num_bands"], plan["watch"]
+    rate = min(1.0, num_bands * plan["sampling_rate"])
     step = _step(plan["aggregation"])
-    turns, watched, parts = -(-steps // bands), 0, []
+    turns, watched, parts = -(-steps // num_bands), 0, []
     if watch is not None:
-        watched = -(-steps // math.lcm(bands, watch["loss_every"]))
+        watched = -(-steps // math.lcm(num_bands, watch["loss_every"]))
     if turns > watched:
         one = {"kind": SAMPLED, "sampling_probability": rate, "event": step}
         parts.append(_times(one, turns - watched))
@@ -86,7 +86,7 @@ def _sampled(plan: Mapping[str, Any]) -> dict[str, Any]:
         seen = {"kind": SAMPLED, "sampling_probability": rate, "event": _seen(step, watch)}
         parts.append(_times(seen, watched))
     found = parts[0] if len(parts) == 1 else {"kind": "ComposedDpEvent", "events": parts}
-    return found if bands == 1 else {"kind": WORST, "events": [found]}
+    return found if num_bands == 1 else {"kind": WORST, "events": [found]}
 
 
 def _seen(step: Mapping[str, Any], watch: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def _seen(step: Mapping[str, Any], watch: Mapping[str, Any]) -> dict[str, Any]:
 def _allocated(plan: Mapping[str, Any]) -> dict[str, Any]:
     """Epochs in which a record is in one step each, and the first steps of another."""
     batches, step = round(1 / plan["sampling_rate"]), _step(plan["aggregation"])
-    if plan["watch"] is not None or plan["bands"] != 1:
+    if plan["watch"] is not None or plan["num_bands"] != 1:
         raise ValueError("Expected an allocation without losses and turns.")
     epochs, rest = divmod(plan["steps"], batches)
     parts = []

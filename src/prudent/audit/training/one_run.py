@@ -273,9 +273,9 @@ def promising_guesses(bound: OneRunBound, canaries: int) -> int:
     coins = random.random(canaries) < 0.5
     shape = canaries, plan.steps
     drawn = coins[:, None] & (random.random(shape) < plan.turn_rate)
-    parts = random.integers(plan.bands, size=(canaries, 1))
-    drawn &= np.arange(plan.steps) % plan.bands == parts
-    column = coefficients(plan.bands, plan.steps)
+    parts = random.integers(plan.num_bands, size=(canaries, 1))
+    drawn &= np.arange(plan.steps) % plan.num_bands == parts
+    column = coefficients(plan.num_bands, plan.steps)
     noise = signal.lfilter([1.0], column, random.standard_normal(shape), axis=1)
     along = rule.clip * (drawn + rule.noise_multiplier * noise)
     sizes = np.sort(np.abs(_odds(plan, along)))[::-1]

@@ -270,7 +270,7 @@ class Likelihood:
 
     def score(self, seen: Releases) -> FloatArray:
         """The log-likelihood ratio of each run."""
-        if self.plan.bands > 1:
+        if self.plan.num_bands > 1:
             return self._score_in_turns(seen)
         total = np.zeros(seen.along.shape)
         for trim in np.unique(seen.trim):
@@ -292,7 +292,10 @@ class Likelihood:
         """
         failed, passed = self._branches(int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed
-        column, steps = np.array(coefficients(self.plan.bands, self.plan.steps)), self.plan.steps
+        column, steps = (
+            np.array(coefficients(self.plan.num_bands, self.plan.steps)),
+            self.plan.steps,
+        )
         white = signal.lfilter(column, [1.0], (seen.along - only.mean) / only.noise, axis=1)
         found = signal.lfilter(column, [1.0], white[:, ::-1], axis=1)[:, ::-1]
         left = np.minimum(steps - np.arange(steps), len(column))
@@ -308,7 +311,7 @@ class Likelihood:
 
         An audit in this scene cannot find more.
         """
-        if not isinstance(self.rule.trim, FixedTrim) or self.plan.bands > 1:
+        if not isinstance(self.rule.trim, FixedTrim) or self.plan.num_bands > 1:
             return None
         pair = self._pair()
         if pair is None:

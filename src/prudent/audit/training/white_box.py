@@ -288,7 +288,7 @@ def _attacks(plan: Plan, runs: int, lanes: int) -> list[CanaryAttack]:
     trim = math.floor(rule.trim.start(batch))
     # With the canary the batch is as large as expected, where trims by batch size would change.
     others = max(1, trim, round(batch / plan.sampling_rate) - 1)
-    if plan.bands > 1:  # all runs in a row would share one draw of the parts, and the noise
+    if plan.num_bands > 1:  # all runs in a row would share one draw of the parts, and the noise
         runs = 0
     scenes = [opposed(rule, others)] if runs else []
     if isinstance(rule, ProposeTestRelease) and trim and plan.sampling_rate == 1:

@@ -54,7 +54,7 @@ def train(
     noise_multiplier: float | None = options.number(
         "σ: noise relative to the clip; solved for --epsilon if not given.", default=None
     ),
-    bands: options.Bands = 1,
+    num_bands: options.Bands = 1,
     test: options.Test = "none",
     propose: options.Propose = 0.5,
     failure: options.Failure = 1e-8,
@@ -128,7 +128,7 @@ def train(
             **scale, propose=propose, test=kind, failure=failure, reveals=reveals
         ),
         expected_batch=64.0,
-        bands=bands,
+        num_bands=num_bands,
     )
     if noise_multiplier is None:
         if epsilon is None:

@@ -57,7 +57,7 @@ class RunOptions:
     records: Annotated[
         int | None, options.whole_number("Public number of records, for --batch.")
     ] = None
-    bands: options.Bands = 1
+    num_bands: options.Bands = 1
     propose: options.Propose = 0.5
     failure: options.Failure = 1e-8
     reveals: options.RevealsOption = "monotone-branch"
@@ -86,7 +86,9 @@ class RunOptions:
         known.pop(unknown, None)  # its own value plays no part
         options.check_sizes(**known)
         reveals = Reveals(self.reveals)
-        return Run(test=test, reveals=reveals, relation=self.related, bands=self.bands, **known)
+        return Run(
+            test=test, reveals=reveals, relation=self.related, num_bands=self.num_bands, **known
+        )
 
     def _size(self) -> tuple[float, int]:
         """Sampling rate and steps, given as such or by batch, records and epochs."""
@@ -164,7 +166,7 @@ def epsilon(
 
     The same with correlated noise over eight steps:
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
-        --epochs 15 --bands 8 --relation zero-out --delta 1e-5
+        --epochs 15 --num-bands 8 --relation zero-out --delta 1e-5
 
     For a person with up to three records, where their number is public:
     $ prudent epsilon --noise-multiplier 5 --delta 1e-6 \

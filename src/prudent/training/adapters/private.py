@@ -97,7 +97,7 @@ def make_private(
     clip: float | None = None,
     noise_multiplier: float | None = None,
     aggregation: Aggregation | None = None,
-    bands: int | None = None,
+    num_bands: int | None = None,
     plan: Plan | None = None,
     watch: LossRelease | None = None,
     held_out: HeldOut | None = None,
@@ -143,7 +143,7 @@ def make_private(
             `epsilon`: `optimizer.plan.epsilon(delta)` then tells what the run costs.
         aggregation: What a step releases, such as `ProposeTestRelease`; its noise is replaced.
             Clipped sums with noise, as in DP-SGD, unless given.
-        bands: Correlated noise over so many steps, as in `Plan`; 1 unless given.
+        num_bands: Correlated noise over so many steps, as in `Plan`; 1 unless given.
         plan: Prescribes everything: rate, steps, aggregation with its noise, and relation.
         watch: The training loss as a release, as in a plan, if there is none: pass the losses of
             each batch to `optimizer.watch(losses)` before the step, one for each row, and find
@@ -227,7 +227,7 @@ def make_private(
         clip=clip,
         noise_multiplier=noise_multiplier,
         aggregation=aggregation,
-        bands=bands,
+        num_bands=num_bands,
         watch=watch,
         held_out=held_out,
     )
@@ -244,7 +244,7 @@ class PrivacyTarget:
     clip: float | None = None
     noise_multiplier: float | None = None
     aggregation: Aggregation | None = None
-    bands: int | None = None
+    num_bands: int | None = None
     watch: LossRelease | None = None
     held_out: HeldOut | None = None
 
@@ -289,7 +289,7 @@ class PrivacyTarget:
             sampling_rate=rate,
             steps=steps,
             aggregation=self.aggregation or Sum(clip=clip, noise_multiplier=noise),
-            bands=1 if self.bands is None else self.bands,
+            num_bands=1 if self.num_bands is None else self.num_bands,
             watch=self.watch,
             held_out=self.held_out,
             **more,
@@ -361,7 +361,7 @@ def prepare(
         charge,
         PoissonLoader(
             loader,
-            PoissonSampler(len(units), plan.turn_rate, key=key, bands=plan.bands),
+            PoissonSampler(len(units), plan.turn_rate, key=key, num_bands=plan.num_bands),
             batches,
             example,
             charge=charge,

@@ -186,7 +186,7 @@ class Run:
             key=key,
             device=device if records.loader is None else "cpu",  # items are read on the host
             processes=processes,
-            bands=plan.parts,
+            num_bands=plan.parts,
             allocates=plan.allocates,
         )
 

@@ -97,11 +97,11 @@ class RoundRelease:
                 "plan", "without a watch", shown="one", why="clients send updates and no losses"
             )
         plan.refuse_allocation()
-        if plan.bands > 1:
+        if plan.num_bands > 1:
             raise _validate.ArgumentError(
                 "plan",
-                "with bands=1",
-                shown=f"bands={plan.bands}",
+                "with num_bands=1",
+                shown=f"num_bands={plan.num_bands}",
                 why="clients join when they can, and correlated noise needs them in turns",
             )
         self.plan = plan

@@ -98,7 +98,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         delta: δ of `epsilon`, and of the ε in the logs; always needed.
         aggregation: With `epsilon`: what is released of a batch, `Sum` unless given. Its noise is
             replaced.
-        bands: With `epsilon`: correlated noise over so many steps, as in `Plan`; 1 unless given.
+        num_bands: With `epsilon`: correlated noise over so many steps, as in `Plan`; default 1.
         watch: With `epsilon`: the training loss as a release, as in a plan. It is logged as `loss`
             and `loss_noise`; without one the loss is not logged.
         held_out: With `epsilon`: the accuracy or loss on held-out records as a release, as in a
@@ -152,7 +152,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         epsilon: float | None = None,
         delta: float | None = None,
         aggregation: Aggregation | None = None,
-        bands: int | None = None,
+        num_bands: int | None = None,
         watch: LossRelease | None = None,
         held_out: HeldOut | None = None,
         held_out_set: Any = None,
@@ -178,7 +178,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._data = data
         self._units = Units.of(data, Unit.given(unit, records_per_person, per_unit))
         self._count = len(self._units)
-        wanted: dict[str, Any] = {"epsilon": epsilon, "delta": self.delta, "bands": bands}
+        wanted: dict[str, Any] = {"epsilon": epsilon, "delta": self.delta, "num_bands": num_bands}
         wanted |= {"aggregation": aggregation, "watch": watch, "held_out": held_out}
         self.plan = settings.planned(args, self._count, plan, PrivacyTarget(**wanted))
         self.plan.refuse_allocation()
@@ -245,7 +245,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             self.plan.turn_rate,
             physical_batch=self.args.per_device_train_batch_size if self._accumulates else None,
             key=self._continuity.key,
-            bands=self.plan.bands,
+            num_bands=self.plan.num_bands,
         )
         # A compiled or captured step is one for each shape.
         whole = self._compile or self.args.device.type == "cuda"

@@ -1,6 +1,6 @@
 """Noise that cancels beside DP-SGD: MNIST in few epochs at the same ε.
 
-    python -m benchmarks.cancelling [EPSILON]
+    python -m benchmarks.correlated_noise [EPSILON]
 
 Trains a perceptron with one hidden layer of 64 units for one epoch of expected batches of 256, at
 ε = 8 or another and δ = 1e-5 for zeroing out one record. The learning rate of each method is the
@@ -21,13 +21,13 @@ BANDS, RATES, SEEDS = (1, 4, 16), (2.0, 4.0, 8.0, 16.0), 5
 DELTA, BATCH, EPOCHS, CLIP = 1e-5, 256, 1, 0.1
 
 
-def planned(bands: int, records: int, epsilon: float) -> Plan:
+def planned(num_bands: int, records: int, epsilon: float) -> Plan:
     """The plan with the least noise for ε."""
     return Plan(
         sampling_rate=BATCH / records,
         steps=EPOCHS * records // BATCH,
         aggregation=Sum(clip=CLIP, noise_multiplier=1.0),
-        bands=bands,
+        num_bands=num_bands,
     ).calibrate(epsilon=epsilon, delta=DELTA)
 
 
@@ -46,11 +46,11 @@ def main() -> None:
     features, labels = data.train_features, data.train_labels
     known, held = (features[:-10_000], labels[:-10_000]), (features[-10_000:], labels[-10_000:])
     epsilon = float(sys.argv[1]) if sys.argv[1:] else 8.0
-    for bands in BANDS:
-        plan = planned(bands, len(known[1]), epsilon)
+    for num_bands in BANDS:
+        plan = planned(num_bands, len(known[1]), epsilon)
         found = {rate: accuracy(*held)(trained(plan, rate, 100, *known)) for rate in RATES}
         best = max(found, key=lambda rate: found[rate]["accuracy"])
-        plan = planned(bands, len(labels), epsilon)
+        plan = planned(num_bands, len(labels), epsilon)
         test = accuracy(data.test_features, data.test_labels)
         scores = [
             test(trained(plan, best, seed, features, labels))["accuracy"] for seed in range(SEEDS)
@@ -59,7 +59,9 @@ def main() -> None:
         assert isinstance(rule, Sum)
         noise = f"noise multiplier {rule.noise_multiplier:.3f}  lr {best:g}/clip"
         mean, spread = statistics.mean(scores), statistics.stdev(scores)
-        print(f"ε = {epsilon:g}  bands {bands:2d}  {noise}  {mean:.2%} ± {spread:.2%}", flush=True)
+        print(
+            f"ε = {epsilon:g}  bands {num_bands:2d}  {noise}  {mean:.2%} ± {spread:.2%}", flush=True
+        )
 
 
 if __name__ == "__main__":

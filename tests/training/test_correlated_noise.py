@@ -29,7 +29,7 @@ from prudent.training import (
     fit,
 )
 from prudent.training.keystream import Key
-from prudent.training.noise import HostNoise, NoiseHistory, StepState, add_cancelling_, coefficients
+from prudent.training.noise import HostNoise, NoiseHistory, StepState, add_correlated_, coefficients
 from prudent.training.plan import HeldOut, LossRelease
 from prudent.training.run.charging import _steps
 from prudent.training.run.checkpoint import charged, load_checkpoint
@@ -39,17 +39,17 @@ from prudent_verify.prices import prove
 from tests.training.run.test_resuming import CPU, STEPS, killed, train, updates
 
 SUM = Sum(clip=1.0, noise_multiplier=1.0)
-PLAN = Plan(sampling_rate=0.1, steps=12, aggregation=SUM, bands=3)
+PLAN = Plan(sampling_rate=0.1, steps=12, aggregation=SUM, num_bands=3)
 
 
-def strategy(bands, steps):
+def strategy(num_bands, steps):
     """C."""
     column = np.zeros(steps)
-    column[: min(bands, steps)] = coefficients(bands, steps)[:steps]
+    column[: min(num_bands, steps)] = coefficients(num_bands, steps)[:steps]
     return linalg.toeplitz(column, np.zeros(steps))
 
 
-def noises(bands, steps, numbers=3, deviation=2.0, seed=5, numbered=None):
+def noises(num_bands, steps, numbers=3, deviation=2.0, seed=5, numbered=None):
     """What is added to sums of zero, by step, and the normals that the key gives."""
     source, state = HostNoise(Key.from_seed(seed), CPU), StepState.start(0.0, CPU)
     level, added, drawn = torch.tensor(deviation, dtype=torch.float64), [], []
@@ -60,17 +60,17 @@ def noises(bands, steps, numbers=3, deviation=2.0, seed=5, numbered=None):
         source.add_on_lattice_(normals, one, fine, state)
         drawn.append(normals)
         total = torch.zeros(numbers, dtype=torch.float64)
-        add_cancelling_(source, total, level, state, bands=bands, steps=steps)
+        add_correlated_(source, total, level, state, num_bands=num_bands, steps=steps)
         added.append(total)
     return torch.stack(added).numpy(), torch.stack(drawn).numpy()
 
 
-@pytest.mark.parametrize(("bands", "steps"), [(2, 7), (4, 13), (8, 5)])
-def test_the_strategy_times_the_noise_is_independent_noise(bands, steps):
+@pytest.mark.parametrize(("num_bands", "steps"), [(2, 7), (4, 13), (8, 5)])
+def test_the_strategy_times_the_noise_is_independent_noise(num_bands, steps):
     """Up to the lattice, whose spacing is at most an eighth of the deviation."""
-    added, drawn = noises(bands, steps)
-    white = strategy(bands, steps) @ added
-    assert np.abs(white - 2.0 * drawn).max() <= 2.0 / 16 * sum(coefficients(bands, steps))
+    added, drawn = noises(num_bands, steps)
+    white = strategy(num_bands, steps) @ added
+    assert np.abs(white - 2.0 * drawn).max() <= 2.0 / 16 * sum(coefficients(num_bands, steps))
     assert np.abs(added - 2.0 * drawn).max() > 0.5  # plain noise would pass the line above, too
 
 
@@ -83,12 +83,12 @@ def test_the_noise_has_the_covariance_of_the_inverse():
 
 
 @pytest.mark.parametrize(
-    ("steps", "bands", "error"),
+    ("steps", "num_bands", "error"),
     [(100, 2, 5.182), (100, 8, 3.125), (500, 8, 6.086), (2000, 16, 8.535)],
 )
-def test_the_error_is_that_of_jax_privacy(steps, bands, error):
+def test_the_error_is_that_of_jax_privacy(steps, num_bands, error):
     """Mean squared error of its `optimize_banded_toeplitz`, as printed by version 2.0.0."""
-    sums = np.cumsum(linalg.inv(strategy(bands, steps)), 0)
+    sums = np.cumsum(linalg.inv(strategy(num_bands, steps)), 0)
     found = math.sqrt((sums**2).sum(1).mean())
     assert found == pytest.approx(error, abs=6e-4)
 
@@ -128,8 +128,8 @@ def hockey_sticks(columns, rate, sigma, epsilon, points):
         epsilon: ε.
         points: Of the grid, on each axis.
     """
-    steps, bands = 4, 2
-    inverse = linalg.inv(strategy(bands, steps))
+    steps, num_bands = 4, 2
+    inverse = linalg.inv(strategy(num_bands, steps))
     covariance = sigma**2 * inverse @ inverse.T
     root = linalg.cholesky(covariance, lower=True)
     means = linalg.solve_triangular(root, np.eye(steps)[:, columns], lower=True)  # whitened
@@ -152,7 +152,7 @@ def hockey_sticks(columns, rate, sigma, epsilon, points):
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
 def test_the_price_is_that_of_the_worst_record(epsilon):
     """Four steps, two bands: drawn in steps 0 and 2, or 1 and 3 of which the last is cut off."""
-    plan = Plan(sampling_rate=0.2, steps=4, aggregation=SUM, bands=2)
+    plan = Plan(sampling_rate=0.2, steps=4, aggregation=SUM, num_bands=2)
     priced = PldAccountant().compose(plan.event).get_delta(epsilon)
     worst, later = (
         hockey_sticks(columns, plan.turn_rate, 1.0, epsilon, 800) for columns in ([0, 2], [1, 3])
@@ -164,7 +164,7 @@ def test_the_price_is_that_of_the_worst_record(epsilon):
 
 def test_a_record_out_of_turn_exceeds_the_price():
     """Drawn from all records in every step, at the rate of a turn: neighbours overlap."""
-    plan = Plan(sampling_rate=0.2, steps=4, aggregation=SUM, bands=2)
+    plan = Plan(sampling_rate=0.2, steps=4, aggregation=SUM, num_bands=2)
     priced = PldAccountant().compose(plan.event).get_delta(1.0)
     assert max(hockey_sticks([0, 1, 2, 3], plan.turn_rate, 1.0, 1.0, 24)) > 1.5 * priced
     # Even as seldom as that record would be drawn on average, but in steps next to each other.
@@ -207,7 +207,7 @@ def test_adaptive_gradients_cost_no_more():
 @pytest.mark.thorough
 @pytest.mark.usefixtures("same_draws")
 def test_an_audit_finds_most_of_the_price_and_refutes_a_draw_out_of_turn(monkeypatch):
-    plan = Plan(sampling_rate=0.2, steps=8, aggregation=SUM, bands=4, expected_batch=64)
+    plan = Plan(sampling_rate=0.2, steps=8, aggregation=SUM, num_bands=4, expected_batch=64)
     honest = white_box(plan, delta=1e-2, lanes=20_000, confidence=0.999)
     assert not honest.refuted
     assert honest.lower > 0.5 * honest.claimed  # its part is secret
@@ -228,7 +228,7 @@ def drawn(sampler, steps):
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
 def test_a_record_is_in_one_of_any_batches_in_a_row(rate):
-    sampler = PoissonSampler(200, rate, bands=5, key=Key.from_seed(1))
+    sampler = PoissonSampler(200, rate, num_bands=5, key=Key.from_seed(1))
     batches = drawn(sampler, 150)
     for start in range(146):
         row = batches[start : start + 5]
@@ -239,7 +239,7 @@ def test_a_record_is_in_one_of_any_batches_in_a_row(rate):
 
 
 def test_the_part_of_a_record_depends_on_no_other():
-    few, more = (PoissonSampler(n, 0.5, bands=4, key=Key.from_seed(2)) for n in (90, 91))
+    few, more = (PoissonSampler(n, 0.5, num_bands=4, key=Key.from_seed(2)) for n in (90, 91))
     parts = [{i for i in row.tolist() if i < 90} for row in few._parts]
     assert parts == [{i for i in row.tolist() if i < 90} for row in more._parts]
 
@@ -248,10 +248,10 @@ def test_one_band_is_dp_sgd_bit_for_bit():
     generator = torch.Generator().manual_seed(1)
     records = torch.randn(60, 3, generator=generator), torch.arange(60) % 2
     plan = Plan(sampling_rate=0.2, steps=5, aggregation=SUM)
-    assert repr(attrs.evolve(plan, bands=1)) == repr(plan)
-    assert to_json(attrs.evolve(plan, bands=1).event) == to_json(plan.event)
+    assert repr(attrs.evolve(plan, num_bands=1)) == repr(plan)
+    assert to_json(attrs.evolve(plan, num_bands=1).event) == to_json(plan.event)
     weights = []
-    for chosen in (plan, attrs.evolve(plan, bands=1), attrs.evolve(plan, bands=2)):
+    for chosen in (plan, attrs.evolve(plan, num_bands=1), attrs.evolve(plan, num_bands=2)):
         torch.manual_seed(0)
         model = nn.Linear(3, 2)
         loss = nn.CrossEntropyLoss(reduction="none")
@@ -271,7 +271,7 @@ def test_what_is_released_of_one_part_is_priced():
     assert (inner.count, inner.event.sampling_probability) == (5, pytest.approx(0.3))
     plain = PldAccountant().compose(inner).get_epsilon(1e-5)
     assert plan.epsilon(1e-5) == plain
-    run = Run(sampling_rate=0.1, steps=13, noise_multiplier=1.0, bands=3)
+    run = Run(sampling_rate=0.1, steps=13, noise_multiplier=1.0, num_bands=3)
     assert run.event == plan.event
     assert plan.calibrate(epsilon=2.0, delta=1e-5).epsilon(1e-5) <= 2.0
     solved = run.calibrate("sampling_rate", epsilon=50.0, delta=1e-5)
@@ -282,7 +282,7 @@ def test_records_of_a_person_may_be_in_different_parts():
     """So the pairs of several records in the same steps do not apply, and the chain does."""
     group = attrs.evolve(PLAN, relation=Relation("zero-out", 2))
     (inner,) = PLAN.event.events
-    pairs = attrs.evolve(group, bands=1, sampling_rate=PLAN.turn_rate, steps=4)
+    pairs = attrs.evolve(group, num_bands=1, sampling_rate=PLAN.turn_rate, steps=4)
     assert pairs.event == inner
     assert group.epsilon(1e-5) > pairs.epsilon(1e-5)
     assert "group" in PLAN.certificate(accuracy=0.9, records=2).method
@@ -302,7 +302,7 @@ def test_a_released_loss_is_charged_in_the_turns_that_show_it():
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(sampling_rate=0.1, steps=7, aggregation=SUM, bands=3),
+        Plan(sampling_rate=0.1, steps=7, aggregation=SUM, num_bands=3),
         PLAN,
         attrs.evolve(PLAN, watch=LossRelease(loss_every=2, bound=1.0)),
     ],
@@ -310,18 +310,18 @@ def test_a_released_loss_is_charged_in_the_turns_that_show_it():
 def test_a_charge_is_recognised(plan):
     assert _steps(plan.event, plan) >= plan.steps
     assert plan.event_after(_steps(plan.event, plan)) == plan.event
-    assert _steps(attrs.evolve(plan, bands=2).event, plan) == 0
+    assert _steps(attrs.evolve(plan, num_bands=2).event, plan) == 0
 
 
 def test_what_is_not_proved_is_refused():
     ptr = ProposeTestRelease(clip=1.0, propose=0.5, noise_multiplier=1.0, test=GaussianTest(4.0))
-    with pytest.raises(ArgumentError, match="bands 1 with ProposeTestRelease"):
+    with pytest.raises(ArgumentError, match="num_bands 1 with ProposeTestRelease"):
         attrs.evolve(PLAN, aggregation=ptr)
-    with pytest.raises(ArgumentError, match="bands at most 1/sampling_rate = 10"):
-        attrs.evolve(PLAN, bands=11)
-    with pytest.raises(ArgumentError, match="bands 1 with a test"):
-        Run(test=GaussianTest(4.0), sampling_rate=0.1, bands=2)
-    assert attrs.evolve(PLAN, aggregation=TrimmedSum(clip=1.0, noise_multiplier=1.0)).bands == 3
+    with pytest.raises(ArgumentError, match="num_bands at most 1/sampling_rate = 10"):
+        attrs.evolve(PLAN, num_bands=11)
+    with pytest.raises(ArgumentError, match="num_bands 1 with a test"):
+        Run(test=GaussianTest(4.0), sampling_rate=0.1, num_bands=2)
+    assert attrs.evolve(PLAN, aggregation=TrimmedSum(clip=1.0, noise_multiplier=1.0)).num_bands == 3
 
 
 @pytest.mark.thorough
@@ -337,12 +337,12 @@ def test_the_price_is_proved_again_in_ball_arithmetic():
 
 # ---- runs ----------------------------------------------------------------------------------------
 
-TURNS = Plan(sampling_rate=0.2, steps=STEPS, aggregation=SUM, bands=3)
+TURNS = Plan(sampling_rate=0.2, steps=STEPS, aggregation=SUM, num_bands=3)
 
 
-@pytest.mark.parametrize("bands", [3, pytest.param(2, marks=pytest.mark.thorough)])
-def test_a_resumed_run_has_the_same_noise(tmp_path, bands):
-    plan = attrs.evolve(TURNS, bands=bands)
+@pytest.mark.parametrize("num_bands", [3, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_resumed_run_has_the_same_noise(tmp_path, num_bands):
+    plan = attrs.evolve(TURNS, num_bands=num_bands)
     killed(tmp_path / "run", plan=plan)
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     state = load_checkpoint(tmp_path / "run", CPU)
@@ -433,8 +433,8 @@ def test_make_private_finds_the_noise():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(data, batch_size=6)
     settings = {"epsilon": 8.0, "delta": 1e-5, "epochs": 2}
-    _, private, drawn_from = make_private(model, optimizer, loader, bands=4, **settings)
-    assert private.plan.bands == 4
+    _, private, drawn_from = make_private(model, optimizer, loader, num_bands=4, **settings)
+    assert private.plan.num_bands == 4
     assert private.plan.epsilon(1e-5) <= 8.0
     assert drawn_from.sample_rate == pytest.approx(0.1)
     assert scenes.Likelihood(private.plan, scenes.dirac(SUM)).epsilon(1e-5) is None
