@@ -84,6 +84,7 @@ def test_bad_values_name_their_flag(run: Command, change: dict[str, str], line: 
         (["epsilon", "--noise", "3"], "No such option: --noise. Did you mean --noise-multiplier?"),
         (["epsilon", "--qqqq", "3"], "No such option: --qqqq. See prudent epsilon --help."),
         (["epsilon", *flags(GOOD), "--sampling-rate=1/0"], "--sampling-rate: expected a number"),
+        (["release", "median", "--groups=a", "--groups", "b"], "--groups: expected one list, as"),
         (["budget", "creat"], "No such command 'creat'. Did you mean 'create'? See prudent bud"),
         (["release", "median", "--column=x", "--propose=1", *PRICE], "FILE: expected a file, or"),
         (["epsilon", *flags(GOOD), "more"], "Got unexpected extra argument"),

@@ -19,6 +19,7 @@ import typer
 
 import prudent
 from prudent import _extras
+from prudent._validate import ArgumentError
 from prudent._warning import PredictableNoiseWarning
 from prudent.cli import display, errors, needs, options, progress
 
@@ -90,6 +91,7 @@ def command_line(only: str | None = None) -> Any:
         if not hasattr(command, "commands") or command.invoke_without_command:
             command.params.append(options.quiet())
             command.invoke = functools.partial(_check_extras, name, command.invoke)
+            command.parse_args = functools.partial(_read_once, command.params, command.parse_args)
         for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""  # not <bool>: a switch is given without a value
@@ -104,6 +106,15 @@ def _module(name: str) -> Any:
     needs.NEEDS.update(getattr(module, "NEEDS", {name: ()}))
     needs.NEEDS_OF_OPTIONS.update(getattr(module, "NEEDS_OF_OPTIONS", {}))
     return module
+
+
+def _read_once(params: list[Any], parse: Callable[..., Any], context: Any, given: Any) -> Any:
+    """Read the arguments of a command; refuse a list in parts: only the last would stay."""
+    named = [each.partition("=")[0] for each in given]
+    for each in params:
+        if str(each.metavar).endswith(",…") and sum(map(named.count, each.opts)) > 1:
+            raise ArgumentError(each.name, "one list, as in a,b", shown="several")
+    return parse(context, given)
 
 
 def _check_extras(name: str, invoke: Callable[[Any], Any], context: Any) -> Any:
