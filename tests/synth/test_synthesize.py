@@ -214,7 +214,7 @@ class TestTables:
         cells = [None, *made.domains[0].keys, "(other)"]
         assert one.made.tolist() == [values.count(each) for each in cells]
         assert one.beyond_noise == 0
-        assert "synthetic ones outside in 0%" in made.report
+        assert "synthetic ones outside in 0 %" in made.report
         assert attrs.evolve(one, made=one.made * [1, 2, 1, 1]).beyond_noise == 1 / 4
 
     @pytest.mark.unhurried

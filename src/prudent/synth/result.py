@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from prudent import _files, _validate
-from prudent._rounding import rounded_up
+from prudent._rounding import nearest, rounded_up
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.release.lattice import IntArray
 from prudent.synth.domain import OTHER, Domain
@@ -58,8 +58,8 @@ class MeasuredMarginal:
         size = " x ".join(map(str, self.counts.shape))
         return (
             f"{', '.join(self.columns)}: {size} cells, each count ± {rounded_up(self.half_width)} "
-            f"(95 %), synthetic ones outside in {self.beyond_noise:.0%}; k bad records move all of "
-            f"it by {self.moved_by(1):,} k at most"
+            f"(95 %), synthetic ones outside in {nearest(100 * self.beyond_noise, 2)} %; k bad "
+            f"records move all of it by {self.moved_by(1):,} k at most"
         )
 
 
