@@ -11,7 +11,8 @@ distance is the mean over columns of numbers. `columns` says how many were made:
 not compared. `model` is the accuracy of gradient boosting on real rows that were held out, trained
 on the synthetic table of the other rows; in brackets, trained on these rows themselves.
 `cps` and `storms` were not used to choose constants. Peers are dpmm's MST and AIM, given the
-true domain: see `benchmarks.synth_peer`; one that takes more than `--peer-seconds` is left out.
+true domain: see `benchmarks.synth_peer`; with `--peer-bins` even the bins of this comparison. One
+that takes more than `--peer-seconds` is left out.
 """
 
 import argparse
@@ -150,6 +151,10 @@ def peer(table: pa.Table, epsilon: float, seed: int, given: argparse.Namespace) 
 def measured_peer(name: str, epsilon: float, given: argparse.Namespace) -> dict[str, Any] | None:
     """Means over seeds; None if the peer does not finish."""
     table, found = declared(TABLES[name][0]()), []
+    if given.peer_bins:
+        real = table.to_pandas()
+        cells = {each: coded(real[each], real[each])[0].astype(str) for each in real}
+        table = pa.table(cells)
     try:
         for seed in range(given.seeds):
             started = time.monotonic()
@@ -219,6 +224,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write into README.md")
     parser.add_argument("--peer", choices=("MST", "AIM"), help="measure a peer instead")
     parser.add_argument("--peer-python", default="python", help="an interpreter that has dpmm")
+    parser.add_argument("--peer-bins", action="store_true", help="give it the bins as categories")
     parser.add_argument("--peer-seconds", type=float, default=600.0, help="of one table at most")
     given = parser.parse_args()
     asked = list(itertools.product(given.tables, given.epsilon))

@@ -125,7 +125,7 @@ def test_the_event_is_worth_what_was_asked(exact_prices: None) -> None:
     accountant.compose(fitted.event_)
     assert 0.999 < accountant.get_epsilon(1e-6) <= 1.0
     gaussians = [e for e in fitted.event_.events if isinstance(e, dp.GaussianDpEvent)]
-    assert len(gaussians) == 10  # all parts but the steps and the last steps, which are composed
+    assert len(gaussians) == 1  # all sums together
 
 
 def test_every_source_gives_the_same_bits(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ TABLES = {
 FEW = 100
 SCANS: dict[str, tuple[Callable[..., Any], int]] = {
     "mean": (statistics.mean, 3),
-    "sum": (statistics.sum, 3),
+    "sum": (statistics.sum, 4),
     "variance": (statistics.variance, 3),
-    "histogram": (statistics.histogram, 3),
+    "histogram": (statistics.histogram, 4),
     "describe": (statistics.describe, 3),
     "count": (statistics.count, 1),
 }
@@ -97,7 +97,7 @@ SCANS |= {
     "iqr": (statistics.iqr, 3),
     "covariance": (of_pairs(statistics.covariance), 3),
     "correlation": (of_pairs(statistics.correlation), 3),
-    "ratio": (of_pairs(statistics.ratio), 3),
+    "ratio": (of_pairs(statistics.ratio), 5),
     "weighted mean": (of_pairs(statistics.weighted_mean, "weights"), 3),
     "mean of groups": (by(statistics.mean, groups=GROUPS), 3),
     "variance of groups": (by(statistics.variance), 3),

@@ -194,11 +194,22 @@ def as_double(value: ir.Value) -> ir.Value:
 
 
 def doubles_of(batch: Any, name: str) -> Any:
-    """The numbers of an Arrow batch as an array; checked, since their bits are read."""
+    """The numbers of an Arrow batch as an array, NULL as NaN; checked, since bits are read.
+
+    They are read here, because pyarrow's own way imports pandas where there is one.
+    """
     column = batch.column(name)
     if str(column.type) != "double":
         raise TypeError(f"Expected doubles, got {column.type}.")
-    return column.to_numpy(zero_copy_only=False)
+    if not len(column):
+        return np.empty(0)
+    rows = slice(column.offset, column.offset + len(column))
+    present, values = column.buffers()
+    numbers = np.frombuffer(values)[rows]
+    if present is None:
+        return numbers
+    bits = np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")
+    return np.where(bits[rows], numbers, np.nan)
 
 
 def floored(number: ir.Value) -> ir.Value:
