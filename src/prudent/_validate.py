@@ -91,8 +91,9 @@ class UnknownColumnError(ArgumentError):
     ) -> None:
         """Stores the parts, as of an `ArgumentError`."""
         named = sorted(map(str, columns))
-        near = difflib.get_close_matches(str(given), named, 1)
-        similar = f"; did you mean {near[0]!r}?" if near else "."
+        small = {name.lower(): name for name in named}
+        near = difflib.get_close_matches(str(given).lower(), small, 1)
+        similar = f"; did you mean {small[near[0]]!r}?" if near else "."
         super().__init__(argument, f"one of {', '.join(named)}", got=given, hint=hint)
         self.args = (argument, given, named, hint)  # by which it is copied
         unknown = f"unknown column {redacted(_repr(given))}{similar}"
