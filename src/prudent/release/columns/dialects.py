@@ -205,7 +205,7 @@ def doubles_of(batch: Any, name: str) -> Any:
         return np.empty(0)
     rows = slice(column.offset, column.offset + len(column))
     present, values = column.buffers()
-    numbers = np.frombuffer(values)[rows]
+    numbers = np.frombuffer(values, count=rows.stop)[rows]  # what follows is padding
     if present is None:
         return numbers
     bits = np.unpackbits(np.frombuffer(present, np.uint8), bitorder="little")
