@@ -508,11 +508,13 @@ def test_items_are_read_ahead_and_pinned(workers, recompute):
     items = [
         {"input": one, "labels": int(label)} for one, label in zip(inputs, targets, strict=True)
     ]
+    example = {"input": torch.zeros_like(inputs[0]), "labels": 0}
     plan = Plan(sampling_rate=RATE, steps=30, aggregation=RULES["gaussian"])
     results = []
-    for data in (items, (inputs, targets)):
+    for data, form in ((items, example), ((inputs, targets), None)):
         execution = Execution(device="cuda", seed=3, workers=workers, recompute=recompute)
-        fitted = fit(plan, network(), cross_entropy, data, execution=execution, lr=0.01)
+        settings = {"example": form, "execution": execution, "lr": 0.01}
+        fitted = fit(plan, network(), cross_entropy, data, **settings)
         results.append((weights(fitted.model), fitted.pass_rate))
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-8, atol=1e-8)
     assert results[0][1] == results[1][1]
