@@ -215,8 +215,9 @@ class Captured:
     it reads them. What it returns is overwritten by the next call. Random numbers of torch's
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
-    Only a few shapes get a graph, because each keeps memory; others, and functions that cannot be
-    captured, run as they are.
+    A graph repeats the branches that the function took by numbers drawn on the host; others that
+    recur get a graph as well. Only a few get one, because each keeps memory; further shapes and
+    branches, and functions that cannot be captured, run as they are.
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
@@ -244,7 +245,7 @@ class Captured:
     def clear(self) -> None:
         """Drop all graphs."""
         self._calls: dict[Any, int] = {}
-        self._graphs: dict[Any, _Graph] = {}
+        self._graphs: dict[Any, list[_Graph]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self._shares else None
 
     def __call__(self, fixed: Any, *arguments: Any) -> Any:
@@ -253,16 +254,19 @@ class Captured:
             return self._function(fixed, *arguments)
         places = tuple(map(_place, pytree.tree_leaves(fixed)))
         key = kind_of(arguments), places
-        graph = self._graphs.get(key)
+        graphs = self._graphs.get(key, [])
+        graph = next((each for each in graphs if each.branches.holds()), None)
         if graph is None:
             if len(self._calls) > _MOST_KEYS:
                 self._calls.clear()
-            calls = self._calls[key] = self._calls.get(key, 0) + 1
-            if calls == _WARM_UP + 1 and len(self._graphs) < _MOST:
+            # Branches that recur, as with LayerDrop, get graphs of their own.
+            path = key, graphs[0].branches.now() if graphs else ()
+            calls = self._calls[path] = self._calls.get(path, 0) + 1
+            if calls == _WARM_UP + 1 and sum(map(len, self._graphs.values())) < _MOST:
                 graph = self._capture(fixed, arguments)
-        if graph is None or not graph.branches.holds():
-            return self._function(fixed, *arguments)
-        self._graphs[key] = graph
+            if graph is None or not graph.branches.holds():
+                return self._function(fixed, *arguments)
+            self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
 
     def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":

@@ -246,16 +246,20 @@ class Branches:
         """Take those of another program, which this one repeats as a part."""
         self._taken += other._taken
 
-    def holds(self) -> bool:
-        """Whether the present step takes the same branches."""
+    def now(self) -> tuple[bool, ...]:
+        """The outcomes that the same comparisons have in the present step."""
         if not self._taken:
-            return True
+            return ()
         generator = random.Random(CHOICES.get())
         numbers = [generator.random() for _ in range(1 + max(n for n, *_ in self._taken))]
-        return all(
-            bool(func(torch.tensor(numbers[place], dtype=dtype), other)) is taken
-            for place, dtype, func, other, taken in self._taken
+        return tuple(
+            bool(func(torch.tensor(numbers[place], dtype=dtype), other))
+            for place, dtype, func, other, _ in self._taken
         )
+
+    def holds(self) -> bool:
+        """Whether the present step takes the same branches."""
+        return self.now() == tuple(taken for *_, taken in self._taken)
 
 
 _BRANCHES: ContextVar[Branches | None] = ContextVar("branches of a program", default=None)
