@@ -53,10 +53,13 @@ def test_what_differs_stays_apart():
     assert merged(given) == given
 
 
-def test_long_factors_stay_apart():
-    """Inner products of all pairs of positions would take more memory than the factors."""
-    given = [factors(10), factors(10)]
-    assert merged(given) == given
+@pytest.mark.parametrize("positions", [10, 100])
+def test_long_factors_are_formed(positions):
+    """Inner products of all pairs of positions would take more memory than the gradients."""
+    given = [factors(positions), factors(positions)]
+    (formed,) = merged(given)
+    assert isinstance(formed, Dense)
+    torch.testing.assert_close(formed.per_example(), sum(each.per_example() for each in given))
 
 
 def test_a_cell_in_a_loop_is_one_contribution(monkeypatch):

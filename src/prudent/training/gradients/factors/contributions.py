@@ -447,13 +447,13 @@ def _joined(group: list[Contribution]) -> Iterator[Contribution]:
 
 
 def _joined_factors(group: list[Outer]) -> Iterator[Contribution]:
-    """One after another along the positions, unless inner products would take more memory."""
+    """One after another along the positions, and formed where that is less than all factors.
+
+    So inner products of positions, whose number is quadratic, never outgrow the factors.
+    """
     first = group[0]
     positions = sum(each.rows.shape[2] for each in group)
     sizes = first.rows.shape[3], first.columns.shape[3]
-    if positions > sum(sizes):
-        yield from group
-        return
     rows, columns = (
         torch.cat([getattr(each, side) for each in group], 2) for side in ("rows", "columns")
     )
