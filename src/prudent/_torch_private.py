@@ -55,8 +55,12 @@ def is_traced() -> bool:
 
 
 def is_intercepted() -> bool:
-    """Whether a mode sees every operation, as while a program is traced."""
-    return _get_current_dispatch_mode() is not None
+    """Whether a mode sees every operation, as while a program is traced.
+
+    Not one that `passes_on` what it sees: kernels of our own may then run as they do without it.
+    """
+    mode = _get_current_dispatch_mode()
+    return not (mode is None or getattr(mode, "passes_on", False))
 
 
 def compile_graph(graph: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from prudent._torch_private import _near_fusions
+from prudent._torch_private import TorchDispatchMode, _near_fusions, is_intercepted
 from prudent.accounting import DiscreteGaussianTest, GaussianTest
 from prudent.training import (
     AdaptiveTrim,
@@ -21,7 +21,7 @@ from prudent.training import (
     Sum,
     fit,
 )
-from prudent.training.compiled import Compiled
+from prudent.training.compiled import Compiled, PlacedNumbers
 from prudent.training.gradients import BookKeeping, Materialised
 from prudent.training.keystream import Key
 from tests.training.gradients.oracle import cross_entropy
@@ -266,3 +266,33 @@ def test_only_what_is_near_is_fused_on_a_device():
         assert not V.choices.can_fuse_vertical(Scheduler, 1, 99, 0)
         assert V.choices.can_fuse_vertical(object(), 1, 99, 0)
     assert V.choices.can_fuse_vertical(Scheduler, 1, 99, 0)
+
+
+class _Calls(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def three_of(x):
+    return torch.tensor(3).type_as(x)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_numbers_of_torchscript_are_placed_by_kernels():
+    """As DeBERTa's scripted functions make them; a graph can repeat a kernel, but no copy."""
+    scripted = torch.jit.script(three_of)
+    with _Calls() as before:
+        scripted(torch.ones(2, device="meta"))
+    with _Calls() as calls, PlacedNumbers():
+        placed = scripted(torch.ones(2, device="meta"))
+    assert "aten._to_copy.default" in before.names
+    assert "aten._to_copy.default" not in calls.names
+    assert "aten.full.default" in calls.names
+    assert (placed.device.type, placed.dtype, placed.ndim) == ("meta", torch.float32, 0)
+    with PlacedNumbers():
+        assert not is_intercepted(), "kernels of our own would not run while a step is captured"

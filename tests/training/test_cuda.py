@@ -564,13 +564,27 @@ class Scaled(nn.Module):
         return self.inner(inputs) / scale.to(inputs.device) + torch.tensor(2).to(inputs.device)
 
 
+@torch.jit.script
+def doubled(x):
+    return x * torch.tensor(x.dim()).type_as(x)
+
+
+class Scripted(Scaled):
+    """The same inside TorchScript, which shows its operations to no mode for functions."""
+
+    def forward(self, inputs):
+        return doubled(super().forward(inputs))
+
+
 @pytest.mark.filterwarnings("error:The step cannot be captured")
-def test_numbers_from_the_host_are_captured():
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+@pytest.mark.parametrize("kind", [Scaled, Scripted])
+def test_numbers_from_the_host_are_captured(kind):
     plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
     runs = []
     for graph in (None, False):
         options = {"expected_batch": 40, "key": Key(bytes(32)), "cuda_graph": graph}
-        made = Step(plan, Scaled().cuda(), cross_entropy, **options)
+        made = Step(plan, kind().cuda(), cross_entropy, **options)
         runs.append(released(made, batches_of(10)))
         assert graph is False or len(made._run._graphs) == 1
     for mine, expected in zip(*runs, strict=True):

@@ -25,7 +25,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
 
-from prudent._torch_private import compile_graph, make_fx, maybe_get_level, pytree
+from prudent._torch_private import (
+    TorchDispatchMode,
+    compile_graph,
+    make_fx,
+    maybe_get_level,
+    pytree,
+)
 from prudent.training.gradients.engine import native_products
 from prudent.training.gradients.factors.products import whole_products
 from prudent.training.gradients.record_streams import Branches, followed_branches, is_capturing
@@ -269,31 +275,56 @@ class Captured:
             self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
 
-    def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
+    def _capture(
+        self, fixed: Any, arguments: tuple[Any, ...], placing: "PlacedNumbers | None" = None
+    ) -> "_Graph | None":
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = [(each, each.get_state()) for each in (default, *self._generators)]
         pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
         parts, branches = _Parts(pool, self._generators), Branches()
         try:
-            with _no_collection(), branches.followed(), parts:
+            with _no_collection(), branches.followed(), parts, placing or nullcontext():
                 result = self._function(fixed, *inputs)
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
             for generator, state in before:
                 _renew(generator, state)
             if self._pool is not None:  # it cannot be used again while a part of it is held
                 self._pool = torch.cuda.graph_pool_handle()
+            if placing is None:  # every operation then takes longer to capture, so not at once
+                return self._capture(fixed, arguments, PlacedNumbers())
             if not self._warned:
                 self._warned = True
                 warnings.warn(
                     "The step cannot be captured as a CUDA graph and runs as it is, which changes "
                     "no number but takes longer.",
                     RuntimeWarning,
-                    stacklevel=4,
+                    stacklevel=5,
                 )
             return None
         _LOG.info("The step is replayed as a CUDA graph.")
         return _Graph(parts, fixed, pytree.tree_leaves(inputs), result, branches)
+
+
+class PlacedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Puts single numbers of the host on a device by a kernel, which a graph can repeat.
+
+    A graph cannot copy from the host, as functions of TorchScript do with numbers that they make of
+    shapes. Nothing of a record is among these numbers: to read it, the host would have to wait.
+    """
+
+    passes_on = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        wanted = kwargs.get("device")
+        number = args[0] if func is torch.ops.aten._to_copy.default else None
+        if number is None or wanted is None or not number.is_cpu or number.ndim:
+            return func(*args, **kwargs)
+        dtype = kwargs.get("dtype") or number.dtype
+        return torch.full((), number.item(), dtype=dtype, device=wanted)
 
 
 class _Parts:

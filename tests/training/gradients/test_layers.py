@@ -337,6 +337,13 @@ def test_language_model(engine, vocabulary, records):
     check(engine, model, torch.randint(0, vocabulary, (records, 8)), records)
 
 
+@pytest.mark.parametrize("dim", [0, 2, None])
+def test_a_convolution_with_weight_norm(engine, dim):
+    """As the positions of wav2vec 2.0 are convolved; None: one length for the whole weight."""
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 6, 3, groups=2), dim=dim)
+    check(engine, nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3)), torch.randn(5, 4, 6), 5)
+
+
 @pytest.mark.parametrize("library", [False, True])
 def test_patches_as_batch(engine, library, monkeypatch):
     """A convolution over pieces of a record, folded into the axis of the batch."""

@@ -304,12 +304,21 @@ def masked_put(call: Callable[..., Any], input: Tensor, index: Any, value: Any) 
     input.copy_(call(torch.where, mask, value, input))
 
 
+def weight_norm(call: Callable[..., Any], v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """As a product: the fused one is carried back record by record."""
+    axes = [axis for axis in range(v.ndim) if axis != dim]  # all of them where it is -1
+    lengths: Tensor = call(torch.linalg.vector_norm, v, dim=axes, keepdim=True)
+    weight: Tensor = call(torch.mul, v, call(torch.div, g, lengths))
+    return weight
+
+
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.embedding_bag: embedding_bag,
     Tensor.__setitem__: masked_put,
     torch.histc: histogram,
     Tensor.histc: histogram,
     torch.rand: shared_choice,
+    torch._weight_norm: weight_norm,
     **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
 }
 """Maps a function to one that takes `call`, which calls other functions in its place."""
