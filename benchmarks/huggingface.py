@@ -218,14 +218,16 @@ def measured(name: str, label: str, bf16: bool, options: argparse.Namespace) -> 
     base = torch.cuda.memory_allocated() if device == "cuda" else 0
     begun = time.perf_counter()
     step = made(name, label, options.batch or ALL[name].batch, bf16, options)
-    for _ in range(5):
+    # Layers that are dropped at random make branches, each of which gets a graph as it recurs.
+    branches = ALL[name].warm_up if "default" in label and not options.tiny else 5
+    for _ in range(branches):
         step()
     row: dict[str, Any] = {"prepared s": time.perf_counter() - begun}
     if device == "cuda":
         torch.cuda.synchronize()
         row["GiB"] = (torch.cuda.max_memory_allocated() - base) / 2**30
     slow = timed(step, 1, device) > _SLOW
-    repeats, rounds = (1, 2) if slow else (5, options.rounds)
+    repeats, rounds = (1, 2) if slow else (max(5, branches // 8), options.rounds)
     row["ms"] = statistics.median(timed(step, repeats, device) for _ in range(rounds))
     if options.profile and label in options.profile.split(";"):
         show_profile(step, options.top)

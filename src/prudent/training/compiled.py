@@ -292,7 +292,8 @@ class Captured:
             if self._pool is not None:  # it cannot be used again while a part of it is held
                 self._pool = torch.cuda.graph_pool_handle()
             if placing is None:  # every operation then takes longer to capture, so not at once
-                return self._capture(fixed, arguments, PlacedNumbers())
+                placing = PlacedNumbers()  # type: ignore[no-untyped-call]
+                return self._capture(fixed, arguments, placing)
             if not self._warned:
                 self._warned = True
                 warnings.warn(
