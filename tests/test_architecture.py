@@ -339,7 +339,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
     "prudent": 1_840,  # the modules beside the rooms
-    "accounting": 6_530,
+    "accounting": 6_395,
     "audit": 2_020,
     "budget": 3_180,
     "certify": 1_760,
@@ -352,7 +352,7 @@ MOST_LINES = {
     "synth": 1_415,
     "training": 19_165,
     "tune": 1_470,
-    "prudent_lab": 10_920,
+    "prudent_lab": 11_030,
     "prudent_verify": 3_010,
 }
 

@@ -24,7 +24,6 @@ from prudent.accounting.events import (
     Reveals,
     WorstOfDpEvent,
 )
-from prudent.accounting.losses.conversion import best_delta, best_epsilon
 from prudent.accounting.losses.domination import (
     Parts,
     additive_parts,
@@ -41,6 +40,8 @@ from prudent.accounting.losses.domination import (
 )
 from prudent.accounting.losses.loss_tables import Array
 from prudent.accounting.losses.moments import (
+    best_delta,
+    best_epsilon,
     divergence_of_removing,
     kullback_leibler,
     largest_loss,

@@ -17,9 +17,9 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting._numeric import float_above
-from prudent.accounting.losses.conversion import gaussian_delta, gaussian_epsilon
 from prudent.accounting.losses.domination import additive_parts
 from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.moments import gaussian_delta, gaussian_epsilon
 from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
 
 if TYPE_CHECKING:

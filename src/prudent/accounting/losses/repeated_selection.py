@@ -48,9 +48,9 @@ import attrs
 import numpy as np
 
 from prudent.accounting.losses.composed import tabulated_pair
-from prudent.accounting.losses.conversion import best_delta
 from prudent.accounting.losses.group_pairs import BoundPair
 from prudent.accounting.losses.loss_tables import Array, TradeOff
+from prudent.accounting.losses.moments import best_delta
 from prudent.accounting.losses.pairs import Dominating, TabulatedPair
 from prudent.accounting.losses.trial_counts import (
     Binomial,
