@@ -338,8 +338,8 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_840,  # the modules beside the rooms
-    "accounting": 6_395,
+    "prudent": 1_850,  # the modules beside the rooms
+    "accounting": 6_255,
     "audit": 2_020,
     "budget": 3_180,
     "certify": 1_760,

@@ -29,8 +29,7 @@ from prudent.accounting.losses.domination import (
 )
 from prudent.accounting.losses.loss_tables import Array, LossTable
 from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
-from prudent.accounting.losses.repeated_selection import selected
-from prudent.accounting.losses.trial_counts import TrialCount, trial_count
+from prudent.accounting.losses.repeated_selection import TrialCount, selected, trial_count
 from prudent.accounting.rdp_accountant import EventAccountant, RdpAccountant
 
 if TYPE_CHECKING:

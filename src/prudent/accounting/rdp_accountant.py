@@ -50,8 +50,7 @@ from prudent.accounting.losses.moments import (
     renyi_divergence,
 )
 from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair, Pair
-from prudent.accounting.losses.repeated_selection import selected_divergences
-from prudent.accounting.losses.trial_counts import trial_count
+from prudent.accounting.losses.repeated_selection import selected_divergences, trial_count
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     1.1,

@@ -23,7 +23,7 @@ lesser of both bounds.
 
 **Several records.** Two ways to a bound for k records:
 
-* *Exact for k records*: the dominating pairs of `group_pairs` are composed. For Poisson-sampled
+* *Exact for k records*: the dominating pairs of `group_privacy` are composed. For Poisson-sampled
   Gaussian noise the worst records attain them: k records whose gradients all point one way. Fewer
   records are covered, because a record may contribute nothing; some added and some removed are
   covered by replace-one.
@@ -67,7 +67,7 @@ class CertificateMethod(enum.StrEnum):
 
 _CHANGES = {
     Adjacency.ADD_REMOVE: "{number} record{s} added (or {number} removed)",
-    Adjacency.ZERO_OUT: "{number} record{s} blanked out (or {number} blank one{s} filled in)",
+    Adjacency.ZERO_OUT: "{number} record{s} zeroed out (or {number} empty one{s} filled in)",
     Adjacency.REPLACE_ONE: "{number} record{s} replaced by any other{s}",
 }
 

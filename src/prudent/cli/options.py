@@ -154,8 +154,8 @@ RevealsOption = Annotated[
     ),
 ]
 _RELATIONS = (
-    "add-remove (the number of records is secret), zero-out (a record is blanked out; the number "
-    "is public) or replace-one (a record is replaced; the number is public)."
+    "add-remove (the number of records is secret), zero-out (one that contributes nothing "
+    "takes its place; the number is public) or replace-one (any other does; the number is public)."
 )
 RelationOption = Annotated[
     RelationName, value("NAME", "Which data sets are neighbours: " + _RELATIONS)
