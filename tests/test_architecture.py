@@ -71,7 +71,7 @@ MAY_IMPORT = {
 
 # Distributions of their own, which the core may not need; `prudent verify` runs one if it is there.
 OTHER_PACKAGES = {"prudent_lab", "prudent_verify", "tools"}
-DELEGATED = {("prudent_verify", "cli/commands/receipts.py")}
+DELEGATED = {("prudent_verify", "cli/commands/checks.py")}
 
 # Known before any room is entered.
 FREE = {"prudent.__version__"}
@@ -269,7 +269,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("certify/features/__init__.py", "from tools.feature_files import landmarks"),
         ("records/form.py", "from prudent.training.keystream import Key"),
         ("cli/commands/release.py", "import prudent_verify"),
-        ("cli/commands/doctor.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
+        ("cli/commands/checks.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
         ("cli/commands/release.py", "def late():\n    from prudent_lab import datasets"),
         ("_validate.py", "from prudent.accounting import events"),
         ("__init__.py", "from .cli import main"),
@@ -292,7 +292,7 @@ def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> No
         ),
         ("training/gradients/layers.py", "import torch\nfrom ...accounting import events"),
         ("training/adapters/federated/release.py", "from prudent.training.plan import Plan"),
-        ("cli/commands/receipts.py", "import importlib\nimportlib.import_module('prudent_verify')"),
+        ("cli/commands/checks.py", "import importlib\nimportlib.import_module('prudent_verify')"),
         ("cli/__init__.py", "from prudent.release import median\nfrom prudent import Plan"),
     ],
 )
@@ -343,7 +343,7 @@ MOST_LINES = {
     "audit": 2_020,
     "budget": 3_180,
     "certify": 1_760,
-    "cli": 3_850,
+    "cli": 3_715,
     "estimators": 4_130,
     "receipts": 900,
     "records": 1_470,
@@ -352,7 +352,7 @@ MOST_LINES = {
     "synth": 1_415,
     "training": 19_165,
     "tune": 1_470,
-    "prudent_lab": 11_030,
+    "prudent_lab": 11_060,
     "prudent_verify": 3_010,
 }
 

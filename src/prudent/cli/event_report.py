@@ -27,17 +27,53 @@ RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)
 _EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _CLAIMED = 0.01  # false-positive rate at which the precision of a claim is given
 _LINES = 24  # of the names of all prices in a drawing
+_OF_RENYI = "Rényi divergences prove no ε here: --accountant pld."
 _WHO = (
     "for an attacker who knows all other records, the code and every public number, and sees all "
     "that was released"
 )
 
 
-def bracket(lower: float | None, upper: float) -> str:
+def bracket(price: dict[str, Any]) -> str:
     """The lower bound to print beside an upper one; none where it would say nothing."""
-    if not lower or math.isinf(upper):
+    lower = price["pairs_epsilon_lower"]
+    if not lower or math.isinf(price["epsilon"]):
         return ""
     return f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
+
+
+def price(
+    event: "dp.DpEvent", relation: "Relation", delta: float, *, renyi_alone: bool = False
+) -> dict[str, Any]:
+    """What `--json` prints of a price: the least ε that the accountants prove.
+
+    Args:
+        event: What is priced.
+        relation: The neighbouring relation.
+        delta: δ.
+        renyi_alone: Whether the upper bound is that of Rényi divergences alone.
+    """
+    from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of, why_infinite
+    from prudent.accounting.serialisation import to_plain
+
+    lower, upper = None, math.inf
+    if relation.distance == 1:
+        lower, upper = PldAccountant().compose(event).epsilon_bounds(delta)
+    elif not renyi_alone:
+        upper = epsilon_of(event, delta, relation)
+    upper = math.inf if renyi_alone else upper
+    if RdpAccountant().supports(event):
+        upper = min(upper, epsilon_of(event, delta, relation, RdpAccountant))
+    reason = why_infinite(event, delta, relation) if math.isinf(upper) else ""
+    return {
+        "epsilon": upper,
+        "pairs_epsilon_lower": None if lower is None else min(lower, upper),
+        "delta": delta,
+        "relation": to_plain(relation),
+        "accountant": "rdp" if renyi_alone else "pld",
+        "event": to_plain(event),
+        "infinite": str(reason or _OF_RENYI) if math.isinf(upper) else None,
+    }
 
 
 def read_event(path: Path) -> "dp.DpEvent":
@@ -82,59 +118,40 @@ class Report:
     """Everything about an event at one δ."""
 
     event: "dp.DpEvent"  # the event
-    relation: "Relation"  # the neighbouring relation of `epsilon`
-    delta: float  # δ
-    epsilon: float  # an upper bound on ε
-    lower: float | None  # A lower bound on the ε of the dominating pairs; None for several records
+    relation: "Relation"  # the neighbouring relation of the price
+    price: dict[str, Any]  # the result of `price`
     prices: "list[PartPrice]"  # what each part costs, for one record
     attacks: "AttackBounds | None"  # bounds on attacks; None for a relation of several records
     priors: list[float]  # prior probabilities of membership
-    infinite: str  # why ε is infinite; empty if it is not
 
     @classmethod
     def of(
         cls, event: "dp.DpEvent", relation: "Relation", delta: float, priors: Sequence[float]
     ) -> "Report":
         """Compute the report."""
-        from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of
         from prudent.accounting.attack_bounds import AttackBounds, price_list
-        from prudent.accounting.group_privacy import why_infinite
 
-        alone = relation.distance == 1
-        lower, upper = None, math.inf
-        if alone:
-            lower, upper = PldAccountant().compose(event).epsilon_bounds(delta)
-        else:
-            upper = epsilon_of(event, delta, relation)
-        if RdpAccountant().supports(event):
-            upper = min(upper, epsilon_of(event, delta, relation, RdpAccountant))
-        reason = why_infinite(event, delta, relation) if math.isinf(upper) else None
-        return cls(
-            event,
-            relation,
-            delta,
-            upper,
-            None if lower is None else min(lower, upper),
-            price_list(event, delta),
-            AttackBounds.of(event) if alone else None,
-            list(priors),
-            "" if reason is None else str(reason),
-        )
+        attacks = AttackBounds.of(event) if relation.distance == 1 else None
+        found = price(event, relation, delta)
+        return cls(event, relation, found, price_list(event, delta), attacks, list(priors))
+
+    @property
+    def delta(self) -> float:
+        """δ."""
+        return float(self.price["delta"])
+
+    @property
+    def epsilon(self) -> float:
+        """An upper bound on ε."""
+        return float(self.price["epsilon"])
 
     @property
     def plain(self) -> dict[str, Any]:
         """What `--json` prints."""
         from prudent.accounting.serialisation import describe, to_plain
 
-        found: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "pairs_epsilon_lower": self.lower,
-            "delta": self.delta,
-            "relation": to_plain(self.relation),
-            "accountant": "pld",
-            "event": to_plain(self.event),
+        found: dict[str, Any] = self.price | {
             "description": describe(self.event),
-            "infinite": self.infinite or None,
             "prices": [
                 {"event": to_plain(p.event), "count": p.count, "alone": p.alone, "adds": p.adds}
                 for p in self.prices
@@ -181,9 +198,9 @@ class Report:
         """The report as text."""
         from prudent.accounting.serialisation import describe
 
-        delta, least = exact(self.delta), bracket(self.lower, self.epsilon)
+        delta, least = exact(self.delta), bracket(self.price)
         lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{least}"]
-        lines += [self.infinite] if self.infinite else []
+        lines += [self.price["infinite"]] if self.price["infinite"] else []
         lines += ["", "What was released"]
         lines += [f"  {line}" for line in describe(self.event).split("\n")]
         if self.attacks is not None:

@@ -1,13 +1,18 @@
 """`prudent budget`: the privacy budget of a data set, kept in a ledger."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent import _files
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
+from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.commands import receipts
+from prudent.cli.commands.checks import checker
 from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, print_error
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from prudent.budget.ledger import Ledger
 
 TAMPERED = 1
+_REPORT_KINDS = ".html", ".md", ".json"
 
 _WIDTH_OF_A_FILE = 300  # characters
 
@@ -28,7 +34,6 @@ _HISTORY = (
 )
 
 app = typer.Typer(no_args_is_help=True, help="The privacy budget of a data set.")
-app.command()(receipts.report)
 
 Location = Annotated[
     str,
@@ -278,3 +283,84 @@ def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Tex
     if not console.is_terminal:  # a file or a pipe has no width: one line for each row
         console = Console(width=_WIDTH_OF_A_FILE)
     console.print(table)
+
+
+@app.command()
+def report(
+    location: list[str] = typer.Argument(
+        metavar="LEDGER…",
+        help="A ledger, as for `prudent budget`; or receipts, files that end in .json.",
+    ),
+    out: Path | None = options.value(
+        "FILE",
+        "Where to write it; its ending says how: .html, .md or .json. By default "
+        "Markdown is printed.",
+        default=None,
+    ),
+    dataset: options.Dataset = "default",
+    digest: str | None = options.value(
+        "HASH",
+        "A digest that an earlier report gave: with it, also missing last rows are noticed.",
+        default=None,
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Report on a budget: what was asked, by whom, at which price, and what is left.
+
+    One page to hand to a data-protection officer. It says what is protected, why numbers differ
+    from those that were typed, what an attacker could learn, and whether the ledger is intact.
+
+    [b]Example[/b]
+
+    $ prudent budget report budget.db --out report.html
+
+    $ prudent budget report median.json regression.json --out report.md
+    """
+    from prudent.budget.ledger import Ledger
+    from prudent.budget.report import BudgetReport
+
+    if out is not None and out.suffix not in _REPORT_KINDS:
+        raise ArgumentError("out", f"a file that ends in {', '.join(_REPORT_KINDS)}", got=str(out))
+    if all(place.endswith(".json") for place in location):
+        _on_receipts(location, out, as_json=as_json)
+        return
+    if len(location) > 1:
+        raise ArgumentError("location", "one ledger, or receipts", got=" ".join(location))
+    with Ledger.open(location[0], dataset=dataset) as ledger:
+        found = BudgetReport.of(ledger, digest)
+    _hand_over(found.plain(), found.markdown, found.html, out, as_json=as_json)
+
+
+def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
+    """Report on receipts, each of which is checked."""
+    from prudent.receipts import pages
+    from prudent.receipts.receipt import Receipt
+
+    check = checker()
+    receipts = {place: Receipt.read(place)[0] for place in places}
+    verdicts = {place: check.verify(place) for place in places}
+    plain = {place: receipts[place].plain() | each.plain() for place, each in verdicts.items()}
+    found = {place: (receipts[place], each.summary) for place, each in verdicts.items()}
+    markdown = functools.partial(pages.officers_page, found)
+    html = functools.partial(pages.officers_html, found)
+    _hand_over(plain, markdown, html, out, as_json=as_json)
+
+
+def _hand_over(
+    plain: Any,
+    markdown: Callable[[], str],
+    html: Callable[[], str],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write a report in the form that the ending of a file names, and print it or say where."""
+    if out is not None:
+        forms = {".html": html, ".md": markdown}
+        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        with _files.replacing(out) as file:
+            file.write(forms[out.suffix]() if out.suffix in forms else text)
+    if as_json:
+        echo_json(plain)
+    else:
+        echo(markdown() if out is None else f"Wrote {out}.")

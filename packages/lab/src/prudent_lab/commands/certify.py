@@ -11,8 +11,9 @@ import typer
 
 from prudent._rounding import exact, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, needs, options, progress
+from prudent.cli import display, needs, options
 from prudent.cli.display import as_text, echo, echo_json, neutral, note, remark, show_table
+from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,7 +252,7 @@ def _released(
         yield archive_arrays(dataset)[0]  # after the charge
 
     budget: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
-    with budget as opened, progress.only_elapsed():
+    with budget as opened, display.only_elapsed():
         return model.set_params(ledger=opened).fit_chunks(training())
 
 

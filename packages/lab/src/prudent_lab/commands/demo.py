@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from prudent._rounding import exact, rounded_up
-from prudent.cli import completion, options
+from prudent.cli import options
 from prudent.cli.display import as_text, echo_json, note, output_mode, show_table
+from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
     from rich.console import Console

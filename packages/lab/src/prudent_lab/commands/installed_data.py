@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prudent.cli.commands.doctor import DoctorFinding
+from prudent.cli.commands.checks import DoctorFinding
 
 
 def data_sets() -> Iterator[DoctorFinding]:
