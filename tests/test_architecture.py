@@ -17,7 +17,6 @@ LAB = ROOT / "packages/lab/src/prudent_lab"
 VERIFY = ROOT / "packages/verify/src/prudent_verify"
 
 GROUND = {
-    "_data_files",
     "_extras",
     "_files",
     "_fingerprint",
@@ -33,7 +32,6 @@ GROUND = {
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
-    "_data_files": {"_files", "_progress", "_validate"},
     "_extras": set[str](),
     "_files": {"_validate"},
     "_fingerprint": set[str](),
@@ -338,21 +336,21 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_850,  # the modules beside the rooms
+    "prudent": 1_665,  # the modules beside the rooms
     "accounting": 6_255,
     "audit": 2_020,
-    "budget": 3_180,
-    "certify": 1_760,
+    "budget": 3_060,
+    "certify": 1_600,
     "cli": 3_715,
     "estimators": 4_130,
     "receipts": 900,
-    "records": 1_470,
+    "records": 1_440,
     "release": 18_160,
     "samples": 90,
     "synth": 1_415,
     "training": 19_165,
     "tune": 1_470,
-    "prudent_lab": 11_060,
+    "prudent_lab": 11_345,
     "prudent_verify": 3_010,
 }
 

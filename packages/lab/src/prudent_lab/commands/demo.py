@@ -16,8 +16,8 @@ from prudent_lab.commands import completion
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prudent.certify.report import CertifyResult
     from prudent.release.outcome import Released
+    from prudent_lab.certifying import CertifyResult
     from prudent_lab.demo import Classifier
 
 _TABLE = (
@@ -171,7 +171,7 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
 
     from prudent.accounting import ADD_REMOVE
     from prudent.certify.classifier import RECORDS
-    from prudent.certify.report import percent
+    from prudent_lab.certifying import percent
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")
