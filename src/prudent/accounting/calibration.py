@@ -108,9 +108,9 @@ _Point: TypeAlias = tuple[float, float]  # a value and its gap
 
 
 def _bracket(gap: _Gap, search: Search, factor: float) -> tuple[_Point, _Point] | None:
-    """Find a safe and an unsafe point by ever longer steps from the guess; None if all are unsafe.
+    """A safe and an unsafe point by ever longer steps from the guess; None if all are unsafe.
 
-    If all points are safe, both returned points are the unsafe end.
+    If all points are safe, both are the unsafe end.
     """
     value, step = search.guess, factor
     here = value, gap(value)

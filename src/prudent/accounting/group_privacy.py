@@ -10,8 +10,8 @@ the least of these bounds, all of which hold:
   sensitivity k, so its noise multiplier is divided by k. Along a chain the ranges of log-ratios
   add up, so the range of an exponential mechanism is multiplied by k. A Poisson-sampled Gaussian
   has a `ShiftedPair`, which is exact for the worst records. Any other sampled release is
-  a mixture over the number of the person's records in the batch (`_sampled`), each part bounded by
-  a chain. Dominating pairs compose adaptively.
+  a mixture over the number of the unit's records in the batch (`_sampled`), each part bounded by a
+  chain. Dominating pairs compose adaptively.
 
 Where ε is infinite, `why_infinite` says why, and names the least δ at which it is finite.
 
@@ -28,8 +28,8 @@ where w are u and v. As φ'' ≥ 0, Fₘₙ ≥ 0 between two u or two v, and th
 aᵢaⱼ ≥ ⟨cᵢ, cⱼ⟩; and Fₘₙ ≤ 0 between a u and a v, where K' ≤ K since -aᵢbⱼ ≤ ⟨cᵢ, dⱼ⟩. So no term is
 negative. ∎
 
-**A person's records in a Poisson batch.** Condition on the sampling coins of all other records,
-which is allowed because divergences are jointly convex. Of the person's k records the coins choose
+**A unit's records in a Poisson batch.** Condition on the sampling coins of all other records,
+which is allowed because divergences are jointly convex. Of the unit's k records the coins choose
 a set J with probability pᴶ, and J moves a release of sensitivity 1 by at most |J|. This gives
 `ShiftedPair` with binomial masses on the shifts 0, …, k: against a single 0 when the records are
 added or removed, and against the mirrored mixture when each is replaced by another that keeps its
@@ -229,7 +229,7 @@ class ShiftedPair(Pair):
 
     @classmethod
     def of_sample(cls, records: int, rate: float, sigma: float, *, replaced: bool) -> Dominating:
-        """The pair for a person with `records` records, Poisson-sampled, with Gaussian noise."""
+        """The pair for a unit of `records` records, Poisson-sampled, with Gaussian noise."""
         masses, counts, rest = sampled_counts(records, rate)
         shifts = counts / sigma
         others = (masses, shifts) if replaced else (np.ones(1), np.zeros(1))
@@ -254,11 +254,6 @@ class ShiftedPair(Pair):
     @cached_property
     def _swapped(self) -> "ShiftedPair":  # once, because it tabulates its loss
         return ShiftedPair(self.absent, self.down, self.present, self.up)
-
-    @property
-    @override
-    def infinite_mass(self) -> float:
-        return 0.0
 
     def _loss(self, x: Array) -> tuple[Array, Array]:
         """The loss at x and its slope."""
@@ -300,7 +295,7 @@ class ShiftedPair(Pair):
 
 
 def sampled_counts(records: int, rate: float) -> tuple[Array, Array, float]:
-    """The distribution of the number of a person's records in a Poisson batch.
+    """The distribution of the number of a unit's records in a Poisson batch.
 
     Returns:
         Masses, counts, and a bound on the mass of the larger counts, which are left out.
@@ -354,21 +349,18 @@ class _Bounds:
 
     def added(self, records: int) -> BoundPair:
         """Bounds for `records` records present against none of them."""
-        if records not in self._known:
-            self._known[records] = self._make(records)
-        return self._known[records]
-
-    def _make(self, records: int) -> BoundPair:
+        if records in self._known:
+            return self._known[records]
         exact = self._exact(records)
         if exact is not None:
-            reach = max(exact.reach(_TAIL), exact.reach(_TAIL, adding=True))
-            nodes = nodes_up_to(reach)
-            return BoundPair.of(nodes, exact.profile(nodes), exact.profile(nodes, adding=True))
-        nodes = nodes_up_to(records * self._reach)
-        some, others = self.added(records // 2), self.added(records - records // 2)
-        removing = chained(some.profile, others.profile, nodes)
-        back, back_others = some.swapped().profile, others.swapped().profile
-        return BoundPair.of(nodes, removing, chained(back, back_others, nodes))
+            nodes = nodes_up_to(max(exact.reach(_TAIL), exact.reach(_TAIL, adding=True)))
+            removing, adding = exact.profile(nodes), exact.profile(nodes, adding=True)
+        else:
+            nodes = nodes_up_to(records * self._reach)
+            some, others = self.added(records // 2), self.added(records - records // 2)
+            removing = chained(some.profile, others.profile, nodes)
+            adding = chained(some.swapped().profile, others.swapped().profile, nodes)
+        return self._known.setdefault(records, BoundPair.of(nodes, removing, adding))
 
     def _exact(self, records: int) -> Dominating | None:
         """The exact pairs, for one record or for noise that scales; None otherwise."""
@@ -398,10 +390,10 @@ class _Bounds:
 
 
 def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> Dominating:
-    """The dominating pairs of a person's records under Poisson sampling.
+    """The dominating pairs of a unit's records under Poisson sampling.
 
     Condition on the sampling coins of all other records (divergences are jointly convex). None of
-    the person's records is drawn with probability 1 - r, r = 1 - (1 - q)^k; otherwise j ≥ 1 are,
+    the unit's records is drawn with probability 1 - r, r = 1 - (1 - q)^k; otherwise j ≥ 1 are,
     with binomial weights. So the output has the distribution M₀ or, at rate r, a mixture M of the
     distributions at distance j. The profile of M against M₀ is at most the weighted mean of theirs.
     This is sampling at rate r of one mechanism.

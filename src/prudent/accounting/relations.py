@@ -49,10 +49,9 @@ class Relation:
 
     Attributes:
         adjacency: How one record may differ.
-        records: The number of records that one person may have. 1 protects single records; a larger
-            number protects persons with at most that many records. This limit is not enforced here,
-            but must be ensured when the data are collected: a person with more records gets a
-            weaker guarantee.
+        records: The number of records of a privacy unit, at most. 1 protects single records. This
+            limit is not enforced here, but must be ensured when the data are collected: a unit with
+            more records gets a weaker guarantee.
     """
 
     adjacency: Adjacency = attrs.field(default=Adjacency.ADD_REMOVE, converter=Adjacency)

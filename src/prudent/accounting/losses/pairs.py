@@ -42,9 +42,9 @@ class Pair(abc.ABC):
         """The pair with the two distributions exchanged."""
 
     @property
-    @abc.abstractmethod
     def infinite_mass(self) -> float:
         """Mass of the outputs that occur only when the record is present: the limit of h."""
+        return 0.0
 
     @property
     def largest_loss(self) -> float:
@@ -142,7 +142,7 @@ class LaplacePair(Pair):
             return np.ones_like(epsilon)
         if math.isinf(self.sigma):
             inside = -np.expm1((np.clip(epsilon, -reach, reach) - reach) / 2)
-            return np.where(epsilon < -reach, -np.expm1(np.minimum(epsilon, 0.0)), inside)
+            return np.where(epsilon < -reach, least_profile(epsilon), inside)
         mu = 1 / self.sigma
         upper = (epsilon - reach) / mu - mu / 2
         lower = (epsilon + reach) / mu - mu / 2
@@ -192,17 +192,12 @@ class BoundedRangePair(Pair):
     @override
     def profile(self, epsilon: Array) -> Array:
         inside = np.expm1((np.clip(epsilon, -self.reach, self.reach) - self.reach) / 2) ** 2
-        least = -np.expm1(np.minimum(epsilon, 0.0))
-        return np.where(epsilon < -self.reach, least, inside / -math.expm1(-self.reach))
+        inside = inside / -math.expm1(-self.reach)
+        return np.where(epsilon < -self.reach, least_profile(epsilon), inside)
 
     def swapped(self) -> "BoundedRangePair":
         """Return the pair itself: a reflection exchanges its two distributions."""
         return self
-
-    @property
-    @override
-    def infinite_mass(self) -> float:
-        return 0.0
 
     @property
     @override
@@ -423,8 +418,8 @@ class Dominating:
     def reach(self, tail: float, *, adding: bool = False, damped: bool = False) -> float:
         """Return an ε (rounded up) beyond which the profile is within `tail` of its limit.
 
-        With `damped`, an ε beyond which e^-ε times the profile is within `tail` of zero. That
-        product is the excess of the opposite direction's profile at -ε over its least value.
+        With `damped`, e^-ε times the profile is within `tail` of zero: the excess of the opposite
+        direction's profile at -ε over its least value.
         """
         return _reach(self, tail, adding, damped)
 
