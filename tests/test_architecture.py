@@ -337,11 +337,11 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
     "prudent": 1_665,  # the modules beside the rooms
-    "accounting": 6_255,
+    "accounting": 6_200,
     "audit": 2_020,
     "budget": 3_060,
     "certify": 1_600,
-    "cli": 3_715,
+    "cli": 3_685,
     "estimators": 4_130,
     "receipts": 900,
     "records": 1_440,

@@ -107,7 +107,7 @@ class ChargeDetails:
         mechanism: Such as "exponential" or "propose-test-release".
         proposal: The proposed sensitivity, where there is one.
         groups: The public names of the groups, their number, or how they are selected.
-        unit: The column that tells one person from another.
+        unit: The privacy unit (user ID column).
         epsilon: The ε that was asked for; by default the price of the event.
         data: Name, path or address of what is read. It must be that of the ledger's data, if the
             ledger is bound to some.

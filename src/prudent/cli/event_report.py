@@ -16,7 +16,6 @@ from prudent.cli.display import echo_json, neutral
 
 if TYPE_CHECKING:
     import dp_accounting as dp
-    from matplotlib.axes import Axes
 
     from prudent.accounting.attack_bounds import AttackBounds, PartPrice
     from prudent.accounting.relations import Relation
@@ -241,14 +240,45 @@ class Report:
         """Draw profile, trade-off curve, attack success and prices as one figure."""
         if self.attacks is None:
             raise ArgumentError("plot", "for one record", shown=str(self.relation))
+        import numpy as np
         from matplotlib.figure import Figure
 
+        from prudent.accounting.serialisation import describe
+
         figure = Figure(figsize=(11, 8), layout="constrained")
-        axes = figure.subplots(2, 2)
-        self._draw_profile(axes[0, 0], self.attacks)
-        self._draw_trade_off(axes[0, 1], self.attacks)
-        self._draw_success(axes[1, 0], self.attacks)
-        self._draw_prices(axes[1, 1])
+        (curve, trade_off), (guesses, prices) = figure.subplots(2, 2)
+        attacks, grey = self.attacks, {"color": "grey", "linewidth": 0.8}
+        curve.semilogy(attacks.epsilons, attacks.profile.clip(1e-12), label="upper bound")
+        lower = attacks.profile_lower.clip(1e-12)
+        curve.semilogy(attacks.epsilons, lower, ":", label="dominating pairs, lower bound")
+        curve.axhline(self.delta, **grey)
+        curve.set(title="Privacy profile", xlabel="ε", ylabel="δ(ε)")
+
+        alpha, twin = np.linspace(0, 1, 201), "dominating pairs, upper bound"
+        trade_off.plot(alpha, attacks.misses(alpha), label="lower bound")
+        trade_off.plot(alpha, attacks.misses_upper(alpha), ":", label=twin)
+        trade_off.plot(alpha, 1 - alpha, **grey, label="guessing")
+        trade_off.set(title="Trade-off", xlabel="false positives", ylabel="misses")
+
+        priors, right = np.linspace(0.01, 0.99, 99), "probability of a right guess"
+        guesses.plot(priors, attacks.success(priors), label="upper bound")
+        guesses.plot(priors, np.maximum(priors, 1 - priors), color="grey", label="guessing")
+        for prior in self.priors:
+            guesses.plot([prior], [float(attacks.success(prior))], "o")
+        guesses.set(title="Membership inference", xlabel="prior", ylabel=right)
+
+        described = [neutral(describe(p.event).replace("\n", "; ")) for p in self.prices]
+        lines = max(1, _LINES // max(1, len(described)))  # what is left out ends with "…"
+        names = [textwrap.fill(each, 40, max_lines=lines, placeholder=" …") for each in described]
+        for shift, label in ((-0.2, "alone"), (0.2, "adds")):
+            widths = [getattr(price, label) for price in self.prices]
+            shown = [width if math.isfinite(width) else 0.0 for width in widths]
+            prices.barh(np.arange(len(names)) + shift, shown, 0.4, label=label)
+        prices.set_yticks(range(len(names)), names, fontsize=7)
+        prices.invert_yaxis()
+        prices.set(title=f"Prices at δ = {exact(self.delta)}", xlabel="ε")
+        for axes in (curve, trade_off, guesses, prices):
+            axes.legend()
         price = f"ε ≤ {rounded_up(self.epsilon)} at δ = {exact(self.delta)}"
         figure.suptitle(f"{price}, {self.relation}")
         try:
@@ -257,52 +287,6 @@ class Report:
             raise ArgumentError(
                 "plot", "a file that can be written: .png, .svg or .pdf", shown=f"{path} ({error})"
             ) from None
-
-    def _draw_profile(self, axes: "Axes", attacks: "AttackBounds") -> None:
-        axes.semilogy(attacks.epsilons, attacks.profile.clip(1e-12), label="upper bound")
-        lower = attacks.profile_lower.clip(1e-12)
-        axes.semilogy(attacks.epsilons, lower, ":", label="dominating pairs, lower bound")
-        axes.axhline(self.delta, color="grey", linewidth=0.8)
-        axes.set(title="Privacy profile", xlabel="ε", ylabel="δ(ε)")
-        axes.legend()
-
-    def _draw_trade_off(self, axes: "Axes", attacks: "AttackBounds") -> None:
-        import numpy as np
-
-        alpha = np.linspace(0, 1, 201)
-        axes.plot(alpha, attacks.misses(alpha), label="lower bound")
-        axes.plot(alpha, attacks.misses_upper(alpha), ":", label="dominating pairs, upper bound")
-        axes.plot(alpha, 1 - alpha, color="grey", linewidth=0.8, label="guessing")
-        axes.set(title="Trade-off", xlabel="false positives", ylabel="misses")
-        axes.legend()
-
-    def _draw_success(self, axes: "Axes", attacks: "AttackBounds") -> None:
-        import numpy as np
-
-        priors = np.linspace(0.01, 0.99, 99)
-        axes.plot(priors, attacks.success(priors), label="upper bound")
-        axes.plot(priors, np.maximum(priors, 1 - priors), color="grey", label="guessing")
-        for prior in self.priors:
-            axes.plot([prior], [float(attacks.success(prior))], "o")
-        ylabel = "probability of a right guess"
-        axes.set(title="Membership inference", xlabel="prior", ylabel=ylabel)
-        axes.legend()
-
-    def _draw_prices(self, axes: "Axes") -> None:
-        from prudent.accounting.serialisation import describe
-
-        described = [neutral(describe(p.event).replace("\n", "; ")) for p in self.prices]
-        lines = max(1, _LINES // max(1, len(described)))  # what is left out ends with "…"
-        names = [textwrap.fill(each, 40, max_lines=lines, placeholder=" …") for each in described]
-        places = range(len(names))
-        for shift, label in ((-0.2, "alone"), (0.2, "adds")):
-            widths = [getattr(price, label) for price in self.prices]
-            shown = [width if math.isfinite(width) else 0.0 for width in widths]
-            axes.barh([place + shift for place in places], shown, 0.4, label=label)
-        axes.set_yticks(list(places), names, fontsize=7)
-        axes.invert_yaxis()
-        axes.set(title=f"Prices at δ = {exact(self.delta)}", xlabel="ε")
-        axes.legend()
 
 
 def show(report: Report, *, as_json: bool, plot: Path | None) -> None:

@@ -171,7 +171,7 @@ RelationOption = Annotated[
 RecordsPerPerson = Annotated[
     int,
     whole_number(
-        "Largest number of records of one person; ε then protects a person, not a record."
+        "Largest number of records of one privacy unit; ε then protects a unit, not a record."
     ),
 ]
 AccountantOption = Annotated[

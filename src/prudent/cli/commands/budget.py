@@ -19,8 +19,7 @@ from prudent.cli.errors import Fault, print_error
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from prudent.budget.balance import Balance
-    from prudent.budget.charges import Charge, ChargeDetails
+    from prudent.budget.charges import Charge
     from prudent.budget.ledger import Ledger
 
 TAMPERED = 1
@@ -187,6 +186,10 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
 
     details = charge.details
     asked = " of ".join(filter(None, (details.statistic, details.column)))
+    mechanism = details.mechanism or ""
+    if (given := details.proposal) is not None:  # what the mechanism was told to expect
+        proposal = f"proposal {nearest(given, 6) if isinstance(given, float) else given}"
+        mechanism = ", ".join(filter(None, (mechanism, proposal)))
     groups = details.groups or ""
     if isinstance(groups, tuple):
         groups = f"{len(groups)}: {', '.join(groups)}"
@@ -194,7 +197,7 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
         str(charge.sequence),
         f"{charge.time:%Y-%m-%d %H:%M}",
         asked or charge.label,
-        _mechanism(details) or describe(charge.event),
+        mechanism or describe(charge.event),
         str(groups),
         details.unit or "",
         rounded_up(charge.asked_epsilon),
@@ -216,16 +219,6 @@ def _stacked(
     return (*header[:at], *header[at + 1 :]), stacked
 
 
-def _mechanism(details: "ChargeDetails") -> str:
-    """The mechanism, and what it was told to expect."""
-    words = [details.mechanism] if details.mechanism else []
-    if details.proposal is not None:
-        given = details.proposal
-        shown = nearest(given, 6) if isinstance(given, float) else str(given)
-        words.append(f"proposal {shown}")
-    return ", ".join(words)
-
-
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
     from prudent.budget.balance import Offer
 
@@ -235,35 +228,27 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
         echo_json({**balance.to_plain(), "offers": plain})
         return
     chosen = "adaptive" if balance.adaptive else "fixed in advance"
+    fits = Offer.sentence(offers)
+    if offers:
+        fits += ", at δ = 0"
+        if balance.adaptive and balance.fits.delta > 0:
+            fits += f" or at δ that add up to at most {rounded_down(balance.fits.delta, 3)}"
+    epsilon, delta = balance.epsilon_per_record, balance.delta_per_record
+    share = f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}"
     rows = [
         ("data set", balance.dataset),
         *([] if balance.data is None else [("data", balance.data)]),
         ("budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
         ("protects", str(balance.relation)),
-        *_per_record(balance),
+        *([] if balance.relation.distance == 1 else [("for one record", share)]),
         ("composition", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
-        ("still fits", Offer.sentence(offers) + (_their_delta(balance) if offers else "")),
+        ("still fits", fits),
         ("as one release", str(balance.fits)),
         ("digest", balance.digest),
     ]
     _print_table(None, rows)
-
-
-def _their_delta(balance: "Balance") -> str:
-    """At which δ the releases fit that are said to."""
-    if not balance.adaptive or balance.fits.delta == 0:
-        return ", at δ = 0"
-    return f", at δ = 0 or at δ that add up to at most {rounded_down(balance.fits.delta, 3)}"
-
-
-def _per_record(balance: "Balance") -> list[tuple[str, str]]:
-    """What one record may use, where that is less than the budget."""
-    if balance.relation.distance == 1:
-        return []
-    epsilon, delta = balance.epsilon_per_record, balance.delta_per_record
-    return [("for one record", f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}")]
 
 
 def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Text", ...]]) -> None:

@@ -234,7 +234,7 @@ def verify(
 ) -> None:
     """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
 
-    The price is proved again by ball arithmetic, in code that shares nothing with the accountant.
+    The price is re-derived by ball arithmetic, in code that shares nothing with the accountant.
     It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, with 2 if the
     file is none, or a claim that matters could not be checked, with 3 if the check itself failed,
     and with 4 if the claimed ε is between proved bounds, and not itself proved. A description of a

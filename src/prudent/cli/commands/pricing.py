@@ -166,7 +166,7 @@ def epsilon(
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
         --epochs 15 --num-bands 8 --relation zero-out --delta 1e-5
 
-    For a person with up to three records, where their number is public:
+    For a privacy unit of up to three records, where their number is public:
     $ prudent epsilon --noise-multiplier 5 --delta 1e-6 \
         --relation zero-out --records-per-person 3
 

@@ -151,7 +151,7 @@ _PLAIN = {
     ),
     "count-distinct": (
         "Release how many different values a column has.\n\n"
-        "With --unit, --per-unit says how many values of one person count.",
+        "With --unit, --per-unit says how many values of one unit count.",
         "trips.parquet --column station \\\n    --epsilon 0.5 --unit rider --per-unit 3",
     ),
     "proportion": (
