@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from prudent._data_files import cached_array
 from prudent.certify.classifier import RECORDS, CertifiedClassifier
 from prudent.certify.counts import decided, moves_of, scores_of
-from prudent.certify.report import CertifyResult, median_radius, shares
 from prudent_lab import certifying
+from prudent_lab.certifying import CertifyResult, median_radius, shares
+from prudent_lab.data_files import cached_array
 from prudent_lab.demo import CLASSIFIERS, draw_certified, panels
 from prudent_lab.other_rules import certified_by_others
 

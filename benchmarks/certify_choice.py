@@ -22,10 +22,9 @@ from tools.feature_files.glyphs import digits
 
 from prudent.certify.classifier import RECORDS
 from prudent.certify.features import Images, shipped_landmarks
-from prudent.certify.report import shares
 from prudent.records.quantized_cnn import TOP, shipped_network
 from prudent_lab import other_rules as rules
-from prudent_lab.certifying import CHOSEN_ON
+from prudent_lab.certifying import CHOSEN_ON, shares
 from prudent_lab.datasets import load
 
 FOLDS, DRAWS = 5, 4

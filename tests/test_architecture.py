@@ -17,7 +17,6 @@ LAB = ROOT / "packages/lab/src/prudent_lab"
 VERIFY = ROOT / "packages/verify/src/prudent_verify"
 
 GROUND = {
-    "_data_files",
     "_extras",
     "_files",
     "_fingerprint",
@@ -33,7 +32,6 @@ GROUND = {
 
 # Which rooms of the house each room may import from; a room may always import from itself.
 MAY_IMPORT = {
-    "_data_files": {"_files", "_progress", "_validate"},
     "_extras": set[str](),
     "_files": {"_validate"},
     "_fingerprint": set[str](),
@@ -71,7 +69,7 @@ MAY_IMPORT = {
 
 # Distributions of their own, which the core may not need; `prudent verify` runs one if it is there.
 OTHER_PACKAGES = {"prudent_lab", "prudent_verify", "tools"}
-DELEGATED = {("prudent_verify", "cli/commands/receipts.py")}
+DELEGATED = {("prudent_verify", "cli/commands/checks.py")}
 
 # Known before any room is entered.
 FREE = {"prudent.__version__"}
@@ -269,7 +267,7 @@ def test_the_core_of_certificates_needs_no_experiments(module: str) -> None:
         ("certify/features/__init__.py", "from tools.feature_files import landmarks"),
         ("records/form.py", "from prudent.training.keystream import Key"),
         ("cli/commands/release.py", "import prudent_verify"),
-        ("cli/commands/doctor.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
+        ("cli/commands/checks.py", "from prudent_lab.named_datasets import NAMED_DATASETS"),
         ("cli/commands/release.py", "def late():\n    from prudent_lab import datasets"),
         ("_validate.py", "from prudent.accounting import events"),
         ("__init__.py", "from .cli import main"),
@@ -292,7 +290,7 @@ def test_the_rule_catches_an_import_that_goes_back(path: str, source: str) -> No
         ),
         ("training/gradients/layers.py", "import torch\nfrom ...accounting import events"),
         ("training/adapters/federated/release.py", "from prudent.training.plan import Plan"),
-        ("cli/commands/receipts.py", "import importlib\nimportlib.import_module('prudent_verify')"),
+        ("cli/commands/checks.py", "import importlib\nimportlib.import_module('prudent_verify')"),
         ("cli/__init__.py", "from prudent.release import median\nfrom prudent import Plan"),
     ],
 )
@@ -338,21 +336,21 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_840,  # the modules beside the rooms
-    "accounting": 6_530,
+    "prudent": 1_665,  # the modules beside the rooms
+    "accounting": 6_200,
     "audit": 2_020,
-    "budget": 3_180,
-    "certify": 1_760,
-    "cli": 3_850,
+    "budget": 3_060,
+    "certify": 1_600,
+    "cli": 3_685,
     "estimators": 4_130,
     "receipts": 900,
-    "records": 1_470,
+    "records": 1_440,
     "release": 18_160,
     "samples": 90,
     "synth": 1_415,
     "training": 19_165,
     "tune": 1_470,
-    "prudent_lab": 10_920,
+    "prudent_lab": 11_345,
     "prudent_verify": 3_010,
 }
 

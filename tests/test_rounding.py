@@ -140,7 +140,7 @@ def test_a_confidence_is_never_rounded_to_certainty() -> None:
 # --- one door -------------------------------------------------------------------------------------
 
 # Reports of experiments, whose numbers are measured, and pages that round in another language.
-MEASURED = {"certify", "cli/commands/doctor.py"}
+MEASURED = {"certify", "cli/commands/checks.py"}
 PRICED = ("commands/train.py", "commands/tune.py")  # the lab's commands that print bounds
 BOUNDS = re.compile(r"[εδμ] ?[=≤≥<>]|-DP|interval|confidence|at least|at most")
 

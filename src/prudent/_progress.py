@@ -6,7 +6,7 @@ without deciding whether, where or how that is shown.
 A report holds the name of a part and counts of repetitions that the caller chose (steps, trials,
 figures). Records are counted in one place only, the embedding of public data sets by a network: an
 audience must drop all counts while a command computes on private data, as
-`prudent.cli.progress.only_elapsed` does.
+`prudent.cli.display.only_elapsed` does.
 """
 
 import contextlib

@@ -7,6 +7,7 @@ The error carries its parts, so that a caller never has to read the text.
 
 import difflib
 import enum
+import functools
 import math
 import numbers
 import os
@@ -309,6 +310,14 @@ def given_fields(instance: object, check: Callable[..., Any], *names: str) -> No
 def by(check: Callable[..., Any], *limits: Any, **options: Any) -> Callable[[Any, Any, Any], None]:
     """A validator for a field of attrs, by one of the checks above and its limits."""
     return lambda _, field, value: check(*limits, **options, **{field.name: value})
+
+
+def kept(
+    check: Callable[..., Any], *limits: Any, **options: Any
+) -> Callable[[Any, Any, Any], None]:
+    """As `by`, and the field keeps what the check returns: a scalar of numpy is a number then."""
+    checked = functools.partial(check, *limits, **options)
+    return lambda instance, field, _: fields(instance, checked, field.name)
 
 
 class _Unique(enum.EnumType):

@@ -6,15 +6,14 @@ import mpmath
 import numpy as np
 import pytest
 
-from prudent.accounting.losses.composed import as_table
-from prudent.accounting.losses.group_pairs import (
-    BoundPair,
+from prudent.accounting.group_privacy import (
     ShiftedPair,
     chained,
     nodes_up_to,
     sampled_counts,
 )
-from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
+from prudent.accounting.losses.composed import as_table
+from prudent.accounting.losses.pairs import BoundPair, Dominating, MixturePair, TabulatedPair
 
 EPSILONS = np.array([-2.0, -0.3, 0.0, 0.05, 0.7, 2.5, 9.0])
 

@@ -45,6 +45,10 @@ def epsilon(noise, rate, steps, test=None, failure=1e-8, propose=0.5, reveals="m
     return PldAccountant().compose(event, steps).get_epsilon(DELTA)
 
 
+def on_grid(interval):
+    return PldAccountant(value_discretization_interval=interval)
+
+
 def printed(value, digits=3):
     return pytest.approx(value, rel=ERRATA, abs=0.5 * 10**-digits)
 
@@ -314,12 +318,8 @@ def test_the_bracket_of_a_sampled_composition_holds_the_truth():
     """Two Laplace tests and a Gaussian on one batch: exact by convolution on a finer grid."""
     inner = dp.ComposedDpEvent([LaplaceTest(1.0), LaplaceTest(2.0), dp.GaussianDpEvent(2.0)])
     event = dp.PoissonSampledDpEvent(0.1, inner)
-    coarse = (
-        PldAccountant(value_discretization_interval=2e-2).compose(event, 10).epsilon_bounds(DELTA)
-    )
-    fine = (
-        PldAccountant(value_discretization_interval=1e-3).compose(event, 10).epsilon_bounds(DELTA)
-    )
+    coarse = on_grid(2e-2).compose(event, 10).epsilon_bounds(DELTA)
+    fine = on_grid(1e-3).compose(event, 10).epsilon_bounds(DELTA)
     assert coarse[0] <= fine[0] <= fine[1] <= coarse[1]
     assert (fine[1] - fine[0]) / fine[1] <= 0.005
     assert (coarse[1] - coarse[0]) / coarse[1] >= 1e-5
@@ -345,7 +345,7 @@ coarse_events = st.one_of(
 
 
 def coarse(*events):
-    accountant = PldAccountant(value_discretization_interval=2e-2)
+    accountant = on_grid(2e-2)
     for event, count in events:
         accountant.compose(event, count)
     return accountant
@@ -375,16 +375,10 @@ def test_sampled_parts_on_one_batch_are_the_noisy_margin():
 
 def test_a_sampled_composition_is_no_more_than_the_unsampled():
     inner = dp.SelfComposedDpEvent(PTR, 3)
-    whole = PldAccountant(value_discretization_interval=1e-3).compose(inner).get_epsilon(DELTA)
-    everything = PldAccountant(value_discretization_interval=1e-3).compose(
-        dp.PoissonSampledDpEvent(1.0, inner)
-    )
+    whole = on_grid(1e-3).compose(inner).get_epsilon(DELTA)
+    everything = on_grid(1e-3).compose(dp.PoissonSampledDpEvent(1.0, inner))
     assert everything.get_epsilon(DELTA) == pytest.approx(whole, rel=1e-3)
-    half = (
-        PldAccountant(value_discretization_interval=1e-3)
-        .compose(dp.PoissonSampledDpEvent(0.5, inner))
-        .get_epsilon(DELTA)
-    )
+    half = on_grid(1e-3).compose(dp.PoissonSampledDpEvent(0.5, inner)).get_epsilon(DELTA)
     assert 0 < half < whole
 
 
@@ -394,12 +388,10 @@ def test_a_sampled_composition_is_no_more_than_the_unsampled():
 def test_a_truncated_batch_composes():
     truncated = TruncatedSubsampledGaussianDpEvent(1000, 0.1, 150, 2.0)
     alone = Peer(value_discretization_interval=1e-2).compose(truncated, 10).get_epsilon(DELTA)
-    ours = PldAccountant(value_discretization_interval=1e-2).compose(truncated, 10)
+    ours = on_grid(1e-2).compose(truncated, 10)
     assert ours.get_epsilon(DELTA) == pytest.approx(alone, rel=1e-6)
     together = ours.compose(PTR).get_epsilon(DELTA)
-    assert together > max(
-        alone, PldAccountant(value_discretization_interval=1e-2).compose(PTR).get_epsilon(DELTA)
-    )
+    assert together > max(alone, on_grid(1e-2).compose(PTR).get_epsilon(DELTA))
 
 
 @pytest.mark.parametrize(
@@ -414,7 +406,7 @@ def test_a_truncated_batch_composes():
     ids=lambda e: str(e)[:30],
 )
 def test_what_is_not_private_costs_everything(event):
-    accountant = PldAccountant(value_discretization_interval=1e-2).compose(event, 2)
+    accountant = on_grid(1e-2).compose(event, 2)
     assert accountant.epsilon_bounds(DELTA)[1] == math.inf
     assert accountant.get_epsilon(DELTA) == math.inf
     assert accountant.get_delta(3.0) == pytest.approx(1, abs=1e-9)
@@ -476,7 +468,7 @@ def test_a_count_out_of_range_is_named(count):
 
 def test_a_grid_out_of_range_is_named():
     with refused("value_discretization_interval"):
-        PldAccountant(value_discretization_interval=0.0)
+        on_grid(0.0)
 
 
 @pytest.mark.thorough
@@ -496,7 +488,7 @@ def test_many_deltas_at_once_are_bounds_as_well(count):
 def test_a_profile_of_many_epsilons_is_delta_at_each(sigma):
     """It failed with much noise: rounding hid the spread of losses, and the grid was too fine."""
     event = dp.PoissonSampledDpEvent(1024 / 60_000, dp.GaussianDpEvent(sigma))
-    accountant = PldAccountant(value_discretization_interval=1e-3).compose(event, 600)
+    accountant = on_grid(1e-3).compose(event, 600)
     epsilons = np.array([0.03, 0.2]) * (1 if sigma > 1 else 20)
     deltas = [accountant.get_delta(epsilon) for epsilon in epsilons]
     assert accountant.profile(epsilons) == pytest.approx(deltas, rel=5e-3)

@@ -33,8 +33,7 @@ from prudent.accounting import (
 from prudent.accounting.losses.domination import DominatedDpEvent
 from prudent.accounting.losses.loss_tables import Array, TradeOff
 from prudent.accounting.losses.pairs import Dominating, MixturePair
-from prudent.accounting.losses.repeated_selection import selected, selected_divergences
-from prudent.accounting.losses.trial_counts import trial_count
+from prudent.accounting.losses.repeated_selection import selected, selected_divergences, trial_count
 from prudent.accounting.rdp_accountant import DEFAULT_ORDERS
 from tests.raising import refused
 

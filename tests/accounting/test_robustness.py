@@ -319,7 +319,7 @@ def test_a_certificate_of_several_runs_starts_from_their_confidence_bound():
     ("relation", "records", "words"),
     [
         (ADD_REMOVE, 0, "with no bad record it is at least 0.9 "),
-        (ZERO_OUT, 2, "with up to 2 records blanked out (or up to 2 blank ones filled in) it is"),
+        (ZERO_OUT, 2, "with up to 2 records zeroed out (or up to 2 empty ones filled in) it is"),
         (REPLACE_ONE, 1, "with one record replaced by any other it is at least 0.8"),
         (Relation("replace-one", 7), 3, "with up to 3 records replaced by any others it is"),
     ],

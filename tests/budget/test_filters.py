@@ -22,8 +22,8 @@ from prudent.accounting import (
     Reveals,
     calibration,
 )
-from prudent.accounting.losses import conversion
-from prudent.accounting.losses.conversion import gaussian_delta
+from prudent.accounting.losses import moments
+from prudent.accounting.losses.moments import gaussian_delta
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter, Room, sum_up
 from prudent.budget.prices import GAUSSIAN, RENYI, SET_ASIDE, price
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
@@ -156,7 +156,7 @@ def test_the_limits_are_where_conversions_meet_the_budget(
     delta = 10.0**exponent
     filter_ = AdaptiveFilter(epsilon, delta)
     limit = filter_.limits.divergences[index]
-    converted = conversion.rdp_to_epsilon_balle(filter_.orders[index], limit, RENYI * delta)
+    converted = moments.rdp_to_epsilon_balle(filter_.orders[index], limit, RENYI * delta)
     assert limit > 0, "an order that no event can use"
     assert converted == pytest.approx(epsilon, rel=1e-9)
     noise = filter_.limits.gaussian**-0.5

@@ -7,9 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="data sets need the extra `train`")
 
-from prudent.certify.report import CertifyResult
 from prudent.release.noise import ReproducibleNoise
-from prudent_lab.certifying import run
+from prudent_lab.certifying import CertifyResult, run
 from prudent_lab.datasets import Dataset, load
 
 

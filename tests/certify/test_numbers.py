@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prudent.certify.report import percent
+from prudent_lab.certifying import percent
 
 ROOT = Path(__file__).parents[2]
 MEASURED: dict[str, Any] = json.loads(

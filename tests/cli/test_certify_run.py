@@ -89,7 +89,7 @@ def test_the_sentences_for_a_person(capsys, tmp_path):
         "(the number of records is public)",
     ]
     assert lines[2] == str(PLAN.certificate(accuracy=0.9, records=3))
-    assert lines[2].startswith("If the expected accuracy is 0.9, then with up to 3 records blanked")
+    assert lines[2].startswith("If the expected accuracy is 0.9, then with up to 3 records zeroed")
     assert lines[3].startswith("This is the accuracy of one run")
     assert "no seed may be known to their author" in out
 

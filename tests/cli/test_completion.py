@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prudent.cli import command_line, completion, main
+from prudent.cli import command_line, main
 
 TYPED = {
     "prudent release tri": {"trimmed-mean"},
@@ -26,6 +26,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     pytest.importorskip("torch")
     from prudent.certify.features import NAMES
     from prudent.samples import SAMPLES
+    from prudent_lab.commands import completion
     from prudent_lab.corruption import _NAMES
     from prudent_lab.named_datasets import NAMED_DATASETS
     from prudent_lab.recipes import RECIPES
@@ -37,7 +38,7 @@ def test_the_lists_are_those_of_the_library() -> None:
     assert {name.rstrip(":") for name in completion.FEATURES} == {
         name.removesuffix(":D") for name in NAMES
     }
-    assert set(completion.SAMPLES) == set(SAMPLES)
+    assert set(SAMPLES) == {"salaries"}, "as `prudent sample` offers"
     assert set(completion.RECIPES) == set(RECIPES)
 
 

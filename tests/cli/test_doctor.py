@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from prudent.accounting import MarginTest, Run
-from prudent.cli.commands import doctor
+from prudent.cli.commands import checks
 from prudent.release.noise import SecureNoise
 from tests.cli.conftest import prudent
 
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_DRAWS", 1_500)
+    monkeypatch.setattr(checks, "_DRAWS", 1_500)
 
 
 def findings(*flags: str) -> tuple[int, dict[str, dict[str, str]]]:

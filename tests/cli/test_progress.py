@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from prudent import _progress
-from prudent.cli import progress
+from prudent.cli import display
 
 
 class Terminal(io.StringIO):
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_PATIENCE", 0.02)
+    monkeypatch.setattr(display, "_PATIENCE", 0.02)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -32,7 +32,7 @@ def shown() -> Iterator[Terminal]:
     """A command that runs, and the terminal that is its standard error."""
     stream = Terminal()
     with contextlib.redirect_stderr(stream):
-        with progress.shown("prudent x", quiet=False):
+        with display.progress_shown("prudent x", quiet=False):
             yield stream
         assert sys.stderr is stream
 
@@ -66,7 +66,7 @@ def test_what_is_printed_takes_the_line_away_first(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("quiet", [True, False])
 def test_nothing_is_shown_in_a_pipe_or_if_quiet(quiet: bool) -> None:
     stream = Terminal() if quiet else io.StringIO()
-    with contextlib.redirect_stderr(stream), progress.shown("prudent x", quiet=quiet):
+    with contextlib.redirect_stderr(stream), display.progress_shown("prudent x", quiet=quiet):
         for _ in _progress.track(range(3), "trials"):
             time.sleep(0.05)
         assert sys.stderr is stream
@@ -74,7 +74,7 @@ def test_nothing_is_shown_in_a_pipe_or_if_quiet(quiet: bool) -> None:
 
 
 def test_of_private_data_only_the_clock_is_shown() -> None:
-    with shown() as terminal, progress.only_elapsed():
+    with shown() as terminal, display.only_elapsed():
         for _ in _progress.track(range(3), "records of Oslo"):
             time.sleep(0.05)
         wait_for(terminal, "prudent x")
@@ -108,8 +108,8 @@ def test_a_real_terminal() -> None:
     """Standard error on a terminal, standard output in a pipe: the result is whole."""
     script = (
         "import sys, time, typer, prudent.cli as cli\n"
-        "from prudent.cli.commands import doctor as module\n"
-        "cli.progress._PATIENCE = 0.02\n"
+        "from prudent.cli.commands import checks as module\n"
+        "cli.display._PATIENCE = 0.02\n"
         "def doctor(): time.sleep(0.5); typer.echo('done')\n"
         "module.doctor = doctor\n"
         "sys.exit(cli.main(['doctor']))"

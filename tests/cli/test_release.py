@@ -470,7 +470,7 @@ def test_groups_are_charged_once(run: Run, files: Path, tmp_path: Path) -> None:
         (["median", "T", *MEDIAN, "--unit", "who", "--per-unit", "best"],
          "--per-unit: expected one of"),
         (["count", "T", "--column", "x", *COST, "--bounds", "0,9"],
-         "--bounds: expected for another statistic, got one for a count"),
+         "--bounds: expected none for a count, got (0.0, 9.0)"),
         (["median", "T", *MEDIAN, "--certify", "-1"], "--certify: expected"),
         (["iqr", "T", "--column", "x", *COST[:2], "--certify", "1"], "--certify: expected with"),
         (["median", "T", *MEDIAN, "--where", "x = max(x)"], "--where: expected"),

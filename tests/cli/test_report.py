@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from prudent.budget.ledger import Ledger
-from prudent.cli.commands.receipts import report
+from prudent.cli.commands.budget import report
 
 
 def run(*arguments: object) -> Result:

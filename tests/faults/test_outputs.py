@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prudent import _data_files as files
 from prudent._files import check_writable, replacing
 from prudent.budget.ledger import Ledger
 from prudent.cli import main
+from prudent_lab import data_files as files
 from prudent_lab.paper import results
 
 READING = results.Reading(

@@ -538,7 +538,7 @@ def _archives() -> list[bytes]:
 
 
 def _unpack(path: Path) -> object:
-    from prudent._data_files import _unpack
+    from prudent_lab.data_files import _unpack
 
     _unpack(path, ["in/a.bin"], folder() / "unpacked")
     return (folder() / "unpacked/in/a.bin").read_bytes()

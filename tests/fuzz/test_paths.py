@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("torch", reason="weights are torch's")
 
-from prudent import _data_files as files
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.certify.features import named
 from prudent.training.run import checkpoint
+from prudent_lab import data_files as files
 from prudent_lab.datasets import load, read_arrays
 from prudent_lab.features.resnet import find_weights
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from prudent import _data_files as files
+from prudent_lab import data_files as files
 
 
 @pytest.fixture(autouse=True)

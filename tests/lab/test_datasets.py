@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from prudent import ArgumentError
-from prudent import _data_files as files
 from prudent._files import sha256
+from prudent_lab import data_files as files
 from prudent_lab import datasets, named_datasets
 from prudent_lab.corruption import FeatureNoise, RandomLabelFlip, corrupted_mask
 from prudent_lab.features.sentences import unpacked_texts

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from prudent._validate import ArgumentError
 from prudent.accounting import LaplaceTest, RdpAccountant, Reveals
-from prudent.certify.report import CertifyResult
 from prudent_lab import demo as pictures
+from prudent_lab.certifying import CertifyResult
 from prudent_lab.commands.demo import _median, show_certified, show_median, show_runs
 from prudent_lab.demo import (
     CLASSIFIERS,

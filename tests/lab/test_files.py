@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from prudent import _data_files as files
+from prudent_lab import data_files as files
 
 
 @pytest.fixture

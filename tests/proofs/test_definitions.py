@@ -33,7 +33,7 @@ from prudent.accounting import (
     group_privacy,
 )
 from prudent.accounting.losses import domination
-from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
+from prudent.accounting.losses.moments import rdp_to_epsilon_balle
 from prudent.accounting.losses.pairs import BoundedRangePair, Dominating, MixturePair
 from prudent.budget import bounded_pair
 from prudent.budget.filters import AdaptiveFilter
@@ -358,7 +358,7 @@ def check_training() -> None:
 CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.events.DiscreteLaplaceTest": (compared("tail"), compared("threshold")),
     "accounting.group_privacy.epsilon_of": (check_group_privacy,),
-    "accounting.losses.conversion.rdp_to_epsilon_balle": (check_conversion,),
+    "accounting.losses.moments.rdp_to_epsilon_balle": (check_conversion,),
     "accounting.losses.domination.approximate_pair": (check_approximate_pair,),
     "accounting.losses.domination.branch_pair": (compared("branch"),),
     "accounting.losses.domination.case_one": (compared("accident"),),
@@ -488,10 +488,10 @@ MUTANTS = {
     "noise for one table": (COUNTS, "released", "self.tables, source", "1, source"),
     "noise of cells for totals": (COUNTS, "released", "pricing.totals", "pricing.cells"),
     "another order": (
-        "accounting.losses.conversion.rdp_to_epsilon_balle",
+        "accounting.losses.moments.rdp_to_epsilon_balle",
         "",
-        "_balle(a, ",
-        "_balle(a + 1, ",
+        "improved_conversion(a, ",
+        "improved_conversion(a + 1, ",
     ),
     "runs not added": (
         "accounting.rdp_accountant.RdpAccountant",

@@ -3,7 +3,10 @@
 from prudent.accounting.attack_bounds import AttackBounds as AttackBounds
 from prudent.accounting.attack_bounds import PartPrice as PartPrice
 from prudent.accounting.attack_bounds import price_list as price_list
+from prudent.accounting.calibration import Run as Run
+from prudent.accounting.calibration import TestChoice as TestChoice
 from prudent.accounting.calibration import UnreachableTargetError as UnreachableTargetError
+from prudent.accounting.calibration import best_test as best_test
 from prudent.accounting.events import ApproximateDpEvent as ApproximateDpEvent
 from prudent.accounting.events import BinomialSelectionDpEvent as BinomialSelectionDpEvent
 from prudent.accounting.events import DiscreteGaussianTest as DiscreteGaussianTest
@@ -19,11 +22,11 @@ from prudent.accounting.events import WorstOfDpEvent as WorstOfDpEvent
 from prudent.accounting.group_privacy import InfiniteEpsilon as InfiniteEpsilon
 from prudent.accounting.group_privacy import epsilon_of as epsilon_of
 from prudent.accounting.group_privacy import why_infinite as why_infinite
-from prudent.accounting.losses.trial_counts import Binomial as Binomial
-from prudent.accounting.losses.trial_counts import Geometric as Geometric
-from prudent.accounting.losses.trial_counts import NegativeBinomial as NegativeBinomial
-from prudent.accounting.losses.trial_counts import Poisson as Poisson
-from prudent.accounting.losses.trial_counts import TrialCount as TrialCount
+from prudent.accounting.losses.repeated_selection import Binomial as Binomial
+from prudent.accounting.losses.repeated_selection import Geometric as Geometric
+from prudent.accounting.losses.repeated_selection import NegativeBinomial as NegativeBinomial
+from prudent.accounting.losses.repeated_selection import Poisson as Poisson
+from prudent.accounting.losses.repeated_selection import TrialCount as TrialCount
 from prudent.accounting.pld_accountant import PldAccountant as PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant as RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE as ADD_REMOVE
@@ -33,9 +36,6 @@ from prudent.accounting.relations import Adjacency as Adjacency
 from prudent.accounting.relations import Relation as Relation
 from prudent.accounting.robustness import AccuracyCertificate as AccuracyCertificate
 from prudent.accounting.robustness import Certifier as Certifier
-from prudent.accounting.run import Run as Run
-from prudent.accounting.run import TestChoice as TestChoice
-from prudent.accounting.run import best_test as best_test
 from prudent.accounting.serialisation import describe as describe
 from prudent.accounting.serialisation import from_json as from_json
 from prudent.accounting.serialisation import to_json as to_json

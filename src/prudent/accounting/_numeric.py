@@ -24,15 +24,6 @@ def orders(order: ArrayLike) -> Array:
     return array
 
 
-def finite(**argument: ArrayLike) -> Array:
-    """Return one keyword argument as an array; raise ValueError unless every entry is finite."""
-    ((name, value),) = argument.items()
-    array = np.asarray(value, dtype=np.float64)
-    if not np.all(np.isfinite(array)):
-        raise _validate.ArgumentError(name, "finite", got=value)
-    return array
-
-
 def each(
     function: Callable[[Array], Array], low: float, high: float, **argument: ArrayLike
 ) -> float | Array:
@@ -90,18 +81,6 @@ def expm1_minus(x: Array) -> Array:
         series = (series + 1.0) * near / k
     with np.errstate(over="ignore"):
         return np.where(small, series * near, np.expm1(x) - x)
-
-
-def log1p_minus(x: Array) -> Array:
-    """Compute log(1 + x) - x to full relative precision, also near zero."""
-    small = np.abs(x) < 0.5
-    near = np.where(small, x, 0.0)
-    # log(1 + x) = 2 artanh(r) with r = x / (2 + x), and 2 r - x = -x r.
-    r = near / (2 + near)
-    odd = np.zeros_like(near)
-    for k in range(35, 1, -2):
-        odd = (odd + 1.0 / k) * r * r
-    return np.where(small, 2 * r * odd - near * r, np.log1p(x) - x)
 
 
 def smallest(

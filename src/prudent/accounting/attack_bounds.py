@@ -62,7 +62,7 @@ class AttackBounds:
 
     @classmethod
     def of(cls, event: dp.DpEvent) -> "AttackBounds":
-        """The bounds of an event, for one record added, removed or blanked out."""
+        """The bounds of an event, for one record added, removed or zeroed out."""
         accountant = PldAccountant().compose(event)
         if not any(True for _ in leaves(event)):
             return cls(np.zeros(1), *np.zeros((4, 1)))

@@ -10,7 +10,6 @@ Adjacency is adding or removing one record throughout.
 import abc
 import math
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, ClassVar
 
 import attrs
@@ -24,6 +23,24 @@ SMALLEST, LARGEST = 1e-6, 1e12
 """Limits of noise multipliers and scales: beyond practical use, and safe in floating point."""
 
 LARGEST_EPSILON = 500.0  # limit of the ε of a choice, safe in floating point
+_FARTHEST = 1e17  # beyond any tail, since scales are at most 1e12; fits into 64 bits
+_TESTS = "one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, DiscreteGaussianTest"
+_AN_EVENT = _validate.by(_validate.instance, DpEvent, "a DpEvent")
+
+
+def check_size(**argument: Any) -> float:
+    """Return the argument if it is a noise multiplier or scale that is safe from overflow."""
+    _validate.positive(**argument)
+    return _validate.between(SMALLEST, LARGEST, **argument)
+
+
+def _check_failure(failure: float) -> float:
+    return _validate.between(0, 0.5, ends="()", failure=failure)
+
+
+def _check_epsilon(epsilon: float) -> float:
+    _validate.positive(epsilon=epsilon)
+    return _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=epsilon)
 
 
 class Reveals(_validate.Choice):
@@ -54,14 +71,12 @@ class MarginTest(DpEvent, abc.ABC):
         scale: Scale of the noise, in records: b for Laplace noise, s for Gaussian noise.
     """
 
-    scale: float
+    scale: float = attrs.field(validator=_validate.kept(check_size))
 
-    largest_scale: ClassVar[float] = math.inf
+    largest_scale: ClassVar[float] = LARGEST
 
     def __attrs_post_init__(self) -> None:
-        _validate.fields(self, check_size, "scale")
-        if self.scale > self.largest_scale:
-            _validate.between(SMALLEST, self.largest_scale, scale=self.scale)
+        _validate.between(SMALLEST, self.largest_scale, scale=self.scale)
 
     @abc.abstractmethod
     def tail(self, distance: float) -> float:
@@ -76,22 +91,9 @@ class MarginTest(DpEvent, abc.ABC):
         return min(failure, self.tail(self.threshold(failure)))
 
 
-def _check_failure(failure: float) -> float:
-    return _validate.between(0, 0.5, ends="()", failure=failure)
-
-
-_FARTHEST = 1e17  # beyond any tail, since scales are at most 1e12; fits into 64 bits
-
-
 def _whole(distance: float) -> int:
     """The distance rounded down, and moved to where both tails of every test have ended."""
     return math.floor(min(max(_validate.real(distance=distance), -_FARTHEST), _FARTHEST))
-
-
-def check_size(**argument: Any) -> float:
-    """Return the argument if it is a noise multiplier or scale that is safe from overflow."""
-    _validate.positive(**argument)
-    return _validate.between(SMALLEST, LARGEST, **argument)
 
 
 @attrs.frozen
@@ -129,10 +131,7 @@ class GaussianTest(MarginTest):
 
 @attrs.frozen
 class DiscreteLaplaceTest(MarginTest):
-    """A test with discrete Laplace noise: integers of mass proportional to exp(-|x|/b).
-
-    Here b is the scale.
-    """
+    """A test with discrete Laplace noise: integers of mass ∝ exp(-|x|/b), b = scale."""
 
     @override
     def tail(self, distance: float) -> float:
@@ -152,10 +151,7 @@ class DiscreteLaplaceTest(MarginTest):
 
 @attrs.frozen
 class DiscreteGaussianTest(MarginTest):
-    """A test with discrete Gaussian noise: integers of mass proportional to exp(-x²/(2 s²)).
-
-    Here s is the scale.
-    """
+    """A test with discrete Gaussian noise: integers of mass ∝ exp(-x²/(2 s²)), s = scale."""
 
     largest_scale: ClassVar[float] = 1e4  # bounds the number of terms, which are summed one by one
 
@@ -219,36 +215,23 @@ class ProposeTestReleaseDpEvent(DpEvent):
         reveals: What an observer learns about the test.
     """
 
-    noise_multiplier: float = attrs.field()
-    propose: float = attrs.field()
-    test: MarginTest = attrs.field()
-    failure: float = attrs.field()
-    robust_noise_multiplier: float | None = attrs.field(default=None)
+    noise_multiplier: float = attrs.field(validator=_validate.kept(_validate.positive_or_infinite))
+    propose: float = attrs.field(validator=_validate.kept(_validate.non_negative))
+    test: MarginTest = attrs.field(validator=_validate.by(_validate.instance, MarginTest, _TESTS))
+    failure: float = attrs.field(validator=_validate.kept(_check_failure))
+    robust_noise_multiplier: float | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_validate.kept(check_size))
+    )
     reveals: Reveals = attrs.field(default=Reveals.MARGIN, converter=Reveals)
 
     def __attrs_post_init__(self) -> None:
-        _validate.fields(self, _validate.positive_or_infinite, "noise_multiplier")
         if not self.refuses:
             check_size(noise_multiplier=self.noise_multiplier)
-        _validate.fields(self, _validate.non_negative, "propose")
+        elif self.robust_noise_multiplier is None:
+            allowed = "> 0 when noise_multiplier is infinite: there is no fallback with a noise"
+            raise _validate.ArgumentError("robust_noise_multiplier", allowed, got=None)
         if self.propose > 0:
             check_size(propose=self.propose)
-        if not isinstance(self.test, MarginTest):
-            raise _validate.ArgumentError(
-                "test",
-                "one of LaplaceTest, GaussianTest, DiscreteLaplaceTest, DiscreteGaussianTest",
-                got=self.test,
-            )
-        _validate.fields(self, _check_failure, "failure")
-        if self.robust_noise_multiplier is not None:
-            _validate.fields(self, check_size, "robust_noise_multiplier")
-        elif self.refuses:
-            raise _validate.ArgumentError(
-                "robust_noise_multiplier",
-                "> 0 when noise_multiplier is infinite (the textbook form has no "
-                "fallback to take its noise from)",
-                got=None,
-            )
 
     @property
     def refuses(self) -> bool:
@@ -286,11 +269,7 @@ class ExponentialMechanismDpEvent(DpEvent):
         epsilon: ε, the length of the range.
     """
 
-    epsilon: float
-
-    def __attrs_post_init__(self) -> None:
-        _validate.fields(self, _validate.positive, "epsilon")
-        _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
+    epsilon: float = attrs.field(validator=_validate.kept(_check_epsilon))
 
 
 LARGEST_ALLOCATION = 1_000_000  # steps of one epoch for which the bound was computed and checked
@@ -310,13 +289,8 @@ class RandomAllocationDpEvent(DpEvent):
         steps: The number of steps of the epoch.
     """
 
-    event: DpEvent
-    steps: int
-
-    def __attrs_post_init__(self) -> None:
-        _validate.instance(DpEvent, "a DpEvent", event=self.event)
-        _validate.fields(self, partial(_validate.count, 1), "steps")
-        _validate.between(1, LARGEST_ALLOCATION, steps=self.steps)
+    event: DpEvent = attrs.field(validator=_AN_EVENT)
+    steps: int = attrs.field(validator=_validate.kept(_validate.count, 1, LARGEST_ALLOCATION))
 
 
 @attrs.frozen
@@ -331,13 +305,8 @@ class ApproximateDpEvent(DpEvent):
         delta: δ, in [0, 1).
     """
 
-    epsilon: float
-    delta: float
-
-    def __attrs_post_init__(self) -> None:
-        _validate.fields(self, _validate.positive, "epsilon")
-        _validate.between(0, LARGEST_EPSILON, ends="(]", epsilon=self.epsilon)
-        _validate.between(0, 1, ends="[)", delta=self.delta)
+    epsilon: float = attrs.field(validator=_validate.kept(_check_epsilon))
+    delta: float = attrs.field(validator=_validate.by(_validate.between, 0, 1, ends="[)"))
 
 
 @attrs.frozen
@@ -354,17 +323,12 @@ class BinomialSelectionDpEvent(DpEvent):
         probability: The probability with which each of them takes place.
     """
 
-    event: DpEvent
-    draws: int
-    probability: float
-
-    def __attrs_post_init__(self) -> None:
-        _validate.instance(DpEvent, "a DpEvent", event=self.event)
-        _validate.fields(self, partial(_validate.count, 1), "draws")
-        _validate.between(0, 1, ends="(]", probability=self.probability)
+    event: DpEvent = attrs.field(validator=_AN_EVENT)
+    draws: int = attrs.field(validator=_validate.kept(_validate.count, 1))
+    probability: float = attrs.field(validator=_validate.by(_validate.between, 0, 1, ends="(]"))
 
 
-def _events(events: Iterable[DpEvent]) -> tuple[DpEvent, ...]:
+def _tuple(events: Iterable[DpEvent]) -> tuple[DpEvent, ...]:
     return tuple(_validate.values(events=events))
 
 
@@ -381,7 +345,7 @@ class WorstOfDpEvent(DpEvent):
         events: The mechanisms, at least one.
     """
 
-    events: tuple[DpEvent, ...] = attrs.field(converter=_events)
+    events: tuple[DpEvent, ...] = attrs.field(converter=_tuple)
 
     def __attrs_post_init__(self) -> None:
         if not self.events:

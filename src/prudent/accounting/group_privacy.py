@@ -9,20 +9,42 @@ the least of these bounds, all of which hold:
 * *Each release at distance k*, then composed. A Gaussian or Laplace mechanism of sensitivity 1 has
   sensitivity k, so its noise multiplier is divided by k. Along a chain the ranges of log-ratios
   add up, so the range of an exponential mechanism is multiplied by k. A Poisson-sampled Gaussian
-  has the pair of `group_pairs`, which is exact for the worst records. Any other sampled release is
-  a mixture over the number of the person's records in the batch (`_sampled`), each part bounded by
-  a chain. Dominating pairs compose adaptively.
+  has a `ShiftedPair`, which is exact for the worst records. Any other sampled release is
+  a mixture over the number of the unit's records in the batch (`_sampled`), each part bounded by a
+  chain. Dominating pairs compose adaptively.
 
 Where ε is infinite, `why_infinite` says why, and names the least δ at which it is finite.
+
+**Comparison of Gaussian mixtures.** Let P = Σ pᵢ N(cᵢ, σ²I) and Q = Σ rⱼ N(dⱼ, σ²I) with ‖cᵢ‖ ≤ aᵢ
+and ‖dⱼ‖ ≤ bⱼ. For every ε the divergence H(P‖Q) = sup over A of P(A) - e^ε Q(A) is at most that of
+Σ pᵢ N(aᵢ, σ²) and Σ rⱼ N(-bⱼ, σ²) on the line.
+
+*Proof.* Against N(0, σ²I) the densities are Σ pᵢ Uᵢ and Σ rⱼ Vⱼ, where log Uᵢ + Kᵢᵢ/2 and
+log Vⱼ + Kⱼⱼ/2 are centred Gaussians of covariance K, the inner products of all c and d over σ². So
+H = E F with F = φ(Σ pᵢ uᵢ - e^ε Σ rⱼ vⱼ), where φ is the positive part, or a smooth convex function
+arbitrarily close to it. Move K along the straight line to K', the inner products of the aᵢ and -bⱼ.
+By Gaussian integration by parts (Kahane's interpolation) d/dt E F = ½ Σ (K' - K)ₘₙ E[wₘ wₙ Fₘₙ],
+where w are u and v. As φ'' ≥ 0, Fₘₙ ≥ 0 between two u or two v, and there K' ≥ K since
+aᵢaⱼ ≥ ⟨cᵢ, cⱼ⟩; and Fₘₙ ≤ 0 between a u and a v, where K' ≤ K since -aᵢbⱼ ≤ ⟨cᵢ, dⱼ⟩. So no term is
+negative. ∎
+
+**A unit's records in a Poisson batch.** Condition on the sampling coins of all other records,
+which is allowed because divergences are jointly convex. Of the unit's k records the coins choose
+a set J with probability pᴶ, and J moves a release of sensitivity 1 by at most |J|. This gives
+`ShiftedPair` with binomial masses on the shifts 0, …, k: against a single 0 when the records are
+added or removed, and against the mirrored mixture when each is replaced by another that keeps its
+coin.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import cached_property
 
 import attrs
 import dp_accounting as dp
 import numpy as np
+from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import exact, rounded_up
@@ -43,17 +65,9 @@ from prudent.accounting.losses.domination import (
     margin_pair,
     unsampled,
 )
-from prudent.accounting.losses.group_pairs import (
-    BoundPair,
-    Profile,
-    ShiftedPair,
-    chained,
-    nodes_up_to,
-    sampled_counts,
-)
 from prudent.accounting.losses.loss_tables import Array
-from prudent.accounting.losses.pairs import BoundedRangePair, Dominating
-from prudent.accounting.losses.trial_counts import trial_count
+from prudent.accounting.losses.pairs import BoundedRangePair, BoundPair, Dominating, Pair
+from prudent.accounting.losses.repeated_selection import trial_count
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.rdp_accountant import RdpAccountant
 from prudent.accounting.relations import ADD_REMOVE, Adjacency, Relation, check_relation
@@ -65,6 +79,12 @@ _LEAST_LINK = 1e-290  # δ of a link that is priced
 _ROUGHLY = 1.05  # more than by which interpolated prices differ
 _STEPS = 6  # bisections of the exponent of δ, for relations of several records
 _ABOVE = 1 + 1e-12  # covers the relative error of binomial masses
+_NEGLIGIBLE = 1e-60  # binomial mass that is left out and added to a profile
+_NODES = 4096  # points at which the loss is tabulated in order to invert it
+_FAR = 40.0  # standard deviations beyond which a Gaussian has no mass in floating point
+_ROUNDING = 1e-12
+"""Relative error of binomial masses and of a difference of their sums; added. Checked by mpmath."""
+Profile = Callable[[Array], Array]
 _TAIL = 1e-22  # how far the profile of one release may be above its limit at the last node
 
 
@@ -195,6 +215,127 @@ def _leaf_at_distance(leaf: dp.DpEvent, relation: Relation) -> dp.DpEvent | None
     return DominatedDpEvent(_sampled(_Bounds(inner), relation.records, rate, replaced=replaced))
 
 
+@attrs.frozen(slots=False, eq=False)
+class ShiftedPair(Pair):
+    """The pair Σ pᵢ N(aᵢ, 1) against Σ rⱼ N(-bⱼ, 1), with all shifts at least 0.
+
+    The loss increases with the output, so the worst event for any ε is a half-line.
+    """
+
+    present: Array  # the masses pᵢ
+    up: Array  # the shifts aᵢ
+    absent: Array  # the masses rⱼ
+    down: Array  # the shifts bⱼ
+
+    @classmethod
+    def of_sample(cls, records: int, rate: float, sigma: float, *, replaced: bool) -> Dominating:
+        """The pair for a unit of `records` records, Poisson-sampled, with Gaussian noise."""
+        masses, counts, rest = sampled_counts(records, rate)
+        shifts = counts / sigma
+        others = (masses, shifts) if replaced else (np.ones(1), np.zeros(1))
+        return Dominating((cls(masses, shifts, *others),), slack=rest)
+
+    @override
+    def profile(self, epsilon: Array) -> Array:
+        from scipy import special
+
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        start = self._where_loss_is(epsilon)
+        seen = special.ndtr(self.up - start[..., None]) @ self.present
+        exponents = epsilon[..., None] + special.log_ndtr(-self.down - start[..., None])
+        unseen = np.exp(np.minimum(exponents, 700.0)) @ self.absent
+        inside = np.maximum(0.0, seen - unseen) + _ROUNDING * seen
+        return np.minimum(1.0, np.maximum(inside, -np.expm1(np.minimum(epsilon, 0.0))))
+
+    def swapped(self) -> "ShiftedPair":
+        """The pair with the two distributions exchanged, reflected so that shifts are positive."""
+        return self._swapped
+
+    @cached_property
+    def _swapped(self) -> "ShiftedPair":  # once, because it tabulates its loss
+        return ShiftedPair(self.absent, self.down, self.present, self.up)
+
+    def _loss(self, x: Array) -> tuple[Array, Array]:
+        """The loss at x and its slope."""
+        logs = []
+        for masses, shifts in ((self.present, self.up), (self.absent, -self.down)):
+            exponents = np.log(masses) + shifts * (x[..., None] - shifts / 2)
+            peak = exponents.max(axis=-1)
+            densities = np.exp(exponents - peak[..., None])
+            total = densities.sum(axis=-1)
+            logs.append((peak + np.log(total), densities @ shifts / total))
+        (above, mean), (below, other_mean) = logs
+        return above - below, mean - other_mean
+
+    @cached_property
+    def _tabulated_loss(self) -> tuple[Array, Array]:
+        reach = _FAR + float(max(self.up.max(), self.down.max()))
+        nodes = np.linspace(-reach, reach, _NODES)
+        return nodes, np.maximum.accumulate(self._loss(nodes)[0])
+
+    def _where_loss_is(self, epsilon: Array) -> Array:
+        """The x at which the loss is ε, or the end of the range that holds all mass.
+
+        Takes Newton steps between two nodes, and bisects where one would leave the bracket. An
+        error in x lowers the profile only to second order, because x maximises the difference that
+        defines it.
+        """
+        nodes, losses = self._tabulated_loss
+        right = np.clip(np.searchsorted(losses, epsilon), 1, len(nodes) - 1)
+        low, high = nodes[right - 1], nodes[right]
+        x = np.clip(np.interp(epsilon, losses, nodes), low, high)
+        for _ in range(4):
+            loss, slope = self._loss(x)
+            low, high = np.where(loss < epsilon, x, low), np.where(loss < epsilon, high, x)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                newton = x + (epsilon - loss) / slope
+            x = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        inside = np.where(epsilon >= losses[-1], nodes[-1], x)
+        return np.where(epsilon <= losses[0], nodes[0], inside)
+
+
+def sampled_counts(records: int, rate: float) -> tuple[Array, Array, float]:
+    """The distribution of the number of a unit's records in a Poisson batch.
+
+    Returns:
+        Masses, counts, and a bound on the mass of the larger counts, which are left out.
+        Divergences are jointly convex, so that mass raises a profile by itself at most. (A
+        huge shift of negligible mass would leave the loss too coarsely tabulated to be inverted.)
+    """
+    counts = np.arange(records + 1.0)
+    with np.errstate(divide="ignore"):
+        ratios = (records - counts[:-1]) / (counts[:-1] + 1) * (rate / np.float64(1 - rate))
+        mode = min(records, math.floor((records + 1) * rate))
+        fewer = np.cumprod(1 / ratios[:mode][::-1])[::-1]
+    masses = np.concatenate([fewer, [1.0], np.cumprod(ratios[mode:])])
+    masses /= masses.sum()
+    more = np.append(np.cumsum(masses[::-1])[-2::-1], 0.0)
+    last = int(np.argmax(more < _NEGLIGIBLE / 2))
+    kept = np.flatnonzero(masses[: last + 1])
+    return masses[kept], counts[kept], _NEGLIGIBLE * (last < records)
+
+
+def chained(first: Profile, second: Profile, nodes: Array) -> Array:
+    """Bound the profile of two steps, from S to S' to S'', by those of the steps, at ε ≥ 0.
+
+    P(A) ≤ e^s P'(A) + h(s) and P'(A) ≤ e^t P''(A) + h'(t), so h''(s + t) ≤ h(s) + e^s h'(t). The
+    result is the least of these bounds over several splits of ε.
+    """
+    least = np.ones_like(nodes)
+    for share in np.linspace(0.0, 1.0, 33):
+        part = share * nodes
+        with np.errstate(over="ignore", invalid="ignore"):
+            split = first(part) + np.nan_to_num(np.exp(part) * second(nodes - part), nan=np.inf)
+        np.minimum(least, split, out=least)
+    return least
+
+
+def nodes_up_to(reach: float) -> Array:
+    """Values of ε from zero to `reach`: dense, and denser near zero."""
+    even = np.linspace(0.0, reach, 2048)
+    return np.unique(np.concatenate([even, np.geomspace(1e-7 * reach, reach, 2048)]))
+
+
 class _Bounds:
     """Bounds on the profiles of one unsampled release, for any number of records."""
 
@@ -208,21 +349,18 @@ class _Bounds:
 
     def added(self, records: int) -> BoundPair:
         """Bounds for `records` records present against none of them."""
-        if records not in self._known:
-            self._known[records] = self._make(records)
-        return self._known[records]
-
-    def _make(self, records: int) -> BoundPair:
+        if records in self._known:
+            return self._known[records]
         exact = self._exact(records)
         if exact is not None:
-            reach = max(exact.reach(_TAIL), exact.reach(_TAIL, adding=True))
-            nodes = nodes_up_to(reach)
-            return BoundPair.of(nodes, exact.profile(nodes), exact.profile(nodes, adding=True))
-        nodes = nodes_up_to(records * self._reach)
-        some, others = self.added(records // 2), self.added(records - records // 2)
-        removing = chained(some.profile, others.profile, nodes)
-        back, back_others = some.swapped().profile, others.swapped().profile
-        return BoundPair.of(nodes, removing, chained(back, back_others, nodes))
+            nodes = nodes_up_to(max(exact.reach(_TAIL), exact.reach(_TAIL, adding=True)))
+            removing, adding = exact.profile(nodes), exact.profile(nodes, adding=True)
+        else:
+            nodes = nodes_up_to(records * self._reach)
+            some, others = self.added(records // 2), self.added(records - records // 2)
+            removing = chained(some.profile, others.profile, nodes)
+            adding = chained(some.swapped().profile, others.swapped().profile, nodes)
+        return self._known.setdefault(records, BoundPair.of(nodes, removing, adding))
 
     def _exact(self, records: int) -> Dominating | None:
         """The exact pairs, for one record or for noise that scales; None otherwise."""
@@ -252,10 +390,10 @@ class _Bounds:
 
 
 def _sampled(bounds: _Bounds, records: int, rate: float, *, replaced: bool) -> Dominating:
-    """The dominating pairs of a person's records under Poisson sampling.
+    """The dominating pairs of a unit's records under Poisson sampling.
 
     Condition on the sampling coins of all other records (divergences are jointly convex). None of
-    the person's records is drawn with probability 1 - r, r = 1 - (1 - q)^k; otherwise j ≥ 1 are,
+    the unit's records is drawn with probability 1 - r, r = 1 - (1 - q)^k; otherwise j ≥ 1 are,
     with binomial weights. So the output has the distribution M₀ or, at rate r, a mixture M of the
     distributions at distance j. The profile of M against M₀ is at most the weighted mean of theirs.
     This is sampling at rate r of one mechanism.

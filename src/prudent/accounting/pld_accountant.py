@@ -29,8 +29,7 @@ from prudent.accounting.losses.domination import (
 )
 from prudent.accounting.losses.loss_tables import Array, LossTable
 from prudent.accounting.losses.pairs import Dominating, MixturePair, TabulatedPair
-from prudent.accounting.losses.repeated_selection import selected
-from prudent.accounting.losses.trial_counts import TrialCount, trial_count
+from prudent.accounting.losses.repeated_selection import TrialCount, selected, trial_count
 from prudent.accounting.rdp_accountant import EventAccountant, RdpAccountant
 
 if TYPE_CHECKING:
@@ -87,7 +86,14 @@ class PldAccountant(EventAccountant):
             if error is not None:
                 return error
             if do_compose:
-                self._add_entry(leaf, times)
+                self._composed.clear()
+                known = [entry for entry, _ in self._entries]
+                if leaf in known:
+                    times += self._entries[known.index(leaf)][1]
+                    _validate.between(0, _MOST_RUNS, count=times)
+                    self._entries[known.index(leaf)] = leaf, times
+                else:
+                    self._entries.append((leaf, times))
         return None
 
     def _is_ours(self, leaf: dp.DpEvent) -> bool:
@@ -100,15 +106,6 @@ class PldAccountant(EventAccountant):
             return dominating(leaf) is not None
         inner = leaf.events if isinstance(leaf, WorstOfDpEvent) else (leaf.event,)
         return all(PldAccountant()._maybe_compose(event, 1, False) is None for event in inner)
-
-    def _add_entry(self, leaf: dp.DpEvent, times: int) -> None:
-        self._composed.clear()
-        for index, (known, count) in enumerate(self._entries):
-            if known == leaf:
-                total = _validate.between(0, _MOST_RUNS, count=count + times)
-                self._entries[index] = (known, int(total))
-                return
-        self._entries.append((leaf, times))
 
     def _epsilons(self, deltas: Array) -> Array:
         setting = self.neighboring_relation, self._value_discretization_interval
@@ -195,9 +192,8 @@ class PldAccountant(EventAccountant):
     def _others(self) -> list[EventAccountant]:
         """Accountants of the same events whose ε may be lower, if there are selections among them.
 
-        The pairs of selections are tabulated coarsely. For large numbers of candidates Rényi
-        divergences may be better, and for a few of them to release all: the best of them is
-        post-processing of that.
+        The pairs of selections are coarse: for many candidates Rényi divergences may be better, and
+        for a few the price of releasing all, of which the best is post-processing.
         """
         if all(trial_count(leaf) is None for leaf, _ in self._entries):
             return []
@@ -282,15 +278,13 @@ class PldAccountant(EventAccountant):
 
 
 def _cases_of(leaf: dp.DpEvent, times: int, *, upper: bool) -> tuple[Dominating | None, int]:
-    """Return the dominating pairs of a leaf and how many times to compose them.
+    """Return the dominating pairs of a leaf, as bounds by `upper`, and how often to compose them.
 
-    Gaussians are composed in closed form. The pair of an event that contains others is tabulated as
-    an upper or a lower bound, as `upper` says. The pairs are None where the lower bound omits all
-    of the leaf, and where the leaf costs nothing.
+    They are None where the lower bound omits all of the leaf, and where the leaf costs nothing.
     """
     if not upper and isinstance(unsampled(leaf)[0], RandomAllocationDpEvent):
         return None, times  # its table is an upper bound alone
-    gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))
+    gaussian = dominating(dp.SelfComposedDpEvent(leaf, times))  # composed in closed form
     if gaussian is not None:
         return gaussian, 1
     worst = dominating(leaf)

@@ -10,21 +10,8 @@ import numpy as np
 from dp_accounting.dp_event import RandomizedResponseDpEvent, RepeatAndSelectDpEvent
 
 from prudent import _validate
+from prudent.accounting import events
 from prudent.accounting._numeric import each
-from prudent.accounting.events import (
-    ApproximateDpEvent,
-    BinomialSelectionDpEvent,
-    DiscreteGaussianTest,
-    DiscreteLaplaceTest,
-    ExponentialMechanismDpEvent,
-    GaussianTest,
-    LaplaceTest,
-    MarginTest,
-    ProposeTestReleaseDpEvent,
-    Reveals,
-    WorstOfDpEvent,
-)
-from prudent.accounting.losses.conversion import best_delta, best_epsilon
 from prudent.accounting.losses.domination import (
     Parts,
     additive_parts,
@@ -41,6 +28,8 @@ from prudent.accounting.losses.domination import (
 )
 from prudent.accounting.losses.loss_tables import Array
 from prudent.accounting.losses.moments import (
+    best_delta,
+    best_epsilon,
     divergence_of_removing,
     kullback_leibler,
     largest_loss,
@@ -49,8 +38,7 @@ from prudent.accounting.losses.moments import (
     renyi_divergence,
 )
 from prudent.accounting.losses.pairs import BoundedRangePair, MixturePair, Pair
-from prudent.accounting.losses.repeated_selection import selected_divergences
-from prudent.accounting.losses.trial_counts import trial_count
+from prudent.accounting.losses.repeated_selection import selected_divergences, trial_count
 
 DEFAULT_ORDERS: tuple[float, ...] = (
     1.1,
@@ -63,7 +51,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 _ABOVE_ONE = 1 + 1e-6
 _NOT_AT_ORDER_ONE = (RandomizedResponseDpEvent, dp.SampledWithoutReplacementDpEvent)
 """Events whose formulas in dp_accounting are not valid at order 1."""
-_SELECTIONS = (RepeatAndSelectDpEvent, BinomialSelectionDpEvent)
+_SELECTIONS = (RepeatAndSelectDpEvent, events.BinomialSelectionDpEvent)
 
 
 class EventAccountant(dp.PrivacyAccountant):
@@ -169,7 +157,7 @@ class RdpAccountant(EventAccountant):
                     self._add(times, *_divergences(leaf, self._orders))
                 continue
             error = refused(leaf, self.neighboring_relation)
-            if error is None and isinstance(leaf, WorstOfDpEvent):
+            if error is None and isinstance(leaf, events.WorstOfDpEvent):
                 error = self._compose_worst(leaf, times, do_compose)
             elif error is None and isinstance(leaf, _SELECTIONS):
                 error = self._compose_selection(leaf, times, do_compose)
@@ -179,7 +167,7 @@ class RdpAccountant(EventAccountant):
                 return error
         return None
 
-    def _compose_worst(self, leaf: WorstOfDpEvent, times: int, do_compose: bool) -> object:
+    def _compose_worst(self, leaf: events.WorstOfDpEvent, times: int, do_compose: bool) -> object:
         """Charge the largest divergence at each order, and the largest set-aside δ."""
         accounts = []
         for event in leaf.events:
@@ -225,7 +213,10 @@ class RdpAccountant(EventAccountant):
             return isinstance(leaf, dp.GaussianDpEvent | dp.LaplaceDpEvent)
         inner, _ = unsampled(leaf)
         ours = isinstance(
-            inner, ProposeTestReleaseDpEvent | ExponentialMechanismDpEvent | ApproximateDpEvent
+            inner,
+            events.ProposeTestReleaseDpEvent
+            | events.ExponentialMechanismDpEvent
+            | events.ApproximateDpEvent,
         )
         return ours or additive_parts(inner) is not None
 
@@ -285,18 +276,18 @@ class RdpAccountant(EventAccountant):
 def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
     """Rényi divergences of one run: plain; after some δ was set aside; and that δ."""
     event, rate = unsampled(leaf)
-    if isinstance(event, ProposeTestReleaseDpEvent):
+    if isinstance(event, events.ProposeTestReleaseDpEvent):
         safe, false_pass = case_one_without_false_pass(event)
         test = _case_two_divergence(event, orders, rate)
         plain = np.maximum(test, renyi_divergence(case_one(event), orders, rate))
         split = np.maximum(test, renyi_divergence(safe, orders, rate))
         return plain, split, rate * false_pass
-    if isinstance(event, ExponentialMechanismDpEvent):
+    if isinstance(event, events.ExponentialMechanismDpEvent):
         pair = BoundedRangePair(event.epsilon)
         ways = [renyi_divergence(pair, orders, rate, adding=adding) for adding in (False, True)]
         plain = np.maximum(*ways)
         return plain, plain, 0.0
-    if isinstance(event, ApproximateDpEvent):
+    if isinstance(event, events.ApproximateDpEvent):
         # Without its δ it is randomised response, which is symmetric.
         split = renyi_divergence(approximate_pair(event.epsilon, 0.0), orders, rate)
         plain = np.full_like(split, np.inf) if event.delta and rate else split
@@ -307,20 +298,21 @@ def _divergences(leaf: dp.DpEvent, orders: Array) -> tuple[Array, Array, float]:
     return plain, plain, 0.0
 
 
-def _case_two_divergence(event: ProposeTestReleaseDpEvent, orders: Array, rate: float) -> Array:
+def _case_two_divergence(
+    event: events.ProposeTestReleaseDpEvent, orders: Array, rate: float
+) -> Array:
     """The worst divergence of Case 2, over margins, and over directions where they differ.
 
-    A noisy margin together with Gaussian noise is symmetric, so removing a record is the worse
-    direction (Errata 2.2, Theorem B). A branch alone is not symmetric, so both directions are
-    computed. With Gaussian test noise the worst margin grows without bound with the order, so there
-    the branch is charged like the noisy margin it is computed from.
+    A noisy margin with Gaussian noise is symmetric, so removing a record is the worse direction
+    (Errata 2.2, Theorem B); a branch alone is not. With Gaussian test noise the worst margin grows
+    with the order without bound: there a branch is charged like the noisy margin it is made of.
     """
-    laplace = isinstance(event.test, LaplaceTest | DiscreteLaplaceTest)
+    laplace = isinstance(event.test, events.LaplaceTest | events.DiscreteLaplaceTest)
     weaker = min(event.noise_multiplier, event.sigma_over_proposal)
-    if event.reveals is Reveals.MARGIN or not laplace:
+    if event.reveals is events.Reveals.MARGIN or not laplace:
         return _parts_divergence(Parts(weaker, ((event.test, 1),)), orders, rate)
     pairs: list[Pair] = [branch_pair(event, d, d - 1) for d in telling_margins(event) or ()]
-    if event.reveals is Reveals.BRANCH:
+    if event.reveals is events.Reveals.BRANCH:
         pairs += [pair.swapped() for pair in pairs]
     worst = renyi_divergence(MixturePair.of((1.0, 1.0, weaker)), orders, rate)
     for pair in pairs:
@@ -337,7 +329,12 @@ def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
     match parts.others:
         case ():
             return renyi_divergence(MixturePair.of((1.0, 1.0, parts.sigma)), orders, rate)
-        case ((LaplaceTest() | GaussianTest() | DiscreteLaplaceTest() as test, 1),):
+        case (
+            (
+                events.LaplaceTest() | events.GaussianTest() | events.DiscreteLaplaceTest() as test,
+                1,
+            ),
+        ):
             return renyi_divergence(margin_pair(test, parts.sigma), orders, rate)
     if parts.sigma == 0:
         return np.full(orders.shape, np.inf)
@@ -360,12 +357,12 @@ def _parts_divergence(parts: Parts, orders: Array, rate: float) -> Array:
     return found
 
 
-def _moments_pair(test: MarginTest) -> Pair:
+def _moments_pair(test: events.MarginTest) -> Pair:
     """A pair with the same integer moments, mean loss and largest loss as the noisy margin.
 
     For a discrete Gaussian these are those of the continuous Gaussian, because completing the
     square shifts the sum by an integer. Summing term by term would need terms up to the order.
     """
-    if isinstance(test, DiscreteGaussianTest):
+    if isinstance(test, events.DiscreteGaussianTest):
         return MixturePair.of((1.0, 1.0, test.scale))
     return margin_pair(test, np.inf)

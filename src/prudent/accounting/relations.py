@@ -12,17 +12,15 @@ therefore a value, which plans, ledgers and the command line store and print bes
 The distance is the number of added or removed records that lead from one data set to the other.
 Accountants compute ε at distance 1; `group_privacy` extends it to any other distance.
 
-Zero-out has the same ε as add-remove. A blanked record contributes no summand, has no rank in the
-order of norms and does not affect a margin. So the output has the same distribution as when the
-record is absent and every public number (sampling rate, expected batch size, trim) is unchanged.
-The two relations compare the same pairs of distributions; they differ only in whether these public
-numbers may be computed from the number of records.
+Zero-out has the same ε as add-remove. A record that is zeroed out contributes no summand, has no
+rank in the order of norms and does not affect a margin: the output has the same distribution as if
+it were absent and every public number (sampling rate, expected batch size, trim) unchanged. So the
+two differ only in whether these public numbers may be computed from the number of records.
 """
 
 import enum
 import math
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import attrs
@@ -51,17 +49,13 @@ class Relation:
 
     Attributes:
         adjacency: How one record may differ.
-        records: The number of records that one person may have. 1 protects single records; a larger
-            number protects persons with at most that many records. This limit is not enforced here,
-            but must be ensured when the data are collected: a person with more records gets a
-            weaker guarantee.
+        records: The number of records of a privacy unit, at most. 1 protects single records. This
+            limit is not enforced here, but must be ensured when the data are collected: a unit with
+            more records gets a weaker guarantee.
     """
 
     adjacency: Adjacency = attrs.field(default=Adjacency.ADD_REMOVE, converter=Adjacency)
-    records: int = 1
-
-    def __attrs_post_init__(self) -> None:
-        _validate.fields(self, partial(_validate.count, 1), "records")
+    records: int = attrs.field(default=1, validator=_validate.kept(_validate.count, 1))
 
     @property
     def distance(self) -> int:
@@ -114,13 +108,8 @@ def check_relation(**argument: Any) -> Relation:
     """Return the argument if it is a `Relation`; raise ValueError otherwise."""
     ((name, value),) = argument.items()
     if not isinstance(value, Relation):
-        raise _validate.ArgumentError(
-            name,
-            "a Relation",
-            got=value,
-            hint="Use ADD_REMOVE, ZERO_OUT or REPLACE_ONE from prudent.accounting, or "
-            "Relation('zero-out', records=3) for a person with up to 3 records.",
-        )
+        hint = "Use ADD_REMOVE, ZERO_OUT or REPLACE_ONE, or Relation('zero-out', records=3)."
+        raise _validate.ArgumentError(name, "a Relation", got=value, hint=hint)
     return value
 
 
@@ -128,7 +117,7 @@ ADD_REMOVE = Relation()
 """One record is added or removed; the number of records is secret."""
 
 ZERO_OUT = Relation(Adjacency.ZERO_OUT)
-"""One record is blanked out; the number of records is public."""
+"""One record is replaced by one that contributes nothing; the number of records is public."""
 
 REPLACE_ONE = Relation(Adjacency.REPLACE_ONE)
 """One record is replaced by another; the number of records is public."""

@@ -23,7 +23,7 @@ lesser of both bounds.
 
 **Several records.** Two ways to a bound for k records:
 
-* *Exact for k records*: the dominating pairs of `group_pairs` are composed. For Poisson-sampled
+* *Exact for k records*: the dominating pairs of `group_privacy` are composed. For Poisson-sampled
   Gaussian noise the worst records attain them: k records whose gradients all point one way. Fewer
   records are covered, because a record may contribute nothing; some added and some removed are
   covered by replace-one.
@@ -67,7 +67,7 @@ class CertificateMethod(enum.StrEnum):
 
 _CHANGES = {
     Adjacency.ADD_REMOVE: "{number} record{s} added (or {number} removed)",
-    Adjacency.ZERO_OUT: "{number} record{s} blanked out (or {number} blank one{s} filled in)",
+    Adjacency.ZERO_OUT: "{number} record{s} zeroed out (or {number} empty one{s} filled in)",
     Adjacency.REPLACE_ONE: "{number} record{s} replaced by any other{s}",
 }
 
@@ -129,10 +129,8 @@ class AccuracyCertificate:
 class ChangedData:
     """Lower bounds on expectations after a change of the data, from distributions of the loss."""
 
-    # The distribution of the loss of the output with the records against that without.
-    removing: LossTable
-    # The distribution of the loss of the output without them against that with them.
-    adding: LossTable
+    removing: LossTable  # losses of the output with the records against that without
+    adding: LossTable  # and the other way round
 
     @classmethod
     def of(cls, event: dp.DpEvent, interval: float = _INTERVAL) -> "ChangedData":
@@ -192,11 +190,8 @@ class Certifier:
     """
 
     event: dp.DpEvent
-    relation: Relation = ADD_REMOVE
+    relation: Relation = attrs.field(default=ADD_REMOVE, validator=_validate.by(check_relation))
     _known: dict[int, ChangedData] = attrs.field(factory=dict, init=False, eq=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        check_relation(relation=self.relation)
 
     @property
     def method(self) -> CertificateMethod:
@@ -229,9 +224,7 @@ class Certifier:
             With `runs` this holds with probability `confidence` over the runs.
         """
         accuracy = _validate.between(0, 1, accuracy=accuracy)
-        records = _validate.count(records=records)
-        if records > MOST_RECORDS:
-            _validate.between(0, MOST_RECORDS, records=records)
+        records = _validate.count(0, MOST_RECORDS, records=records)
         expected = accuracy
         if runs is not None:
             expected = mean_at_least(accuracy, runs=runs, confidence=confidence)
@@ -321,16 +314,15 @@ def mean_at_least(mean: float, *, runs: int, confidence: float = 0.95) -> float:
     x = _validate.between(0, 1, mean=mean)
     _validate.count(1, runs=runs)
     room = -math.log1p(-_validate.between(0, 1, ends="()", confidence=confidence)) / runs
+
+    def divergence(mean: float) -> float:
+        if mean <= 0:
+            return math.inf
+        tails = 0.0 if x == 1 else (1 - x) * math.log((1 - x) / (1 - mean))
+        return x * math.log(x / mean) + tails if x > 0 else tails
+
     low, high = 0.0, x
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if _coin_divergence(x, middle) > room else (low, middle)
+        low, high = (middle, high) if divergence(middle) > room else (low, middle)
     return low * (1 - 1e-12)
-
-
-def _coin_divergence(x: float, mean: float) -> float:
-    """KL(x, μ) = x log(x/μ) + (1-x) log((1-x)/(1-μ)) for μ < x."""
-    if mean <= 0:
-        return math.inf
-    tails = 0.0 if x == 1 else (1 - x) * math.log((1 - x) / (1 - mean))
-    return x * math.log(x / mean) + tails if x > 0 else tails

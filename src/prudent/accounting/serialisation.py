@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import dp_accounting as dp
 from dp_accounting import dp_event
-from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent._formats import check_format
@@ -108,8 +107,15 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
             return [line for inner in event.events for line in _lines(inner, indent)]
         case dp.SelfComposedDpEvent():
             return _prefixed(f"{event.count:,} × ", event.event, indent)
-        case dp_event.RepeatAndSelectDpEvent() | events.BinomialSelectionDpEvent():
-            return _prefixed(f"the best of {_count_words(event)} of: ", event.event, indent)
+        case events.BinomialSelectionDpEvent():
+            chance = f"each with probability {rounded_up(event.probability, 6)}"
+            prefix = f"the best of up to {event.draws:,} runs, {chance}, of: "
+            return _prefixed(prefix, event.event, indent)
+        case dp_event.RepeatAndSelectDpEvent():
+            names = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
+            kind = names.get(float(event.shape), f"negative binomial (shape {event.shape:g})")
+            prefix = f"the best of about {event.mean:g} runs, their number {kind}, of: "
+            return _prefixed(prefix, event.event, indent)
         case events.RandomAllocationDpEvent():
             prefix = f"each record in one of {event.steps:,} steps, chosen at random: "
             return _prefixed(prefix, event.event, indent)
@@ -121,8 +127,25 @@ def _lines(event: dp.DpEvent, indent: str) -> list[str]:
         case dp.PoissonSampledDpEvent():
             rate = f"each record with probability {rounded_up(event.sampling_probability, 6)}: "
             return _prefixed(rate, event.event, indent)
+        case dp.GaussianDpEvent():
+            words = f"Gaussian noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
+        case dp.LaplaceDpEvent():
+            words = f"Laplace noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
+        case events.MarginTest():
+            words = f"{_test_words(event)} of a margin"
+        case dp_event.DiscreteLaplaceDpEvent():
+            scale = f"scale {rounded_down(1 / event.noise_parameter)}"
+            words = f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
+        case events.ProposeTestReleaseDpEvent():
+            words = _ptr_words(event)
+        case events.ApproximateDpEvent():
+            epsilon, delta = rounded_up(event.epsilon, 6), rounded_up(event.delta, 6)
+            words = f"a mechanism of ε = {epsilon} and δ = {delta}"
+        case events.ExponentialMechanismDpEvent():
+            words = f"a choice by the exponential mechanism, ε = {rounded_up(event.epsilon, 6)}"
         case _:
-            return [indent + _words(event)]
+            words = repr(event)
+    return [indent + words]
 
 
 def _prefixed(prefix: str, inner: dp.DpEvent, indent: str) -> list[str]:
@@ -130,38 +153,6 @@ def _prefixed(prefix: str, inner: dp.DpEvent, indent: str) -> list[str]:
     if len(lines) == 1:
         return [indent + prefix + lines[0][len(indent) :]]
     return [indent + prefix.rstrip(), *("  " + line for line in lines)]
-
-
-def _count_words(event: dp.DpEvent) -> str:
-    if isinstance(event, events.BinomialSelectionDpEvent):
-        return (
-            f"up to {event.draws:,} runs, each with probability {rounded_up(event.probability, 6)},"
-        )
-    names = {0.0: "logarithmic", 1.0: "geometric", math.inf: "Poisson"}
-    kind = names.get(float(event.shape), f"negative binomial (shape {event.shape:g})")
-    return f"about {event.mean:g} runs, their number {kind},"
-
-
-def _words(event: dp.DpEvent) -> str:
-    match event:
-        case dp.GaussianDpEvent():
-            return f"Gaussian noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
-        case dp.LaplaceDpEvent():
-            return f"Laplace noise, multiplier {rounded_down(event.noise_multiplier, 6)}"
-        case events.MarginTest():
-            return f"{_test_words(event)} of a margin"
-        case DiscreteLaplaceDpEvent():
-            scale = f"scale {rounded_down(1 / event.noise_parameter)}"
-            return f"discrete Laplace noise, {scale} for a sensitivity of {event.sensitivity}"
-        case events.ProposeTestReleaseDpEvent():
-            return _ptr_words(event)
-        case events.ApproximateDpEvent():
-            epsilon, delta = rounded_up(event.epsilon, 6), rounded_up(event.delta, 6)
-            return f"a mechanism of ε = {epsilon} and δ = {delta}"
-        case events.ExponentialMechanismDpEvent():
-            return f"a choice by the exponential mechanism, ε = {rounded_up(event.epsilon, 6)}"
-        case _:
-            return repr(event)
 
 
 def _ptr_words(event: events.ProposeTestReleaseDpEvent) -> str:

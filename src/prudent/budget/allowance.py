@@ -18,7 +18,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -46,19 +45,17 @@ Data: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 class Allowance:
     """What may be spent, fixed when a ledger is made."""
 
-    epsilon: float  # ε of everything released, for two data sets of the relation
-    delta: float  # δ beside it
-    adaptive: bool = True  # whether events may be chosen after seeing earlier answers
-    relation: Relation = ADD_REMOVE  # which data sets are neighbours
+    # ε and δ of everything released, for two data sets of the relation.
+    epsilon: float = attrs.field(validator=_validate.kept(_validate.positive))
+    delta: float = attrs.field(validator=_validate.kept(_validate.between, 0, 1, ends="()"))
+    # Whether events may be chosen after seeing earlier answers.
+    adaptive: bool = attrs.field(default=True, validator=_validate.kept(_validate.flag))
+    relation: Relation = attrs.field(default=ADD_REMOVE, validator=_validate.by(check_relation))
     # Of the Rényi accounts of an adaptive filter; None: chosen for the budget.
     orders: tuple[float, ...] | None = None
     data: str | None = None  # name of the data that the budget is for; None if that is not noted
 
     def __attrs_post_init__(self) -> None:
-        _validate.fields(self, _validate.positive, "epsilon")
-        _validate.fields(self, partial(_validate.between, 0, 1, ends="()"), "delta")
-        _validate.fields(self, _validate.flag, "adaptive")
-        _validate.fields(self, check_relation, "relation")
         if self.data is not None and not (self.data and self.data.isprintable()):
             raise _validate.ArgumentError("data", "a printable name", got=self.data)
 
@@ -185,19 +182,14 @@ def begin(
         if store.rows(dataset):
             return False
         if budget.data is not None and not another:
-            _check_store(store, budget.data)
+            for other in store.datasets():
+                noted = noted_budget(store.rows(other)[0], other).data or ""
+                if same := names_in(budget.data) & names_in(noted):
+                    raise SecondLedgerError(min(same), store.location, other)
         store.append(dataset, row_after(BEFORE_THE_FIRST, dataset=dataset, time=now(), **fields))
     if budget.data is not None:
         remember(budget.data, location, dataset)
     return True
-
-
-def _check_store(store: Store, data: str) -> None:
-    """Refuses data for which the same store keeps another budget."""
-    for other in store.datasets():
-        noted = noted_budget(store.rows(other)[0], other).data
-        if noted is not None and (same := names_in(data) & names_in(noted)):
-            raise SecondLedgerError(min(same), store.location, other)
 
 
 def rows_from_the_first(store: Store, dataset: str) -> list[LedgerRow]:

@@ -73,12 +73,9 @@ class Balance:
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON."""
-        fits = {
-            name: serialisation.to_plain(value) for name, value in attrs.asdict(self.fits).items()
-        }
-        plain = {
-            f.name: serialisation.to_plain(getattr(self, f.name)) for f in attrs.fields(Balance)
-        }
+        to_plain = serialisation.to_plain
+        plain = {name: to_plain(value) for name, value in attrs.asdict(self, recurse=False).items()}
+        fits = {name: to_plain(value) for name, value in attrs.asdict(self.fits).items()}
         relation = {"adjacency": self.relation.adjacency.value, "records": self.relation.records}
         return {**plain, "relation": relation, "fits": fits}
 
@@ -144,7 +141,10 @@ def offers(filter_: Filter[Any], state: Any) -> list[Offer]:
     largest = _largest(filter_, state)
     if largest == 0:
         return []
-    middle = _round_number(largest / 3)
+    # The largest of …, 0.1, 0.2, 0.5, 1, … that is not above a third of it.
+    exponent = math.floor(math.log10(largest / 3))
+    digit = max(n for n in (1, 2, 5) if n * 10.0**exponent <= largest / 3 * (1 + 1e-12))
+    middle = float(f"{digit}e{exponent}")
     levels = [largest, middle] if by_list else [largest, middle, float(f"{middle / 10:.1g}")]
     most = _MOST_EXACT if by_list else _MOST
     found = [_counted(filter_, state, epsilon, most) for epsilon in levels]
@@ -187,10 +187,3 @@ def _largest(filter_: Filter[Any], state: Any) -> float:
         if digits > 0 and _counted(filter_, state, digits, 1).count:
             return digits
     return 0.0
-
-
-def _round_number(value: float) -> float:
-    """The largest of …, 0.1, 0.2, 0.5, 1, … that is not above a value."""
-    exponent = math.floor(math.log10(value))
-    digit = max(digit for digit in (1, 2, 5) if digit * 10.0**exponent <= value * (1 + 1e-12))
-    return float(f"{digit}e{exponent}")

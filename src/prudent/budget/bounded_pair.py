@@ -69,9 +69,12 @@ class BoundedPair:
         loss L shifts the Gaussian of variance s by L, and a wider Gaussian overtakes that for good
         where a quadratic has its larger root.
         """
+        from scipy import special
+
         if self.largest == 0:
             return 0.0
-        enough = _pure_variance(self.largest)
+        # A randomised response, the worst ε-DP mechanism, is μ-GDP for this μ and no smaller one.
+        enough = float((2 * special.ndtri(special.expit(self.largest))) ** 2) * (1 + 1e-6)
         if reserve == 0:
             points = self.losses[self.losses >= 0]
             return _least(lambda more: _below(points, self.profile, more), 0.0, enough)
@@ -81,7 +84,8 @@ class BoundedPair:
         # Denser at small ε, where the two profiles come closest.
         last = _overtaken(self.largest, reserve, reserve + start)
         points = last * np.linspace(0.0, 1.0, _POINTS) ** 2
-        smoothed = self._smoothed(points, reserve)
+        shifted = gaussian_profile(points[:, None] - self.losses, reserve**-0.5)
+        smoothed = np.asarray(shifted @ self.masses)  # the profile beside noise of the reserve
 
         def holds(more: float) -> bool:
             wide = reserve + more
@@ -89,11 +93,6 @@ class BoundedPair:
             return within and _below(points, smoothed, wide)
 
         return _least(holds, start, enough)
-
-    def _smoothed(self, points: Array, reserve: float) -> Array:
-        """The profile of (P̃, Q) beside Gaussian noise of variance `reserve`."""
-        shifted = gaussian_profile(points[:, None] - self.losses, reserve**-0.5)
-        return np.asarray(shifted @ self.masses)
 
     def _least_comparable(self, reserve: float, enough: float) -> float:
         """The least μ² for which all comparisons stay within `_FARTHEST` standard deviations."""
@@ -107,13 +106,6 @@ class BoundedPair:
             inside = _overtaken(self.largest, reserve, reserve + middle) <= farthest
             low, high = (low, middle) if inside else (middle, high)
         return max(spread, high)
-
-
-def _pure_variance(epsilon: float) -> float:
-    """μ² of ε-DP: a randomised response is μ-GDP for this μ and no smaller one."""
-    from scipy import special
-
-    return float((2 * special.ndtri(special.expit(epsilon))) ** 2) * (1 + 1e-6)
 
 
 def _overtaken(shift: float, narrow: float, wide: float) -> float:

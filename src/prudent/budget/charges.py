@@ -87,9 +87,7 @@ def reading(row: LedgerRow) -> Iterator[None]:
         raise tampered(row, f"its fields cannot be read ({error})") from error
 
 
-def _optional_text(_: object, attribute: Any, value: object) -> None:
-    if value is not None and not isinstance(value, str):
-        raise _validate.ArgumentError(attribute.name, "a text", got=value)
+_TEXT = attrs.validators.optional(_validate.by(_validate.instance, str, "a text"))
 
 
 def _groups(value: Any) -> Any:
@@ -109,7 +107,7 @@ class ChargeDetails:
         mechanism: Such as "exponential" or "propose-test-release".
         proposal: The proposed sensitivity, where there is one.
         groups: The public names of the groups, their number, or how they are selected.
-        unit: The column that tells one person from another.
+        unit: The privacy unit (user ID column).
         epsilon: The ε that was asked for; by default the price of the event.
         data: Name, path or address of what is read. It must be that of the ledger's data, if the
             ledger is bound to some.
@@ -117,16 +115,16 @@ class ChargeDetails:
         request: SHA-256 of all that was asked, with its unit and neighbours, as a receipt has it.
     """
 
-    statistic: str | None = attrs.field(default=None, validator=_optional_text)
-    column: str | None = attrs.field(default=None, validator=_optional_text)
-    mechanism: str | None = attrs.field(default=None, validator=_optional_text)
+    statistic: str | None = attrs.field(default=None, validator=_TEXT)
+    column: str | None = attrs.field(default=None, validator=_TEXT)
+    mechanism: str | None = attrs.field(default=None, validator=_TEXT)
     proposal: float | str | None = None
     groups: tuple[str, ...] | int | str | None = attrs.field(default=None, converter=_groups)
-    unit: str | None = attrs.field(default=None, validator=_optional_text)
+    unit: str | None = attrs.field(default=None, validator=_TEXT)
     epsilon: float | None = None
-    data: str | None = attrs.field(default=None, validator=_optional_text)
-    asker: str | None = attrs.field(default=None, validator=_optional_text)
-    request: str | None = attrs.field(default=None, validator=_optional_text)
+    data: str | None = attrs.field(default=None, validator=_TEXT)
+    asker: str | None = attrs.field(default=None, validator=_TEXT)
+    request: str | None = attrs.field(default=None, validator=_TEXT)
 
     def to_plain(self) -> dict[str, Any]:
         """For JSON: the fields that are given."""

@@ -23,26 +23,10 @@ from prudent._progress import track
 from prudent._rounding import exact
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
-from prudent.budget import allowance
+from prudent.budget import allowance, charges
 from prudent.budget.allowance import Allowance, SecondLedgerError
 from prudent.budget.balance import Balance, Offer, OverBudgetError, offers
-from prudent.budget.charges import (
-    ADVICE,
-    BEFORE_THE_FIRST,
-    Charge,
-    ChargeDetails,
-    TamperedLedgerError,
-    decoded,
-    fields_of,
-    is_outcome,
-    is_outcome_of,
-    outcome_fields,
-    read_outcome,
-    reading,
-    row_after,
-    tampered,
-    with_outcomes,
-)
+from prudent.budget.charges import Charge, ChargeDetails, TamperedLedgerError, reading, tampered
 from prudent.budget.filters import Filter
 from prudent.budget.storage import (
     LedgerError,
@@ -112,9 +96,13 @@ class Ledger:
         data: allowance.Data | None = None,
         asker: str | None = None,
     ) -> None:
-        self._asker = (
-            _name_of_user() if asker is None else _validate.instance(str, "a text", asker=asker)
-        )
+        if asker is None:
+            asker = os.environ.get("PRUDENT_ASKER")
+            with contextlib.suppress(KeyError, OSError, ImportError):  # no user, as in containers
+                asker = asker or getpass.getuser()
+        else:
+            _validate.instance(str, "a text", asker=asker)
+        self._asker = asker
         name = None if data is None else allowance.data_name(data)
         wanted = allowance.wanted(epsilon, delta, adaptive, relation, name)
         if wanted is not None:
@@ -199,19 +187,31 @@ class Ledger:
         details = ChargeDetails.of(details)
         if details.asker is None:
             details = attrs.evolve(details, asker=self._asker)
-        self._check_data(details.data)
+        if details.data is not None:
+            name = allowance.data_name(details.data)
+            if self.data is None:
+                allowance.check_only(name, self._location, self._dataset)
+            elif other := allowance.names_in(name) - allowance.names_in(self.data):
+                raise LedgerError(
+                    f"{self._store.location} keeps the budget of {self.data}, but the release "
+                    f"reads {' and '.join(sorted(other))}. Charge a ledger of all of these."
+                )
         if delta is not None:
             delta = _validate.between(0, 1, ends="[)", delta=delta)
         asked = self._price_alone(event, delta)
         epsilon, at_delta = self._filter.alone(event, delta)
         with self._turn:
-            self._catch_up()  # prices what others charged before they have to wait for it
+            self._journal.catch_up(
+                self._store
+            )  # prices what others charged before they have to wait for it
             with _doubt(), self._store.exclusive(self._dataset):
-                self._catch_up()
-                state = self._journal.charged(event, delta)
+                self._journal.catch_up(self._store)
+                state = self._filter.charged(self._journal.state, event, delta)
                 if not self._filter.admits(state):
                     raise OverBudgetError(asked, self._balance())
-                row = self._append(
+                row = charges.row_after(
+                    self._journal.last,
+                    dataset=self._dataset,
                     time=allowance.now(),
                     label=label,
                     event=serialisation.to_plain(event),
@@ -220,6 +220,7 @@ class Ledger:
                     price={"epsilon": serialisation.to_plain(epsilon), "delta": at_delta},
                     details=details.to_plain(),
                 )
+                self._store.append(self._dataset, row)  # it counts once `exclusive` has ended
             self._journal.follow([row])  # read no more: what is on disk must not end with an error
         return Charge.of(row)
 
@@ -239,17 +240,19 @@ class Ledger:
         Raises:
             LedgerError: If the charge is not of this ledger, or its outcome is already noted.
         """
-        fields = outcome_fields(charge, outcome, answer)
+        fields = charges.outcome_fields(charge, outcome, answer)
         with self._turn:
             with self._store.exclusive(self._dataset):
-                self._catch_up()
+                self._journal.catch_up(self._store)
                 rows = self._store.rows(self._dataset, charge.sequence)
                 noted = self._journal.answered.get(charge.sequence)
                 if noted is None or rows[0].digest != charge.digest:
                     raise LedgerError(f"Charge {charge.sequence} is not one of {self!r}.")
                 if noted:
                     raise LedgerError(f"The outcome of charge {charge.sequence} is already noted.")
-                row = self._append(**fields)  # no time: how long a release took is not public
+                # No time: how long a release took is not public.
+                row = charges.row_after(self._journal.last, dataset=self._dataset, **fields)
+                self._store.append(self._dataset, row)
             self._journal.follow([row])
 
     def proof(self, charge: Charge) -> dict[str, Any]:
@@ -258,7 +261,7 @@ class Ledger:
         Later rows are left out: their times could tell how long a release took.
         """
         before, *rows = self._store.rows(self._dataset, charge.sequence - 1)
-        outcomes = (place for place, row in enumerate(rows) if is_outcome_of(row, charge))
+        outcomes = (place for place, row in enumerate(rows) if charges.is_outcome_of(row, charge))
         rows = rows[: next(outcomes, 0) + 1]
         return {
             "dataset": self._dataset,
@@ -271,26 +274,26 @@ class Ledger:
         """Whether a charge of this event would be admitted now. Charges nothing."""
         self._price_alone(event, delta)
         with self._turn:
-            self._catch_up()
-            return self._filter.admits(self._journal.charged(event, delta))
+            self._journal.catch_up(self._store)
+            return self._filter.admits(self._filter.charged(self._journal.state, event, delta))
 
     def balance(self) -> Balance:
         """Where the budget stands now."""
         with self._turn:
-            self._catch_up()
+            self._journal.catch_up(self._store)
             return self._balance()
 
     def offers(self) -> list[Offer]:
         """What still fits, as numbers of pure releases of some ε; each instead of the others."""
         with self._turn:
-            self._catch_up()
+            self._journal.catch_up(self._store)
             return offers(self._filter, self._journal.state)
 
     @property
     def spent(self) -> float:
         """An ε for which the events charged so far, as a list, are (ε, δ)-DP."""
         with self._turn:
-            self._catch_up()
+            self._journal.catch_up(self._store)
             return self._spent(self._journal.state)
 
     @property
@@ -315,7 +318,7 @@ class Ledger:
 
     def history(self) -> list[Charge]:
         """Every charge with its outcome, oldest first."""
-        return with_outcomes(self._store.rows(self._dataset, 1))
+        return charges.with_outcomes(self._store.rows(self._dataset, 1))
 
     def verify(self, digest: str | None = None) -> int:
         """Reads every row, follows the hashes, and prices every charge again.
@@ -353,28 +356,12 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self._store.location!r}, dataset={self._dataset!r}, {self._budget})"
 
-    def _check_data(self, data: str | None) -> None:
-        """Refuses data that are not those of this ledger, as far as both are named."""
-        if data is None:
-            return
-        name = allowance.data_name(data)
-        if self.data is None:
-            allowance.check_only(name, self._location, self._dataset)
-        elif other := allowance.names_in(name) - allowance.names_in(self.data):
-            raise LedgerError(
-                f"{self._store.location} keeps the budget of {self.data}, but the release reads "
-                f"{' and '.join(sorted(other))}. Charge a ledger of all data that it reads."
-            )
-
     def _price_alone(self, event: dp.DpEvent, delta: float | None) -> float:
         """ε of an event for one record; also gets the price before others have to wait for it."""
         return self._filter.spent(self._filter.charged(self._filter.opening(), event, delta))
 
     def _spent(self, state: Any) -> float:
         return self._budget.for_relation(self._filter.spent(state))
-
-    def _catch_up(self) -> None:
-        self._journal.catch_up(self._store)
 
     def _balance(self) -> Balance:
         spent = self._spent(self._journal.state)
@@ -393,22 +380,6 @@ class Ledger:
             digest=self._journal.last.digest,
             data=self.data,
         )
-
-    def _append(self, **fields: Any) -> LedgerRow:
-        """Appends a row to the store; it counts once the transaction has ended."""
-        row = self._journal.next_row(**fields)
-        self._store.append(self._dataset, row)
-        return row
-
-
-def _name_of_user() -> str | None:
-    """The name of who asks, unless it is given; None if the system has none."""
-    if given := os.environ.get("PRUDENT_ASKER"):
-        return given
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # no such user, as in some containers
-        return None
 
 
 @contextlib.contextmanager
@@ -448,7 +419,7 @@ class LedgerJournal:
     def __init__(self, dataset: str, filter_: Filter[Any]) -> None:
         self.dataset, self.filter = dataset, filter_
         self.state = filter_.opening()
-        self.last = BEFORE_THE_FIRST
+        self.last = charges.BEFORE_THE_FIRST
         self.answered: dict[int, bool] = {}
 
     def follow(self, rows: Iterable[LedgerRow]) -> None:
@@ -458,13 +429,13 @@ class LedgerJournal:
             TamperedLedgerError: At the first row that does not.
         """
         for row in rows:
-            fields = fields_of(self.last, row, self.dataset)
-            if is_outcome(fields):
-                self.answered[read_outcome(row, fields, self.answered)] = True
+            fields = charges.fields_of(self.last, row, self.dataset)
+            if charges.is_outcome(fields):
+                self.answered[charges.read_outcome(row, fields, self.answered)] = True
             elif row.sequence > 0:
                 with reading(row):
                     event = serialisation.from_plain(fields["event"])
-                    self.state = self.charged(event, fields["delta"])
+                    self.state = self.filter.charged(self.state, event, fields["delta"])
                 self.answered[row.sequence] = False
             self.last = row
 
@@ -474,14 +445,6 @@ class LedgerJournal:
         if not rows or rows[0] != self.last:
             raise tampered(self.last, "it was taken away or changed")
         self.follow(rows[1:])
-
-    def charged(self, event: dp.DpEvent, delta: float | None) -> Any:
-        """The state of the filter after one more charge."""
-        return self.filter.charged(self.state, event, delta)
-
-    def next_row(self, **fields: Any) -> LedgerRow:
-        """The row that may come next."""
-        return row_after(self.last, dataset=self.dataset, **fields)
 
 
 def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str | None) -> int:
@@ -493,11 +456,11 @@ def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str |
     if digest is not None:
         _validate.instance(str, "a text", digest=digest)
     filter_ = budget.filter()
-    journal, charges, latest = LedgerJournal(dataset, filter_), 0, None
+    journal, count, latest = LedgerJournal(dataset, filter_), 0, None
     for row in track(rows, "charges"):
         journal.follow([row])
-        if len(journal.answered) > charges:
-            charges, latest = charges + 1, row
+        if len(journal.answered) > count:
+            count, latest = count + 1, row
             if budget.adaptive:
                 _check_price(row, budget, filter_, journal.state)
     if latest is not None and not budget.adaptive:
@@ -506,14 +469,14 @@ def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str |
     if digest is not None and digest not in {row.digest for row in rows}:
         raise TamperedLedgerError(
             f"No row of {dataset!r} has the digest {digest}: rows were taken away or rewritten. "
-            f"{ADVICE}"
+            f"{charges.ADVICE}"
         )
-    return charges
+    return count
 
 
 def _check_price(row: LedgerRow, budget: Allowance, filter_: Filter[Any], state: Any) -> None:
     with reading(row):
-        noted = float(decoded(row)["spent"])
+        noted = float(charges.decoded(row)["spent"])
     spent = budget.for_relation(filter_.spent(state))
     if not noted >= spent * (1 - _VERSIONS_DIFFER):
         raise tampered(

@@ -17,9 +17,9 @@ import numpy as np
 from prudent import _validate
 from prudent.accounting import serialisation
 from prudent.accounting._numeric import float_above
-from prudent.accounting.losses.conversion import gaussian_delta, gaussian_epsilon
 from prudent.accounting.losses.domination import additive_parts
 from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting.losses.moments import gaussian_delta, gaussian_epsilon
 from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
 
 if TYPE_CHECKING:
@@ -178,7 +178,10 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
             raise _validate.ArgumentError("event", "one that an accountant supports", got=event)
         return (Costs(math.inf, 0.0, (), divergences, *(math.inf,) * 3),)
     exact.compose(event)
-    noise, pure = _gaussian_variance(event), pure_epsilon(event)
+    noise, pure, parts = None, pure_epsilon(event), additive_parts(event)
+    if parts is not None and not parts.others and parts.sigma > 0:  # Gaussian noise alone
+        noise = math.nextafter(parts.sigma**-2 * (1 + 1e-15), math.inf)
+        noise = noise if parts.sigma < math.inf else 0.0
     whole_epsilon, whole_delta = _whole(limits, event, exact, pure, told)
     bare = Costs(
         epsilon=pure,
@@ -192,11 +195,29 @@ def _price(limits: Limits, text: str, told: float | None) -> tuple[Costs, ...]:
     if pure < math.inf:
         pair = bounded_pair(event, exact, {float_above(pure): 0.0})
         costs = bare if pair is None else _with_prices(limits, bare, pair)
-        return (*_at_a_decimal(costs), costs)
+        below = _decimal_below(Fraction(pure))
+        if below is None:
+            return (costs,)
+        # A float is not the decimal number that it is printed as: ten releases of ε = 0.1 cost
+        # 6e-17 more than 1. What is (ε + η)-DP is (ε, η)-DP too, so η is set aside instead.
+        lacking = Fraction(pure) - below
+        decimal = attrs.evolve(
+            costs,
+            epsilon=below,
+            set_aside=float_above(lacking),
+            whole_epsilon=below,
+            whole_delta=costs.whole_delta + lacking,
+        )
+        return (decimal, costs)
     if told:
         deltas = [SET_ASIDE * _JUST_BELOW * told, told]
     else:
-        deltas = [_untold(limits, bare, false_passes)]
+        # The share of its limit that the event takes elsewhere: so many small charges do not use up
+        # the set-aside δ first. The false passes of a test must be set aside in any case.
+        taken = zip(divergences, limits.divergences, strict=True)
+        sizes = [one / limit for one, limit in taken if limit > 0]
+        sizes += [] if noise is None else [noise / limits.gaussian]
+        deltas = [float(limits.set_aside * min([_UNTOLD, *sizes]) + 17 / 16 * false_passes)]
     return (*_with_set_aside(limits, bare, event, exact, deltas), bare)
 
 
@@ -226,27 +247,6 @@ def _whole(
     return epsilon, printed
 
 
-def _at_a_decimal(costs: Costs) -> list[Costs]:
-    """The costs of a pure event at the decimal number below its ε; empty if there is none.
-
-    A float is not the decimal number that it is printed as: ten releases of ε = 0.1 cost 6e-17
-    more than 1. An event that is (ε + η)-DP is (ε, η)-DP too, so η is set aside from δ instead.
-    """
-    epsilon = _decimal_below(Fraction(costs.epsilon))
-    if epsilon is None:
-        return []
-    lacking = Fraction(costs.epsilon) - epsilon
-    return [
-        attrs.evolve(
-            costs,
-            epsilon=epsilon,
-            set_aside=float_above(lacking),
-            whole_epsilon=epsilon,
-            whole_delta=costs.whole_delta + lacking,
-        )
-    ]
-
-
 def _decimal_below(value: Fraction) -> Fraction | None:
     """The decimal number of 15 digits that is nearest, if it is below."""
     nearest = Fraction(f"{float(value):.{_DIGITS}g}")
@@ -274,21 +274,6 @@ def _with_set_aside(
     ]
 
 
-def _untold(limits: Limits, bare: Costs, false_passes: float) -> float:
-    """What is set aside if no δ was told: the share of its limit that the event takes elsewhere.
-
-    So many small charges do not use up the set-aside δ first. The false passes of a test must be
-    set aside in any case.
-    """
-    sizes = [
-        one / limit
-        for one, limit in zip(bare.divergences, limits.divergences, strict=True)
-        if limit > 0
-    ]
-    sizes += [variance / limits.gaussian for _, variance in bare.gaussian]
-    return float(limits.set_aside * min([_UNTOLD, *sizes]) + 17 / 16 * false_passes)
-
-
 def _with_prices(limits: Limits, bare: Costs, pair: BoundedPair) -> Costs:
     divergences = np.minimum(bare.divergences, pair.divergences(limits.orders))
     return attrs.evolve(
@@ -312,13 +297,3 @@ def _offers(limits: Limits, pair: BoundedPair) -> Offers:
         if not offers or reserve < offers[-1][0]:
             offers.append((reserve, variance))
     return tuple(offers)
-
-
-def _gaussian_variance(event: dp.DpEvent) -> float | None:
-    """μ² of an event that is Gaussian noise and nothing else; None for any other."""
-    parts = additive_parts(event)
-    if parts is None or parts.others or parts.sigma == 0:
-        return None
-    return (
-        math.nextafter(parts.sigma**-2 * (1 + 1e-15), math.inf) if parts.sigma < math.inf else 0.0
-    )

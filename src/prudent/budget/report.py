@@ -10,7 +10,7 @@ import html
 import itertools
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import dp_accounting as dp
@@ -24,15 +24,12 @@ from prudent.budget.ledger import Ledger
 from prudent.receipts.pages import cell, html_page, html_table
 from prudent.receipts.pages import table as table_lines
 
-if TYPE_CHECKING:
-    from prudent.accounting.relations import Relation
-
 PRIORS = (0.01, 0.1, 0.5)  # prior beliefs, before and after which an attacker's chances are given
 _POINTS = 50  # of the curve
 _FEW = 1e-3  # relative difference of prices below which they are said to be equal
 
 
-@attrs.frozen(kw_only=True, slots=False)
+@attrs.frozen(slots=False)
 class BudgetReport:
     """What was asked of one data set, at which price, what is left, and what it protects."""
 
@@ -53,20 +50,13 @@ class BudgetReport:
         try:
             count, intact = ledger.verify(digest), True
             since = "" if digest is None else " It continues from the digest that was given."
-            priced = _many(count, "charge")
             found = (
-                f"The hashes of all rows fit, and the price of {priced} as well. A charge and its "
-                f"outcome have a row each.{since}"
+                f"The hashes of all rows fit, and the price of {_many(count, 'charge')} as well. "
+                f"A charge and its outcome have a row each.{since}"
             )
         except TamperedLedgerError as error:
             found, intact = str(error), False
-        return cls(
-            balance=ledger.balance(),
-            charges=ledger.history(),
-            offers=ledger.offers(),
-            integrity=found,
-            intact=intact,
-        )
+        return cls(ledger.balance(), ledger.history(), ledger.offers(), found, intact)
 
     @cached_property
     def attacks(self) -> AttackBounds | None:
@@ -88,7 +78,14 @@ class BudgetReport:
 
     def protection(self) -> str:
         """The neighbouring relation, in plain words."""
-        return _protected(self.balance.relation)
+        relation = self.balance.relation
+        one = "one record" if relation.records == 1 else f"up to {relation.records:,} records"
+        return (
+            f"Whether or not the data contain {one} of a person, what is released looks nearly the "
+            f"same: the guarantee compares data sets that differ by {relation}. ε bounds by how "
+            "much any answer can become more or less likely (a factor of e^ε), and δ bounds the "
+            "probability of answers for which that fails."
+        )
 
     def differences(self) -> list[str]:
         """Why numbers differ from those that were typed, one sentence for each reason."""
@@ -128,7 +125,6 @@ class BudgetReport:
     def facts(self) -> list[tuple[str, str]]:
         """The state of the budget, as pairs of a name and words."""
         balance = self.balance
-        chosen = "adaptive" if balance.adaptive else "fixed in advance"
         return [
             ("Data set", balance.dataset),
             ("Data", balance.data or "not bound to a file or table"),
@@ -136,7 +132,7 @@ class BudgetReport:
             ("Spent", f"ε = {rounded_up(balance.spent)}"),
             ("Left", f"ε = {rounded_down(balance.remaining)}"),
             ("Still fits", Offer.sentence(list(self.offers))),
-            ("Composition", chosen),
+            ("Composition", "adaptive" if balance.adaptive else "fixed in advance"),
             ("Charges", str(balance.charges)),
             ("Digest", balance.digest),
         ]
@@ -183,10 +179,11 @@ class BudgetReport:
     def html(self) -> str:
         """The report as one page of HTML that loads nothing and prints well."""
         text, (header, rows) = html.escape, self.table()
+        spent = 100 * min(1.0, self.balance.spent / self.balance.epsilon)  # also in words
         parts = [
             f"<h1>{_TITLE} of {text(self.balance.dataset)}</h1>",
             f'<p class="{"good" if self.intact else "bad"}">{text(self._verdict)}</p>',
-            _bar(self.balance),
+            f'<div class="bar" aria-hidden="true"><div style="width:{spent:.1f}%"></div></div>',
             html_table(None, self.facts(), "facts"),
             f"<h2>What is protected</h2><p>{text(self.protection())}</p>",
             "<h2>What was asked</h2>",
@@ -243,16 +240,6 @@ _ATTACK = (
 )
 
 
-def _protected(relation: "Relation") -> str:
-    one = "one record" if relation.records == 1 else f"up to {relation.records:,} records"
-    return (
-        f"Whether or not the data contain {one} of a person, what is released looks nearly the "
-        f"same: the guarantee compares data sets that differ by {relation}. ε bounds by how much "
-        "any answer can become more or less likely (a factor of e^ε), and δ bounds the "
-        "probability of answers for which that fails."
-    )
-
-
 def _row(charge: Charge) -> tuple[str, ...]:
     details = charge.details
     asked = " of ".join(filter(None, (details.statistic, details.column))) or charge.label
@@ -281,12 +268,6 @@ def _many(count: int, what: str) -> str:
 
 def _percent(share: float, *, up: bool = False) -> str:
     return f"{rounded_up(100 * share, 3) if up else nearest(100 * share, 3)} %"
-
-
-def _bar(balance: Balance) -> str:
-    """How much of ε is spent, as a bar; what it shows is also in words."""
-    share = min(1.0, balance.spent / balance.epsilon)
-    return f'<div class="bar" aria-hidden="true"><div style="width:{100 * share:.1f}%"></div></div>'
 
 
 def _curve(success: Callable[[Any], Any]) -> str:

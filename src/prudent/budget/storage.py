@@ -204,20 +204,17 @@ class SqliteStore(Store):
         with self._translated():
             self._connection = _connected(path)
             try:
-                self._check_pages()
+                if self._execute("PRAGMA page_count") == [(0,)]:
+                    raise StorageError(
+                        f"{self.location} is empty. If a ledger was there, restore it from a copy "
+                        "and charge again what was charged since; otherwise delete the file."
+                    )
+                self._execute("PRAGMA synchronous = EXTRA")
+                if (damage := self._execute("PRAGMA integrity_check(1)")) != [("ok",)]:
+                    raise StorageError(f"{self.location} is damaged ({damage[0][0]}); {_DAMAGED}")
             except BaseException:
                 self._connection.close()
                 raise
-
-    def _check_pages(self) -> None:
-        if self._execute("PRAGMA page_count") == [(0,)]:
-            raise StorageError(
-                f"{self.location} is empty. If a ledger was there, restore it from a copy and "
-                "charge again what was charged since; otherwise delete the file."
-            )
-        self._execute("PRAGMA synchronous = EXTRA")
-        if (damage := self._execute("PRAGMA integrity_check(1)")) != [("ok",)]:
-            raise StorageError(f"{self.location} is damaged ({damage[0][0]}); {_DAMAGED}")
 
     @override
     def close(self) -> None:
@@ -297,11 +294,7 @@ _POSTGRES_ADVICE = {
 
 
 class PostgresStore(Store):
-    """A ledger in a database. Its user needs SELECT and INSERT on the table, no more.
-
-    Args:
-        address: `postgresql://user@host/database`, or `host=… dbname=… user=…`.
-    """
+    """A ledger in a database. Its user needs SELECT and INSERT on the table, no more."""
 
     _append_only = (
         """
@@ -321,7 +314,13 @@ class PostgresStore(Store):
         with _extras.needed("A ledger in PostgreSQL"):
             import psycopg
         self._driver = psycopg
-        _check_address(address)
+        scheme, separator, rest = address.partition("://")
+        if separator and any(character in rest.rpartition("@")[0] for character in "/?#@ "):
+            raise StorageError(  # a driver would cut it in the wrong places, and quote it
+                "Expected a password without '/', '?', '#', '@' and spaces in "
+                f"{scheme}://…, got one with such a character. Write it percent-encoded ('/' as "
+                "%2F), or leave it out and keep it in PGPASSWORD or ~/.pgpass."
+            )
         with self._translated():
             self._connect()
 
@@ -377,18 +376,6 @@ class PostgresStore(Store):
         return advice[0] if advice else "nothing may be released."
 
 
-def _check_address(address: str) -> None:
-    """Refuses an address that a driver would cut in the wrong places, and quote."""
-    scheme, separator, rest = address.partition("://")
-    user_and_password = rest.rpartition("@")[0]
-    if separator and any(character in user_and_password for character in "/?#@ "):
-        raise StorageError(
-            f"Expected a password without '/', '?', '#', '@' and spaces in {scheme}://…, got one "
-            "with such a character. Write it percent-encoded ('/' as %2F), or leave the password "
-            "out and keep it in PGPASSWORD or ~/.pgpass."
-        )
-
-
 def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
     """The store at a path or at an address of PostgreSQL.
 
@@ -398,11 +385,8 @@ def open_store(location: str | os.PathLike[str], *, create: bool) -> Store:
     if not isinstance(text, str) or not text or "\0" in text:
         raise _validate.ArgumentError("location", "a path or an address", shown=repr(location)[:99])
     if "://" in text and not is_postgres(text):
-        raise _validate.ArgumentError(
-            "location",
-            "a path, or an address of PostgreSQL: postgresql://user@host/database",
-            got=text,
-        )
+        allowed = "a path, or an address of PostgreSQL: postgresql://user@host/database"
+        raise _validate.ArgumentError("location", allowed, got=text)
     store = PostgresStore(text) if is_postgres(text) else SqliteStore(Path(text), create=create)
     try:
         if create:

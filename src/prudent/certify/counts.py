@@ -76,9 +76,8 @@ class Counts:
 
     def __attrs_post_init__(self) -> None:
         if self.cells.shape != (len(self.totals), sum(self.sizes)):
-            raise ArgumentError(
-                "counts", "of each class in each cell of the partition", shown="other shapes"
-            )
+            allowed = "of each class in each cell of the partition"
+            raise ArgumentError("counts", allowed, shown="other shapes")
 
     @property
     def tables(self) -> int:
@@ -155,10 +154,9 @@ class Pricing:
     share: float = TOTALS_SHARE  # fraction of it for the class totals
 
     @property
-    def parts(self) -> tuple[float, float]:
+    def parts(self) -> tuple[float, ...]:
         """ε of the class totals, and of the cells."""
-        totals, cells = shares_of(self.epsilon, self.share)
-        return totals, cells
+        return tuple(shares_of(self.epsilon, self.share))
 
     @property
     def cells(self) -> AdditiveMechanism:

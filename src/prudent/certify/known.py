@@ -6,7 +6,7 @@ Files hold numbers and JSON, no pickle.
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -86,27 +86,19 @@ def _features(features: Any, rows: Any) -> Features:
 
 def _coded(features: Any, rows: Any) -> tuple[Features, Codes]:
     """The features and the codes of landmarks, which are public: what cannot be read is refused."""
-    if _is_empty(rows):
+    if 0 in getattr(rows, "shape", ()) or (isinstance(rows, Sized) and not len(rows)):
         raise ArgumentError("landmarks", "at least one public record", shown="none")
     try:
         coded = _features(features, rows)
         codes, present = coded.codes(rows)
+        if not present.all():
+            raise ValueError
     except (ArgumentError, OSError, ImportError):
         raise
     except Exception as error:  # whatever an object raises that is no container of records
-        raise _unread(rows) from error
-    if not present.all():
-        raise _unread(rows)
+        readable = "records that the features can read"
+        raise ArgumentError("landmarks", readable, shown=name_of(rows)) from error
     return coded, codes
-
-
-def _unread(rows: Any) -> ArgumentError:
-    return ArgumentError("landmarks", "records that the features can read", shown=name_of(rows))
-
-
-def _is_empty(rows: Any) -> bool:
-    shape = getattr(rows, "shape", None)
-    return 0 in shape if shape is not None else hasattr(rows, "__len__") and not len(rows)
 
 
 def partition_of(
@@ -130,9 +122,8 @@ def partition_of(
         _validate.count(1, _MOST_LANDMARKS, landmarks=landmarks)
         coded = Vectors(width) if features is None and width else features
         if not hasattr(coded, "width"):
-            raise ArgumentError(
-                "landmarks", "public records, where X is no array of vectors", got=landmarks
-            )
+            allowed = "public records, where X is no array of vectors"
+            raise ArgumentError("landmarks", allowed, got=landmarks)
         codes = whole(random_directions(landmarks, coded.width))
     else:
         coded, codes = _coded(features, landmarks)
@@ -159,7 +150,14 @@ def labels_of(classes: Any) -> Sequence[Any]:
 
 def checked_width(records: Any) -> int | None:
     """How many numbers the type of the records says that each has; refuses types of other kinds."""
-    _refuse_odd_arrays(records)
+    if hasattr(records, "toarray"):
+        raise ArgumentError("X", "a dense array; sparse input is not supported", shown="sparse")
+    kind = getattr(getattr(records, "dtype", None), "kind", "f")
+    if kind == "c":
+        raise ArgumentError("X", "real numbers; Complex data not supported", shown="complex")
+    if getattr(records, "ndim", 2) == 1 and kind != "O":
+        allowed = "2D array, one row per record. Reshape your data"
+        raise ArgumentError("X", allowed, shown="1D array")
     return declared_width(records)
 
 
@@ -195,15 +193,11 @@ def _of_texts(array: Any) -> bool:
 
 def check_queries(queries: Any, width: int | None) -> None:
     """Queries are public: what cannot be read is refused."""
-    _refuse_odd_arrays(queries)
-    found = declared_width(queries)
+    found = checked_width(queries)
     if width is not None and found is not None and found != width:
-        raise ArgumentError(
-            "X",
-            f"queries of {width} features",
-            shown=f"X has {found} features, but CertifiedClassifier is expecting {width} features "
-            "as input",
-        )
+        # The words are those that scikit-learn's checks look for.
+        shown = f"X has {found} features, but CertifiedClassifier is expecting {width} features"
+        raise ArgumentError("X", f"queries of {width} features", shown=f"{shown} as input")
 
 
 def query_parts(queries: Any) -> list[Any]:
@@ -211,21 +205,8 @@ def query_parts(queries: Any) -> list[Any]:
     try:
         return list(parts(queries, ROWS))
     except Exception:  # whatever an object raises that is no container
-        raise ArgumentError(
-            "X", "an array, a table or a list of queries", shown=type(queries).__name__
-        ) from None
-
-
-def _refuse_odd_arrays(records: Any) -> None:
-    if hasattr(records, "toarray"):
-        raise ArgumentError("X", "a dense array; sparse input is not supported", shown="sparse")
-    kind = getattr(getattr(records, "dtype", None), "kind", "f")
-    if kind == "c":
-        raise ArgumentError("X", "real numbers; Complex data not supported", shown="complex")
-    if getattr(records, "ndim", 2) == 1 and kind != "O":
-        raise ArgumentError(
-            "X", "2D array, one row per record. Reshape your data", shown="1D array"
-        )
+        allowed = "an array, a table or a list of queries"
+        raise ArgumentError("X", allowed, shown=type(queries).__name__) from None
 
 
 def write_classifier(

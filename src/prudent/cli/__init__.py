@@ -21,7 +21,7 @@ import prudent
 from prudent import _extras
 from prudent._validate import ArgumentError
 from prudent._warning import PredictableNoiseWarning
-from prudent.cli import display, errors, needs, options, progress
+from prudent.cli import display, errors, needs, options
 
 _HELP = ["-h", "--help"]
 
@@ -158,7 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = display.OutputMode.asked(given)
     # A command that takes a seed says itself what it means, among its results.
     warnings.filterwarnings("ignore", category=PredictableNoiseWarning)
-    with display.answering(asked), progress.shown(_title(command, given), quiet=asked.quiet):
+    with (
+        display.answering(asked),
+        display.progress_shown(_title(command, given), quiet=asked.quiet),
+    ):
         try:
             if first in needs.LAB and not known:
                 raise _extras.MissingPackageError(f"prudent {first}", ["prudent-lab"], [])

@@ -14,10 +14,9 @@ import attrs
 import typer
 
 from prudent._validate import ArgumentError
-from prudent.cli import completion, options
-from prudent.cli.display import echo, echo_json, neutral, note
+from prudent.cli import options
+from prudent.cli.display import echo, echo_json, neutral, note, only_elapsed
 from prudent.cli.errors import Fault, print_error
-from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
     from prudent.release.charging import Preview
@@ -31,20 +30,18 @@ def read_bounds(text: str | tuple[Any, Any]) -> tuple[Any, Any]:
     """Parses `low,high`, two numbers or two dates, as typer wants it."""
     if isinstance(text, tuple):
         return text
+
+    def number_or_date(end: str) -> float | str:
+        with contextlib.suppress(ValueError):
+            return float(end)
+        datetime.datetime.fromisoformat(end.strip())  # raises if it is none
+        return end.strip()  # which the type of the column parses
+
     try:
-        low, high = map(_number_or_date, text.split(","))
+        low, high = map(number_or_date, text.split(","))
     except ValueError:
         raise typer.BadParameter(f"expected two numbers low,high, got {text!r}.") from None
     return low, high
-
-
-def _number_or_date(text: str) -> float | str:
-    """A number, or the text of a date, which the type of the column parses."""
-    try:
-        return float(text)
-    except ValueError:
-        datetime.datetime.fromisoformat(text.strip())  # raises if it is none
-        return text.strip()
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +81,7 @@ class Request:
             "RULE",
             "The value of a unit with several rows: mean, median, min, max, sum, count, or a "
             "number of rows to keep of each. \\[mean]",
-            completion.UNIT_RULES,
+            ("mean", "median", "min", "max", "sum", "count"),
         ),
     ] = None
     groups_per_unit: Annotated[
@@ -101,7 +98,7 @@ class Request:
             "The type of a column of text, as in a CSV file: number, integer, decimal(2), "
             "boolean, date, timestamp or duration; or an example of 1234.56 or 2024-12-31 as the "
             "file writes it: 'number($1,234.56)', 'date(31.12.2024)'. \\[number]",
-            completion.TYPES,
+            ("number", "integer", "decimal(", "date", "timestamp", "duration"),
         ),
     ] = None
     by: Annotated[
@@ -157,7 +154,9 @@ class Request:
     sign: options.Sign = None
     dry_run: Annotated[
         bool,
-        typer.Option(help="Release and charge nothing: show the price and the noise to expect."),
+        typer.Option(
+            "--dry-run", help="Release and charge nothing: show the price and the noise to expect."
+        ),
     ] = False
     as_json: options.Json = False
     as_csv: options.Csv = False
@@ -173,6 +172,11 @@ class Request:
         given["groups"] = groups_of(self.groups, by)
         given["receipt"] = receipt_file(self.receipt, self.sign)
         return {name: value for name, value in given.items() if value is not None}
+
+    def check_source(self) -> None:
+        """Raise an error if there is nothing to read."""
+        if self.source is None and self.connect is None:
+            raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
 
     def source_options(self) -> dict[str, Any]:
         """The table, or the join of two, as the library's functions take it."""
@@ -239,13 +243,14 @@ def answer(
     """Release, print what came of it, and end with the exit status that says so."""
     from prudent import release
 
-    if request.source is None and request.connect is None:
-        raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
+    request.check_source()
     given = request.options() | {name: value for name, value in own.items() if value is not None}
     ask = getattr(release, statistic)
     if request.column is not None:
         given["column"] = request.column
-    _check_taken(given, ask)
+    for name in given.keys() - inspect.signature(ask).parameters:  # such as bounds for a count
+        title = ask.__name__.replace("_", " ")
+        raise ArgumentError(name, f"none for a {title}", got=given[name])
     ask_and_print(request, functools.partial(ask, **given), draw)
 
 
@@ -260,13 +265,25 @@ def ask_and_print(
 
         check_writable(request.parquet.parent)  # before anything is paid for
     if request.dry_run:
-        _print_preview(request, ask(dry_run=True))
+        preview: Preview = ask(dry_run=True)
+        if request.as_json:
+            facts = attrs.asdict(preview, filter=lambda field, _: field.name != "event")
+            print_json({"status": "preview"} | facts)
+        else:
+            echo(str(preview))
+            note("Nothing was read or charged.")
         return
     with budget(request) as ledger, only_elapsed():
         outcome = ask(ledger=ledger)
     _print(request, outcome)
     if request.parquet is not None:
-        _write_parquet(request.parquet, outcome)
+        import pyarrow
+        import pyarrow.parquet
+
+        from prudent.release.outcome import records_of
+
+        rows = pyarrow.Table.from_pylist(records_of(outcome))
+        pyarrow.parquet.write_table(rows, request.parquet)
     if draw is not None:
         draw(outcome)  # after the answer, which is paid for, is out
     if request.ledger is None:
@@ -274,15 +291,6 @@ def ask_and_print(
     outcomes = outcome.values() if isinstance(outcome, dict) else [outcome]
     if not any(_is_released(each) for each in outcomes):
         raise typer.Exit(REFUSED)
-
-
-def _check_taken(given: Mapping[str, Any], ask: Callable[..., Any]) -> None:
-    """Refuse an option that this statistic does not take, such as bounds for a count."""
-    taken = inspect.signature(ask).parameters
-    for name in given:
-        if name not in taken:
-            title = ask.__name__.replace("_", " ")
-            raise ArgumentError(name, "for another statistic", shown=f"one for a {title}")
 
 
 def listed(text: str | None) -> list[str] | None:
@@ -305,9 +313,8 @@ def groups_of(text: str | None, by: list[str] | None) -> Any:
         return listed(text)
     lists = [listed(each) for each in text.split(";")]
     if len(lists) != len(by):
-        raise ArgumentError(
-            "groups", f"a list for each of {', '.join(by)}, as in 'a,b;c,d'", got=text
-        )
+        allowed = f"a list for each of {', '.join(by)}, as in 'a,b;c,d'"
+        raise ArgumentError("groups", allowed, got=text)
     return dict(zip(by, lists, strict=True))
 
 
@@ -343,15 +350,6 @@ def _is_released(outcome: Any) -> bool:
     from prudent.release.outcome import Refused
 
     return not isinstance(outcome, Refused)
-
-
-def _print_preview(request: Request, preview: "Preview") -> None:
-    if request.as_json:
-        facts = attrs.asdict(preview, filter=lambda field, _: field.name != "event")
-        print_json({"status": "preview"} | facts)
-    else:
-        echo(str(preview))
-        note("Nothing was read or charged.")
 
 
 def _print(request: Request, outcome: Any) -> None:
@@ -398,16 +396,6 @@ def _print_csv(outcome: Any) -> None:
     writer.writeheader()
     writer.writerows(rows)
     echo(text.getvalue().rstrip("\n"))
-
-
-def _write_parquet(path: Path, outcome: Any) -> None:
-    """Write one row for each number."""
-    import pyarrow
-    import pyarrow.parquet
-
-    from prudent.release.outcome import records_of
-
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records_of(outcome)), path)
 
 
 def _plain_answer(outcome: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import typer
 from prudent import _extras
 from prudent._files import advice
 from prudent._redaction import redacted
-from prudent._validate import ArgumentError
+from prudent._validate import ArgumentError, UnknownColumnError
 from prudent.cli.display import complain, echo_json, neutral, output_mode
 
 USAGE = 2
@@ -96,12 +96,22 @@ def _fault(error: Exception, command: Any) -> Fault:
     if isinstance(error, UncheckedError):
         return Fault(str(error), status=UNCHECKED)
     if isinstance(error, ImportError):
-        return Fault(_missing(error))
+        try:
+            with _extras.needed("This command"):
+                raise error
+        except ImportError as found:
+            return Fault(str(found))
     if isinstance(error, OSError):
-        return Fault(_file(error))
+        where = f"{error.filename}: " if error.filename else ""
+        what = f"{where}{error.strerror or error}".rstrip(".")
+        return Fault(f"{what}. {advice(error)}".rstrip())
     if isinstance(error, ValueError):
         return with_flag(error, frozenset(_options(command)))
-    return Fault(_bug(error), status=BUG)
+    text = (  # nobody expected it, and its own words may quote a record
+        f"A bug in prudent: {type(error).__name__}. Its text is withheld, since it may quote "
+        "records; PRUDENT_TRACEBACK=1 shows it, for the owner of the data only."
+    )
+    return Fault(text, status=BUG)
 
 
 def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
@@ -113,7 +123,8 @@ def with_flag(error: ValueError, options: frozenset[str]) -> Fault:
     text, flag = str(error), None
     if isinstance(error, ArgumentError):
         flag = _flag(error.argument, options)
-        text = text if flag is None else error.problem
+        if flag is not None or isinstance(error, UnknownColumnError):
+            text = error.problem
         if flag is not None and error.value is None:
             text = text.replace(", got None", ", got nothing", 1)
     elif parameter := getattr(error, "parameter", None):  # of an UnreachableTargetError
@@ -179,24 +190,3 @@ def _misunderstood(error: Any, option: str | None) -> str:
     message = error.format_message()
     end = "" if message.endswith((".", "?")) else "."
     return f"{message}{end} See {where} --help." if message else ""
-
-
-def _missing(error: ImportError) -> str:
-    try:
-        with _extras.needed("This command"):
-            raise error
-    except ImportError as found:
-        return str(found)
-
-
-def _file(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}".rstrip(".") + f". {advice(error)}".rstrip()
-
-
-def _bug(error: Exception) -> str:
-    """What nobody expected; its own words may quote a record."""
-    return (
-        f"A bug in prudent: {type(error).__name__}. Its text is withheld, since it may quote "
-        "records; PRUDENT_TRACEBACK=1 shows it, for the owner of the data only."
-    )

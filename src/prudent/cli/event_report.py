@@ -16,7 +16,6 @@ from prudent.cli.display import echo_json, neutral
 
 if TYPE_CHECKING:
     import dp_accounting as dp
-    from matplotlib.axes import Axes
 
     from prudent.accounting.attack_bounds import AttackBounds, PartPrice
     from prudent.accounting.relations import Relation
@@ -27,17 +26,53 @@ RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.25, 0.5)
 _EPSILONS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0)
 _CLAIMED = 0.01  # false-positive rate at which the precision of a claim is given
 _LINES = 24  # of the names of all prices in a drawing
+_OF_RENYI = "Rényi divergences prove no ε here: --accountant pld."
 _WHO = (
     "for an attacker who knows all other records, the code and every public number, and sees all "
     "that was released"
 )
 
 
-def bracket(lower: float | None, upper: float) -> str:
+def bracket(price: dict[str, Any]) -> str:
     """The lower bound to print beside an upper one; none where it would say nothing."""
-    if not lower or math.isinf(upper):
+    lower = price["pairs_epsilon_lower"]
+    if not lower or math.isinf(price["epsilon"]):
         return ""
     return f"  (the dominating pairs: ε ≥ {rounded_down(lower)})"
+
+
+def price(
+    event: "dp.DpEvent", relation: "Relation", delta: float, *, renyi_alone: bool = False
+) -> dict[str, Any]:
+    """What `--json` prints of a price: the least ε that the accountants prove.
+
+    Args:
+        event: What is priced.
+        relation: The neighbouring relation.
+        delta: δ.
+        renyi_alone: Whether the upper bound is that of Rényi divergences alone.
+    """
+    from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of, why_infinite
+    from prudent.accounting.serialisation import to_plain
+
+    lower, upper = None, math.inf
+    if relation.distance == 1:
+        lower, upper = PldAccountant().compose(event).epsilon_bounds(delta)
+    elif not renyi_alone:
+        upper = epsilon_of(event, delta, relation)
+    upper = math.inf if renyi_alone else upper
+    if RdpAccountant().supports(event):
+        upper = min(upper, epsilon_of(event, delta, relation, RdpAccountant))
+    reason = why_infinite(event, delta, relation) if math.isinf(upper) else ""
+    return {
+        "epsilon": upper,
+        "pairs_epsilon_lower": None if lower is None else min(lower, upper),
+        "delta": delta,
+        "relation": to_plain(relation),
+        "accountant": "rdp" if renyi_alone else "pld",
+        "event": to_plain(event),
+        "infinite": str(reason or _OF_RENYI) if math.isinf(upper) else None,
+    }
 
 
 def read_event(path: Path) -> "dp.DpEvent":
@@ -82,59 +117,40 @@ class Report:
     """Everything about an event at one δ."""
 
     event: "dp.DpEvent"  # the event
-    relation: "Relation"  # the neighbouring relation of `epsilon`
-    delta: float  # δ
-    epsilon: float  # an upper bound on ε
-    lower: float | None  # A lower bound on the ε of the dominating pairs; None for several records
+    relation: "Relation"  # the neighbouring relation of the price
+    price: dict[str, Any]  # the result of `price`
     prices: "list[PartPrice]"  # what each part costs, for one record
     attacks: "AttackBounds | None"  # bounds on attacks; None for a relation of several records
     priors: list[float]  # prior probabilities of membership
-    infinite: str  # why ε is infinite; empty if it is not
 
     @classmethod
     def of(
         cls, event: "dp.DpEvent", relation: "Relation", delta: float, priors: Sequence[float]
     ) -> "Report":
         """Compute the report."""
-        from prudent.accounting import PldAccountant, RdpAccountant, epsilon_of
         from prudent.accounting.attack_bounds import AttackBounds, price_list
-        from prudent.accounting.group_privacy import why_infinite
 
-        alone = relation.distance == 1
-        lower, upper = None, math.inf
-        if alone:
-            lower, upper = PldAccountant().compose(event).epsilon_bounds(delta)
-        else:
-            upper = epsilon_of(event, delta, relation)
-        if RdpAccountant().supports(event):
-            upper = min(upper, epsilon_of(event, delta, relation, RdpAccountant))
-        reason = why_infinite(event, delta, relation) if math.isinf(upper) else None
-        return cls(
-            event,
-            relation,
-            delta,
-            upper,
-            None if lower is None else min(lower, upper),
-            price_list(event, delta),
-            AttackBounds.of(event) if alone else None,
-            list(priors),
-            "" if reason is None else str(reason),
-        )
+        attacks = AttackBounds.of(event) if relation.distance == 1 else None
+        found = price(event, relation, delta)
+        return cls(event, relation, found, price_list(event, delta), attacks, list(priors))
+
+    @property
+    def delta(self) -> float:
+        """δ."""
+        return float(self.price["delta"])
+
+    @property
+    def epsilon(self) -> float:
+        """An upper bound on ε."""
+        return float(self.price["epsilon"])
 
     @property
     def plain(self) -> dict[str, Any]:
         """What `--json` prints."""
         from prudent.accounting.serialisation import describe, to_plain
 
-        found: dict[str, Any] = {
-            "epsilon": self.epsilon,
-            "pairs_epsilon_lower": self.lower,
-            "delta": self.delta,
-            "relation": to_plain(self.relation),
-            "accountant": "pld",
-            "event": to_plain(self.event),
+        found: dict[str, Any] = self.price | {
             "description": describe(self.event),
-            "infinite": self.infinite or None,
             "prices": [
                 {"event": to_plain(p.event), "count": p.count, "alone": p.alone, "adds": p.adds}
                 for p in self.prices
@@ -181,9 +197,9 @@ class Report:
         """The report as text."""
         from prudent.accounting.serialisation import describe
 
-        delta, least = exact(self.delta), bracket(self.lower, self.epsilon)
+        delta, least = exact(self.delta), bracket(self.price)
         lines = [f"ε ≤ {rounded_up(self.epsilon)} at δ = {delta} for {self.relation}{least}"]
-        lines += [self.infinite] if self.infinite else []
+        lines += [self.price["infinite"]] if self.price["infinite"] else []
         lines += ["", "What was released"]
         lines += [f"  {line}" for line in describe(self.event).split("\n")]
         if self.attacks is not None:
@@ -224,14 +240,45 @@ class Report:
         """Draw profile, trade-off curve, attack success and prices as one figure."""
         if self.attacks is None:
             raise ArgumentError("plot", "for one record", shown=str(self.relation))
+        import numpy as np
         from matplotlib.figure import Figure
 
+        from prudent.accounting.serialisation import describe
+
         figure = Figure(figsize=(11, 8), layout="constrained")
-        axes = figure.subplots(2, 2)
-        self._draw_profile(axes[0, 0], self.attacks)
-        self._draw_trade_off(axes[0, 1], self.attacks)
-        self._draw_success(axes[1, 0], self.attacks)
-        self._draw_prices(axes[1, 1])
+        (curve, trade_off), (guesses, prices) = figure.subplots(2, 2)
+        attacks, grey = self.attacks, {"color": "grey", "linewidth": 0.8}
+        curve.semilogy(attacks.epsilons, attacks.profile.clip(1e-12), label="upper bound")
+        lower = attacks.profile_lower.clip(1e-12)
+        curve.semilogy(attacks.epsilons, lower, ":", label="dominating pairs, lower bound")
+        curve.axhline(self.delta, **grey)
+        curve.set(title="Privacy profile", xlabel="ε", ylabel="δ(ε)")
+
+        alpha, twin = np.linspace(0, 1, 201), "dominating pairs, upper bound"
+        trade_off.plot(alpha, attacks.misses(alpha), label="lower bound")
+        trade_off.plot(alpha, attacks.misses_upper(alpha), ":", label=twin)
+        trade_off.plot(alpha, 1 - alpha, **grey, label="guessing")
+        trade_off.set(title="Trade-off", xlabel="false positives", ylabel="misses")
+
+        priors, right = np.linspace(0.01, 0.99, 99), "probability of a right guess"
+        guesses.plot(priors, attacks.success(priors), label="upper bound")
+        guesses.plot(priors, np.maximum(priors, 1 - priors), color="grey", label="guessing")
+        for prior in self.priors:
+            guesses.plot([prior], [float(attacks.success(prior))], "o")
+        guesses.set(title="Membership inference", xlabel="prior", ylabel=right)
+
+        described = [neutral(describe(p.event).replace("\n", "; ")) for p in self.prices]
+        lines = max(1, _LINES // max(1, len(described)))  # what is left out ends with "…"
+        names = [textwrap.fill(each, 40, max_lines=lines, placeholder=" …") for each in described]
+        for shift, label in ((-0.2, "alone"), (0.2, "adds")):
+            widths = [getattr(price, label) for price in self.prices]
+            shown = [width if math.isfinite(width) else 0.0 for width in widths]
+            prices.barh(np.arange(len(names)) + shift, shown, 0.4, label=label)
+        prices.set_yticks(range(len(names)), names, fontsize=7)
+        prices.invert_yaxis()
+        prices.set(title=f"Prices at δ = {exact(self.delta)}", xlabel="ε")
+        for axes in (curve, trade_off, guesses, prices):
+            axes.legend()
         price = f"ε ≤ {rounded_up(self.epsilon)} at δ = {exact(self.delta)}"
         figure.suptitle(f"{price}, {self.relation}")
         try:
@@ -240,52 +287,6 @@ class Report:
             raise ArgumentError(
                 "plot", "a file that can be written: .png, .svg or .pdf", shown=f"{path} ({error})"
             ) from None
-
-    def _draw_profile(self, axes: "Axes", attacks: "AttackBounds") -> None:
-        axes.semilogy(attacks.epsilons, attacks.profile.clip(1e-12), label="upper bound")
-        lower = attacks.profile_lower.clip(1e-12)
-        axes.semilogy(attacks.epsilons, lower, ":", label="dominating pairs, lower bound")
-        axes.axhline(self.delta, color="grey", linewidth=0.8)
-        axes.set(title="Privacy profile", xlabel="ε", ylabel="δ(ε)")
-        axes.legend()
-
-    def _draw_trade_off(self, axes: "Axes", attacks: "AttackBounds") -> None:
-        import numpy as np
-
-        alpha = np.linspace(0, 1, 201)
-        axes.plot(alpha, attacks.misses(alpha), label="lower bound")
-        axes.plot(alpha, attacks.misses_upper(alpha), ":", label="dominating pairs, upper bound")
-        axes.plot(alpha, 1 - alpha, color="grey", linewidth=0.8, label="guessing")
-        axes.set(title="Trade-off", xlabel="false positives", ylabel="misses")
-        axes.legend()
-
-    def _draw_success(self, axes: "Axes", attacks: "AttackBounds") -> None:
-        import numpy as np
-
-        priors = np.linspace(0.01, 0.99, 99)
-        axes.plot(priors, attacks.success(priors), label="upper bound")
-        axes.plot(priors, np.maximum(priors, 1 - priors), color="grey", label="guessing")
-        for prior in self.priors:
-            axes.plot([prior], [float(attacks.success(prior))], "o")
-        ylabel = "probability of a right guess"
-        axes.set(title="Membership inference", xlabel="prior", ylabel=ylabel)
-        axes.legend()
-
-    def _draw_prices(self, axes: "Axes") -> None:
-        from prudent.accounting.serialisation import describe
-
-        described = [neutral(describe(p.event).replace("\n", "; ")) for p in self.prices]
-        lines = max(1, _LINES // max(1, len(described)))  # what is left out ends with "…"
-        names = [textwrap.fill(each, 40, max_lines=lines, placeholder=" …") for each in described]
-        places = range(len(names))
-        for shift, label in ((-0.2, "alone"), (0.2, "adds")):
-            widths = [getattr(price, label) for price in self.prices]
-            shown = [width if math.isfinite(width) else 0.0 for width in widths]
-            axes.barh([place + shift for place in places], shown, 0.4, label=label)
-        axes.set_yticks(list(places), names, fontsize=7)
-        axes.invert_yaxis()
-        axes.set(title=f"Prices at δ = {exact(self.delta)}", xlabel="ε")
-        axes.legend()
 
 
 def show(report: Report, *, as_json: bool, plot: Path | None) -> None:

@@ -21,15 +21,15 @@ LAB = ("train", "tune", "certify", "demo", "explore", "paper")
 MODULES = {
     "epsilon": "commands.pricing",
     "calibrate": "commands.pricing",
-    "sample": "commands.sample",
-    "doctor": "commands.doctor",
+    "sample": "commands.tables",
+    "doctor": "commands.checks",
     "release": "commands.release",
-    "regress": "commands.questions",
-    "sql": "commands.questions",
-    "synth": "commands.synth",
+    "regress": "commands.tables",
+    "sql": "commands.tables",
+    "synth": "commands.tables",
     "budget": "commands.budget",
-    "verify": "commands.receipts",
-    "keys": "commands.receipts",
+    "verify": "commands.checks",
+    "keys": "commands.checks",
     "audit": "commands.audit",
 }
 """The module in `prudent.cli` of every command; one with commands inside it has an `app`."""

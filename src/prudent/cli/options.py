@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 import typer
 
 from prudent._validate import ArgumentError, count
-from prudent.cli import completion
-from prudent.cli.completion import among
 
 if TYPE_CHECKING:
     from prudent.accounting import MarginTest, PldAccountant, RdpAccountant, Relation
@@ -20,6 +18,7 @@ RevealsName = Literal["margin", "branch", "monotone-branch"]
 RelationName = Literal["add-remove", "zero-out", "replace-one"]
 TESTS = "laplace:B, gaussian:S, discrete-laplace:B or discrete-gaussian:S"
 TEST_FORMS = f"{TESTS.replace(' or', ',')} or none"
+OFFERED_TESTS = ("laplace:", "gaussian:", "discrete-laplace:", "discrete-gaussian:", "none")
 
 # Far beyond any use, and well inside what the accountants can represent.
 _SIZES = {
@@ -31,6 +30,15 @@ _SIZES = {
     "test_scale": (1e-3, 1e6),
 }
 _MAY_BE_ZERO = ("propose", "sampling_rate")
+
+
+def among(*names: str) -> Callable[[str], list[str]]:
+    """What typer asks on Tab: the fixed names that begin as what is typed.
+
+    No file, ledger or database is opened for them: what Tab shows is shown before anything is
+    charged. So the columns of a table, its groups and the data sets of a ledger are not offered.
+    """
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 def number(help: str, panel: str | None = None, *, default: Any = ...) -> Any:
@@ -120,7 +128,7 @@ Connect = Annotated[
 ]
 Table = Annotated[str | None, value("NAME", "The table in the database or .duckdb file.")]
 Ledger = Annotated[str | None, value("LEDGER", "The budget to charge; see `prudent budget`.")]
-Dataset = Annotated[str, value("NAME", "Whose budget.")]
+Dataset = Annotated[str, value("NAME", "Whose budget of those that the ledger keeps.")]
 Receipt = Annotated[Path | None, value("FILE", "Write a receipt, which `prudent verify` checks.")]
 Sign = Annotated[str | None, value("KEY", "Sign the receipt with this key of `prudent keys`.")]
 
@@ -139,7 +147,7 @@ Propose = Annotated[
     float, number("τ/GS: proposed sensitivity, relative to the global one; 0 if there is none.")
 ]
 Test = Annotated[
-    str, value("KIND:SCALE", f"The private test of the margin: {TEST_FORMS}.", completion.TESTS)
+    str, value("KIND:SCALE", f"The private test of the margin: {TEST_FORMS}.", OFFERED_TESTS)
 ]
 Failure = Annotated[
     float, number("δ₀: largest probability with which a margin of 0 passes, in (0, 0.5).")
@@ -154,8 +162,8 @@ RevealsOption = Annotated[
     ),
 ]
 _RELATIONS = (
-    "add-remove (the number of records is secret), zero-out (a record is blanked out; the number "
-    "is public) or replace-one (a record is replaced; the number is public)."
+    "add-remove (the number of records is secret), zero-out (one that contributes nothing "
+    "takes its place; the number is public) or replace-one (any other does; the number is public)."
 )
 RelationOption = Annotated[
     RelationName, value("NAME", "Which data sets are neighbours: " + _RELATIONS)
@@ -163,7 +171,7 @@ RelationOption = Annotated[
 RecordsPerPerson = Annotated[
     int,
     whole_number(
-        "Largest number of records of one person; ε then protects a person, not a record."
+        "Largest number of records of one privacy unit; ε then protects a unit, not a record."
     ),
 ]
 AccountantOption = Annotated[

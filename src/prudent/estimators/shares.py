@@ -16,7 +16,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent.accounting.calibration import Search, solve
 from prudent.accounting.events import ExponentialMechanismDpEvent
-from prudent.accounting.losses.conversion import gaussian_delta
+from prudent.accounting.losses.moments import gaussian_delta
 from prudent.release.noise import SLACK
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 1e-2, 50.0

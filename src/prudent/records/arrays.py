@@ -90,16 +90,12 @@ class ArrayForm:
 
 def parts(records: Any, rows: int = ROWS) -> Iterator[Any]:
     """Containers of so many records each, in order; the last may hold fewer."""
-    given = records.iloc if hasattr(records, "iloc") else _sliceable(records)
+    given = records.iloc if hasattr(records, "iloc") else records
+    if not hasattr(given, "__getitem__"):
+        given = np.asarray(records) if hasattr(records, "__array__") else list(records)
     count = len(records) if hasattr(records, "__len__") else len(given)
     for start in range(0, count, rows):
         yield given[start : start + rows]
-
-
-def _sliceable(records: Any) -> Any:
-    if hasattr(records, "__getitem__"):
-        return records
-    return np.asarray(records) if hasattr(records, "__array__") else list(records)
 
 
 def declared_width(records: Any) -> int | None:

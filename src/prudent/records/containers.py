@@ -109,7 +109,14 @@ def fingerprint(records: Any) -> str:
         found.update(repr([int(index) for index in records.indices]).encode())
         found.update(fingerprint(records.dataset).encode())
     else:
-        _add_items(found, records)
+        with generators_kept():
+            for number in range(len(records)):
+                seed_generators(PUBLIC.of(number))
+                try:
+                    item = digest(records[number])
+                except Exception:
+                    item = b"unreadable"
+                found.update(struct.pack("<q", len(item)) + item)
     return found.hexdigest()
 
 
@@ -129,17 +136,6 @@ def _is_cheap(records: Any) -> bool:
         return _is_cheap(records.dataset)
     declared = (getattr(records, name, None) for name in ("fingerprint", "_fingerprint"))
     return tensors_of(records) is not None or any(isinstance(name, str) for name in declared)
-
-
-def _add_items(found: "hashlib.blake2b", records: Any) -> None:
-    with generators_kept():
-        for number in range(len(records)):
-            seed_generators(PUBLIC.of(number))
-            try:
-                item = digest(records[number])
-            except Exception:
-                item = b"unreadable"
-            found.update(struct.pack("<q", len(item)) + item)
 
 
 def _add(found: "hashlib.blake2b", value: Any) -> None:

@@ -65,10 +65,8 @@ class Unit:
     def given(cls, unit: Any, records_per_person: int | None, per_unit: str | None) -> Self | None:
         """The unit that the arguments of an entry name; None: every record is protected alone."""
         if unit is None:
-            for name, value in {
-                "records_per_person": records_per_person,
-                "per_unit": per_unit,
-            }.items():
+            given = {"records_per_person": records_per_person, "per_unit": per_unit}
+            for name, value in given.items():
                 if value is not None:
                     raise ArgumentError(name, "None without a unit", got=value)
             return None
@@ -87,11 +85,9 @@ class Unit:
     def of_held_out(self, items: Any, ids: Any) -> Self:
         """The unit of held-out records, if any: an entry of this name, or ids of their own."""
         if items is not None and ids is None and self.column is None:
+            why = "the records for training have a unit"
             raise ArgumentError(
-                "held_out_unit",
-                "one id for each held-out record",
-                got=None,
-                why="the records for training have a unit",
+                "held_out_unit", "one id for each held-out record", got=None, why=why
             )
         return self if ids is None else attrs.evolve(self, ids=ids)
 
@@ -100,9 +96,8 @@ class Unit:
         ids = self.ids if self.column is None else _column(items, self.column, records)
         keys = _keys(ids)
         if len(keys) != records:
-            raise ArgumentError(
-                "unit", "one id for each record", shown=f"{len(keys)} for {records} records"
-            )
+            shown = f"{len(keys)} for {records} records"
+            raise ArgumentError("unit", "one id for each record", shown=shown)
         members: dict[Hashable, list[int]] = {}
         for record, key in enumerate(keys):
             if key is not None:
@@ -217,12 +212,7 @@ class Units:
 
 
 class PeopleReader:
-    """Reads the slots of people by their numbers, in the way of a `RecordReader`.
-
-    Args:
-        reader: Reads the records.
-        people: Whose they are.
-    """
+    """Reads the slots of people by their numbers, in the way of a `RecordReader`."""
 
     def __init__(self, reader: "RecordReader | TensorReader", people: People) -> None:
         self._reader, self._people = reader, people
@@ -232,11 +222,18 @@ class PeopleReader:
         self, ids: Sequence[int], valid: Sequence[bool], seeds: Seeds
     ) -> list[list[Any] | None]:
         """The rows of people in a step; None for padding and for people without any."""
+        found: list[list[Any] | None] = []
+        slots = self._people.slots
         with generators_kept():
-            return [
-                self._rows_of(person, seeds) if real else None
-                for person, real in zip(ids, valid, strict=True)
-            ]
+            for person, real in zip(ids, valid, strict=True):
+                known = self._known(person) if real else []
+                ordered = sorted((seeds.order(content), record) for record, content in known)
+                rows = [
+                    self._reader.row(record, seeds.of(person * slots + slot))
+                    for slot, (_, record) in enumerate(ordered[:slots])
+                ]
+                found.append([row for row in rows if row is not None] or None)
+        return found
 
     def batch(self, found: Sequence[list[Any] | None]) -> Any:
         """The slots of all people, one after another, with the records on the first axis."""
@@ -253,15 +250,6 @@ class PeopleReader:
                 mean = self._people.per_unit is PerUnit.MEAN
                 shares[place, : len(rows)] = 1 / len(rows) if mean else 1.0
         return shares.flatten()
-
-    def _rows_of(self, person: int, seeds: Seeds) -> list[Any] | None:
-        slots = self._people.slots
-        ordered = sorted((seeds.order(content), record) for record, content in self._known(person))
-        rows = [
-            self._reader.row(record, seeds.of(person * slots + slot))
-            for slot, (_, record) in enumerate(ordered[:slots])
-        ]
-        return [row for row in rows if row is not None] or None
 
     def _known(self, person: int) -> list[tuple[int, bytes]]:
         """The readable records of a person, each with what no other of hers has.

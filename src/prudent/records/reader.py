@@ -95,7 +95,22 @@ class RecordReader:
             assert stand_in is not None
             check(self.form.batch([stand_in]))
             self.stand_in = stand_in
-            self._refuse_unsteady(list(islice(first, TRIES)))
+            tried = list(islice(first, TRIES))
+            steady = [
+                len({digest(self.row(n, PUBLIC.of(n))) for _ in range(_REPEATS)}) == 1
+                for n in tried
+            ]
+        if 4 * sum(steady) < 3 * len(tried):
+            raise ArgumentError(
+                "train_set",
+                "with items that stay the same when they are read again with the same seeds",
+                shown="others",
+                why="a random generator that runs on from record to record makes each depend on "
+                "the ones before it",
+                hint="Draw from the default generators of torch, numpy or random, which are seeded "
+                "for every record; or seed your own with torch.initial_seed() in __getitem__ or "
+                "the collate_fn.",
+            )
 
     def rows(self, ids: Sequence[int], valid: Sequence[bool], seeds: Seeds) -> list[Row | None]:
         """The rows of records; None for padding, which is not read, and for absent records."""
@@ -134,21 +149,3 @@ class RecordReader:
         together = [item] if self._example is None else [self._example, item]
         # A collator may change what it gets.
         return row_of(self._collate([copy.copy(each) for each in together]), len(together))
-
-    def _refuse_unsteady(self, ids: list[int]) -> None:
-        """Raise an error unless most of the first records stay the same when read again."""
-        steady = 0
-        for number in ids:
-            seed = PUBLIC.of(number)
-            steady += len({digest(self.row(number, seed)) for _ in range(_REPEATS)}) == 1
-        if 4 * steady < 3 * len(ids):
-            raise ArgumentError(
-                "train_set",
-                "with items that stay the same when they are read again with the same seeds",
-                shown="others",
-                why="a random generator that runs on from record to record makes each depend on "
-                "the ones before it",
-                hint="Draw from the default generators of torch, numpy or random, which are seeded "
-                "for every record; or seed your own with torch.initial_seed() in __getitem__ or "
-                "the collate_fn.",
-            )

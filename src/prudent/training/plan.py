@@ -12,13 +12,12 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_up
-from prudent.accounting.calibration import Accountant, Search, solve
+from prudent.accounting.calibration import Accountant, Search, check_bands, in_turns, solve
 from prudent.accounting.events import RandomAllocationDpEvent, WorstOfDpEvent
 from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_infinite
 from prudent.accounting.pld_accountant import PldAccountant
 from prudent.accounting.relations import ADD_REMOVE, ZERO_OUT, Relation, check_relation
 from prudent.accounting.robustness import AccuracyCertificate, Certifier
-from prudent.accounting.run import check_bands, in_turns
 from prudent.training.aggregation import Aggregation, Mean, Sum, TrimmedSum
 
 _SHOWN_DELTA = 1e-5

@@ -1,10 +1,10 @@
 # The public names, listed once: type checkers read this file, and so does prudent._lazy.
 
-from prudent.accounting.losses.trial_counts import Binomial as Binomial
-from prudent.accounting.losses.trial_counts import Geometric as Geometric
-from prudent.accounting.losses.trial_counts import NegativeBinomial as NegativeBinomial
-from prudent.accounting.losses.trial_counts import Poisson as Poisson
-from prudent.accounting.losses.trial_counts import TrialCount as TrialCount
+from prudent.accounting.losses.repeated_selection import Binomial as Binomial
+from prudent.accounting.losses.repeated_selection import Geometric as Geometric
+from prudent.accounting.losses.repeated_selection import NegativeBinomial as NegativeBinomial
+from prudent.accounting.losses.repeated_selection import Poisson as Poisson
+from prudent.accounting.losses.repeated_selection import TrialCount as TrialCount
 from prudent.tune.candidate import Candidate as Candidate
 from prudent.tune.candidate import Scored as Scored
 from prudent.tune.fitting import HeldOutScore as HeldOutScore

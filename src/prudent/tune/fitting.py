@@ -18,7 +18,7 @@ import dp_accounting as dp
 from prudent import _validate
 from prudent._files import replacing
 from prudent._validate import ArgumentError
-from prudent.accounting.losses.trial_counts import TrialCount
+from prudent.accounting.losses.repeated_selection import TrialCount
 from prudent.accounting.serialisation import to_json
 from prudent.tune.candidate import Candidate, Scored, ScoreNoise, check_score_noise, scored_event
 from prudent.tune.space import Setting, Trial

@@ -10,7 +10,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.accounting.losses.trial_counts import Binomial, NegativeBinomial, Poisson, TrialCount
+from prudent.accounting.losses.repeated_selection import (
+    Binomial,
+    NegativeBinomial,
+    Poisson,
+    TrialCount,
+)
 
 Setting: TypeAlias = Mapping[str, Any]
 """The values of one candidate, by name."""

@@ -18,7 +18,7 @@ from prudent._rounding import exact, nearest, rounded_up
 from prudent._validate import ArgumentError
 from prudent.accounting.calibration import Search, solve
 from prudent.accounting.group_privacy import epsilon_of
-from prudent.accounting.losses.trial_counts import TrialCount
+from prudent.accounting.losses.repeated_selection import TrialCount
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.accounting.serialisation import from_json, to_json
 from prudent.budget import charge_calibrated, check_ledger

@@ -9,7 +9,7 @@ import dp_accounting as dp
 import numpy as np
 
 from prudent.accounting import PldAccountant
-from prudent.accounting.losses.trial_counts import Geometric
+from prudent.accounting.losses.repeated_selection import Geometric
 from prudent.certify.classifier import CertifiedClassifier
 from prudent.release.noise import Noise
 from prudent.release.sums.additive import AdditiveMechanism

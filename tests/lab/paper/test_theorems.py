@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prudent.accounting.losses.conversion import gaussian_delta, gaussian_rdp, rdp_to_epsilon_balle
-from prudent.accounting.losses.moments import laplace_rdp
+from prudent.accounting.losses.moments import gaussian_delta, laplace_rdp, rdp_to_epsilon_balle
 from prudent_lab.paper import theorems
 from prudent_lab.paper.theorems import ConditionError
 from tests.raising import refused
@@ -90,12 +89,10 @@ def test_ptr_rdp_never_overflows():
 
 def test_case_1_takes_over_from_order_5_on_the_paper_setting():
     orders = np.arange(2, 40)
-    two = gaussian_rdp(orders, 1.1) + laplace_rdp(orders, 1)
+    two = orders / (2 * 1.1**2) + laplace_rdp(orders, 1)
     above = theorems.ptr_rdp(orders, 1.1, 0.5, 1, 1e-8) > two
     assert orders[above].min() == 5
-    above = theorems.ptr_rdp(orders, 4, 0.5, 1, 1e-8) > gaussian_rdp(orders, 4) + laplace_rdp(
-        orders, 1
-    )
+    above = theorems.ptr_rdp(orders, 4, 0.5, 1, 1e-8) > orders / 32 + laplace_rdp(orders, 1)
     assert orders[above].min() >= 21
 
 

@@ -39,12 +39,12 @@ import torch
 from torch import Tensor
 
 from prudent import _validate
-from prudent._data_files import is_file, search_folders
 from prudent._formats import read_npz
 from prudent._validate import ArgumentError
 from prudent.records.containers import digest
 from prudent.records.people import PerUnit, Unit
 from prudent_lab.corruption import DataCorruption
+from prudent_lab.data_files import is_file, search_folders
 from prudent_lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDataset
 
 Array: TypeAlias = npt.NDArray[np.generic]

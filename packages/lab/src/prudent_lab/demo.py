@@ -24,11 +24,10 @@ from prudent import _progress
 from prudent._validate import ArgumentError
 from prudent._warning import PredictableNoiseWarning
 from prudent.accounting import LaplaceTest
-from prudent.certify import report
 from prudent.certify.classifier import RECORDS
-from prudent.certify.report import CertifyResult
 from prudent.training import Reporting
 from prudent_lab import certifying
+from prudent_lab.certifying import CertifyResult
 from prudent_lab.experiment import Setup, run
 from prudent_lab.models import logistic_regression
 from prudent_lab.recipes import recipe_named
@@ -121,7 +120,7 @@ def certify(
 
 def draw_certified(certified: Sequence[tuple[Classifier, CertifyResult]], axes: "Axes") -> None:
     """Draw what each classifier certifies, and beside it what the worst attack tried achieved."""
-    report.draw([(classifier.title, result) for classifier, result in certified], axes)
+    certifying.draw([(classifier.title, result) for classifier, result in certified], axes)
     axes.set_title("MNIST, private classifiers: proved for any bad records")
 
 

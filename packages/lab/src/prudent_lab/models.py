@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from prudent import _validate
-from prudent._data_files import cached_array
+from prudent_lab.data_files import cached_array
 from prudent_lab.datasets import Dataset
 from prudent_lab.features.resnet import features_of, loaded, read_weights
 

@@ -15,9 +15,9 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from prudent._data_files import Download, cached_array
 from prudent._files import sha256
 from prudent._formats import reading
+from prudent_lab.data_files import Download, cached_array
 
 Bytes = npt.NDArray[np.uint8]
 _CIFAR_RECORD = 1 + 3 * 32 * 32

@@ -11,7 +11,7 @@ import torch
 from prudent import _validate
 from prudent._validate import ArgumentError
 from prudent.accounting.events import DiscreteLaplaceTest
-from prudent.accounting.losses.trial_counts import TrialCount
+from prudent.accounting.losses.repeated_selection import TrialCount
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.records.people import people_in
 from prudent.training import Execution, Plan

@@ -60,13 +60,10 @@ class Composition:
     """Independent runs of dominating pairs, and their joint privacy cost."""
 
     parts: tuple[tuple[Dominating, int], ...]  # the pairs, each with its number of runs
-    # Accuracy, expressed as the grid of a typical training run: chords add about 2e-5 to ε at 1e-4,
-    # and in proportion at other values.
+    # Accuracy: chords add about 2e-5 to ε at 1e-4, and in proportion at other values.
     interval: float = DEFAULT_INTERVAL
     upper: bool = True  # whether results are upper bounds; otherwise they are lower bounds
-    # a grid that contains all losses of some of the pairs. The grid used is always a refinement of
-    # it, so that those pairs are represented exactly. None: there is none.
-    lattice: float | None = None
+    lattice: float | None = None  # a grid with all losses of some pairs, which the one used refines
 
     def epsilon(self, delta: float) -> float:
         """A bound, upper or lower, on the least ε at which the composition is (ε, delta)-DP."""
@@ -252,10 +249,9 @@ class LossSum:
         return best
 
     def _shared(self, delta: float) -> float:
-        """The sum of the ε of single runs that share δ, for a few; else infinite.
+        """The sum of the ε of a few single runs that share δ; else infinite.
 
-        What has a largest loss needs no share of δ. Next to the edge of a bounded distribution this
-        is exact, where a grid is not.
+        What has a largest loss needs no share. At the edge of a bounded distribution this is exact.
         """
         singles = [(Single(worst, self.adding, True), times) for worst, times in self.parts]
         bounded = [(one.worst.largest_loss(adding=self.adding), times) for one, times in singles]
@@ -293,12 +289,9 @@ class LossSum:
         best = np.minimum if self.upper else np.maximum
         epsilons = np.full(len(deltas), self.largest_loss if self.upper else 0.0)
         for table in self.everywhere():
-            here = [self._read(table, float(delta)) for delta in deltas]
-            best(epsilons, here, out=epsilons)
+            read = [table.epsilon(float(d)) if d > 0 or self.upper else 0.0 for d in deltas]
+            best(epsilons, read, out=epsilons)
         return epsilons
-
-    def _read(self, table: LossTable, delta: float) -> float:
-        return table.epsilon(delta) if delta > 0 or self.upper else 0.0
 
     def everywhere(self, *, quick: bool = False, tail: float | None = None) -> Iterator[LossTable]:
         """Yield distributions at several tilts, so that one of them is accurate at each ε.
@@ -312,9 +305,13 @@ class LossSum:
         interval = self._interval(wanted, self._span(reach, _WHOLE_TAIL) / _MOST_POINTS)
         terms = self._terms(interval, reach, _WHOLE_TAIL, scan.tail)
         for tilt in _QUICK_TILTS if quick else _WHOLE_TILTS:
-            while (table := _within_size(terms, tilt, upper=self.upper)) is None:
-                interval *= 2
-                terms = self._terms(interval, reach, _WHOLE_TAIL, scan.tail)
+            while True:
+                try:
+                    table = convolved(terms, tilt, upper=self.upper)
+                    break
+                except WindowError:
+                    interval *= 2
+                    terms = self._terms(interval, reach, _WHOLE_TAIL, scan.tail)
             yield table
 
     def _scan(self, tail: float) -> Scan:
@@ -348,8 +345,8 @@ class LossSum:
     def _wanted_interval(self, epsilon: float, tilt: float, spread: float) -> float:
         """The grid interval at which chords add about `_TOLERANCE` to ε.
 
-        A chord moves mass to both ends of an interval h, which multiplies E e^(λ loss) by about
-        1 + λ(λ+1)h²/12, in every run. That adds T(λ+1)h²/12 to ε, and Th²/6 to the variance.
+        Moving mass to both ends of an interval h multiplies E e^(λ loss) by about 1 + λ(λ+1)h²/12
+        in every run. That adds T(λ+1)h²/12 to ε, and Th²/6 to the variance.
         """
         room = max(tilt * epsilon, 1.0) / (tilt * (tilt + 1))
         room = min(room, spread**2) if spread > 0 else room
@@ -396,35 +393,27 @@ class LossSum:
 def _tilts(terms: list[LatticeDistribution], guess: float, epsilon: float) -> Iterator[float]:
     """Yield tilts for `epsilon`: the best first, then decreasing ones, finally zero.
 
-    Where a few losses are very large, the best tilt makes the window very wide. Rounding errors are
-    small enough that a tilt which is worse by a few powers of e may be used instead.
+    Where a few losses are very large, the best one makes the window very wide: rounding errors are
+    small enough for one that is worse by a few powers of e.
     """
     tilts = guess * 2.0 ** np.arange(1, -9, -0.5)
     moments = total_log_moments(terms, tilts)
     exponents = moments - tilts * epsilon
     best = chosen = int(np.argmin(exponents))
+
+    def window_size(at: int) -> int:
+        return LossWindow.of(terms, float(tilts[at]), float(moments[at])).size
+
     if exponents[best] < _WORTH_TILTING:
-        size = _window_size(terms, tilts[best], moments[best])
+        size = window_size(best)
         for other in range(best + 1, len(tilts)):
             if size <= _WIDE or exponents[other] > exponents[best] + _WASTE:
                 break
-            narrower = _window_size(terms, tilts[other], moments[other])
+            narrower = window_size(other)
             if narrower < size:
                 chosen, size = other, narrower
         yield from (float(tilt) for tilt in tilts[chosen::2])
     yield 0.0
-
-
-def _within_size(terms: list[LatticeDistribution], tilt: float, *, upper: bool) -> LossTable | None:
-    """The distribution of the sum; None if its window has too many points."""
-    try:
-        return convolved(terms, tilt, upper=upper)
-    except WindowError:
-        return None
-
-
-def _window_size(terms: list[LatticeDistribution], tilt: float, log_scale: float) -> int:
-    return LossWindow.of(terms, float(tilt), float(log_scale)).size
 
 
 def tabulated(worst: Dominating, *, upper: bool, spacing: float = _TABLE_SPACING) -> Dominating:

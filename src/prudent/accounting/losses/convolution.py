@@ -235,8 +235,13 @@ def _power(
     eta = 10 * math.log2(size) * UNIT
     spectra, radii, log_total = [], [], np.zeros(size // 2 + 1)
     for term, (masses, doubt) in zip(terms, tilted, strict=True):
-        spectrum = fft.rfft(_folded(masses, size), size)
-        radius = (eta + _rows(masses, size) * UNIT) * float(masses.sum()) * 1.001 + doubt
+        # Folded modulo the size, masses have the transform of all of them at `size` points.
+        rows = -(-len(masses) // size)  # the most that are added in one place
+        folded = masses
+        if rows > 1:
+            folded = np.pad(masses, (0, rows * size - len(masses))).reshape(rows, size).sum(axis=0)
+        spectrum = fft.rfft(folded, size)
+        radius = (eta + rows * UNIT) * float(masses.sum()) * 1.001 + doubt
         modulus = np.abs(spectrum) * (1 + 4 * UNIT) + radius
         log_total += term.times * np.log(modulus)
         spectra.append(spectrum)
@@ -258,20 +263,6 @@ def _power(
     error = float(weights[kept] @ (bounds * np.minimum(errors, 2.0))) + dropped
     error += eta * 1.001 * (float(weights[kept] @ bounds) + dropped)
     return fft.irfft(product, size), error / size * (1 + 1e-3)
-
-
-def _folded(masses: Array, size: int) -> Array:
-    """Masses folded modulo `size`, whose transform is that of all masses at `size` points."""
-    if len(masses) <= size:
-        return masses
-    rows = _rows(masses, size)
-    padded = np.pad(masses, (0, rows * size - len(masses)))
-    return np.asarray(padded.reshape(rows, size).sum(axis=0))
-
-
-def _rows(masses: Array, size: int) -> int:
-    """The largest number of masses that are added in one place."""
-    return -(-len(masses) // size)
 
 
 def _integer_power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:

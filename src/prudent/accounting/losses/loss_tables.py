@@ -252,10 +252,7 @@ def lowered(excess: Array, zero: int, losses: Array, limit: float) -> Array:
 
 
 def _growth(losses: Array) -> Array:
-    """The ratio of the length of each interval of e^losses to that of the one before, bounded.
-
-    Ratios are limited to e^300, beyond which they make no difference, so that products are finite.
-    """
+    """The ratio of each interval of e^losses to the one before; limited, so products are finite."""
     gaps = np.minimum(np.diff(losses), 300.0)
     return np.asarray(np.exp(gaps[:-1]) * np.expm1(gaps[1:]) / np.expm1(gaps[:-1])).clip(
         math.exp(-300.0), math.exp(300.0)
@@ -265,9 +262,8 @@ def _growth(losses: Array) -> Array:
 def _lower_hull(x: Array, y: Array, zero: int) -> Array:
     """The greatest convex function below the points, in the form of `joined`.
 
-    A point above the chord of its neighbours is no corner; leaving all of these out at once leaves
-    fewer points, until there is none. The least profile, of slope -1 left of `zero`, is not
-    included in the values, but its slope is included in the slopes.
+    A point above the chord of its neighbours is no corner; all of these are left out at once, until
+    there is none. The values are without the least profile, of slope -1 left of `zero`.
     """
     corners, least = np.arange(len(x)), np.maximum(0.0, x[zero] - x)
     while True:

@@ -6,6 +6,8 @@ one. Removing has a closed form at integer orders (Errata 2.2). Everything else 
 one-dimensional integrals, for which the trapezoidal rule converges faster than any power of its
 step. Orders above `_MOST_POWERS` get an upper bound, which needs no more memory than lower orders.
 Order 1 is the Kullback-Leibler divergence and order infinity the largest loss.
+
+At the end are the conversions from divergences to (ε, δ), and the exact ones of Gaussian noise.
 """
 
 import math
@@ -16,12 +18,12 @@ from numpy.typing import ArrayLike
 
 from prudent import _validate
 from prudent.accounting import _numeric
-from prudent.accounting._numeric import Numbers, expm1_minus
-from prudent.accounting.losses.loss_tables import Array
+from prudent.accounting._numeric import Array, Numbers, expm1_minus, smallest
 from prudent.accounting.losses.pairs import BoundedRangePair, LaplacePair, MixturePair, Pair
 
 _TAIL_DISTANCE = 9.5  # in standard deviations
 _MOST_NODES = 1 << 21  # most nodes of one integral, over all components
+_NEAR_ONE = 1.01  # the conversions of finite orders lose all digits up to this order
 _MOST_POWERS = 1 << 14  # most terms of the closed form at an integer order; above it, a bound
 
 
@@ -314,3 +316,108 @@ def laplace_rdp(order: ArrayLike, scale: float) -> Numbers:
         near = np.log1p(excess)
     far = up + np.log((a + (a - 1) * np.exp(-up - down)) / (2 * a - 1))
     return (np.where(up < 1, near, far) / (a - 1))[()]
+
+
+def checked_divergences(
+    order: ArrayLike, rdp: ArrayLike, delta: float
+) -> tuple[Array, Array, float]:
+    """Finite orders above one with a divergence of at least 0 at each, and δ in (0, 1)."""
+    a, divergence = np.broadcast_arrays(
+        np.atleast_1d(_numeric.orders(order)), np.asarray(rdp, dtype=np.float64)
+    )
+    if a.size == 0:
+        raise _validate.ArgumentError("order", "with at least one entry", shown="none")
+    _validate.between(0, math.inf, rdp=divergence.min())
+    return a, divergence, _validate.between(0, 1, ends="()", delta=delta)
+
+
+def rdp_to_epsilon_balle(order: ArrayLike, rdp: ArrayLike, delta: float) -> float:
+    """The conversion of Balle et al. 2020 and of Canonne, Kamath and Steinke 2020.
+
+    ε = rdp + log(1 - 1/order) - (log δ + log order) / (order - 1), the least over all orders.
+    """
+    a, divergence, delta = checked_divergences(order, rdp, delta)
+    return max(0.0, float(np.min(improved_conversion(a, divergence, delta))))
+
+
+def improved_conversion(a: Array, divergence: Array, delta: float) -> Array:
+    """`rdp_to_epsilon_balle` at each order; it may be negative."""
+    return divergence + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+
+
+def best_epsilon(order: Array, rdp: Array, delta: float) -> tuple[float, float]:
+    """Return the smallest ε over all orders, 1 and infinity included, and the order that gives it.
+
+    At finite orders ε is that of `rdp_to_epsilon_balle`; at order infinity it is that of randomised
+    response, the worst pair with these losses. At every order, ε = 0 where Bretagnolle and Huber's
+    bound on the total variation distance, sqrt(1 - e^-rdp), is below δ. At δ = 0 only order
+    infinity gives a finite ε, unless nothing was released.
+    """
+    epsilons = np.full(order.shape, np.inf)
+    inside = (order > _NEAR_ONE) & (order < np.inf)
+    if delta > 0:
+        epsilons[inside] = improved_conversion(order[inside], rdp[inside], delta)
+    largest = rdp[order == np.inf]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.maximum(0.0, 1 - delta * (1 + np.exp(-largest)))
+        epsilons[order == np.inf] = np.where(largest < np.inf, largest + np.log(kept), np.inf)
+    epsilons[(delta**2 + np.expm1(-rdp) > 0) | (rdp == 0)] = 0.0
+    best = int(np.argmin(epsilons))
+    return max(0.0, float(epsilons[best])), float(order[best])
+
+
+def best_delta(order: Array, rdp: Array, epsilon: float) -> tuple[float, float]:
+    """Return the smallest δ over all orders, as in `best_epsilon`, and the order that gives it."""
+    log_deltas = 0.5 * _log_expm1_negative(rdp)
+    inside = (order > _NEAR_ONE) & (order < np.inf) & (rdp < np.inf)
+    a, divergence = order[inside], rdp[inside]
+    balle = (a - 1) * (divergence - epsilon + np.log1p(-1 / a)) - np.log(a)
+    log_deltas[inside] = np.minimum(log_deltas[inside], balle)
+    largest = (order == np.inf) & (rdp < np.inf)
+    excess = np.maximum(0.0, rdp[largest] - epsilon)
+    response = _log_expm1_negative(excess) - np.log1p(np.exp(-rdp[largest]))
+    log_deltas[largest] = np.minimum(log_deltas[largest], response)
+    best = int(np.argmin(log_deltas))
+    return min(1.0, math.exp(log_deltas[best])), float(order[best])
+
+
+def _log_expm1_negative(x: Array) -> Array:
+    """log(1 - e^-x)."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(-np.expm1(-x)))
+
+
+def gaussian_delta(epsilon: ArrayLike, sigma: float) -> Numbers:
+    """Exact privacy profile of Gaussian noise, for any finite ε.
+
+    δ(ε) = Φ(1/(2σ) - εσ) - e^ε Φ(-1/(2σ) - εσ). In the tail both terms share the factor of a
+    Gaussian density; factoring it out keeps the relative precision of tiny δ.
+    """
+    from scipy import special
+
+    sigma = _validate.positive(sigma=sigma)
+    loss = np.asarray(epsilon, dtype=np.float64)
+    if not np.all(np.isfinite(loss)):
+        raise _validate.ArgumentError("epsilon", "finite", got=epsilon)
+    half = 1 / (2 * sigma)
+    upper, lower = half - loss * sigma, -half - loss * sigma
+    depth = np.maximum(-upper, 0.0)
+    mills = special.erfcx(depth / math.sqrt(2)) - special.erfcx((depth + 2 * half) / math.sqrt(2))
+    tail = np.exp(-(depth**2) / 2) * mills / 2
+    body = special.ndtr(upper) - np.exp(np.minimum(loss + special.log_ndtr(lower), 0.0))
+    return np.clip(np.where(upper < 0, tail, body), 0.0, 1.0)[()]
+
+
+def gaussian_epsilon(sigma: float, delta: float) -> float:
+    """Smallest ε >= 0 with δ(ε) <= delta under Gaussian noise: exact, rounded up.
+
+    Guarantee: the result is never below the true ε. The profile is inverted at a δ one part in 10^9
+    smaller than requested, which exceeds the rounding error of `gaussian_delta` for any σ up to
+    10^5.
+    """
+    sigma = _validate.positive(sigma=sigma)
+    delta = _validate.between(0, 1, ends="()", delta=delta)
+    target = delta * (1 - 1e-9)
+    # Concentrated differential privacy gives a valid, larger ε as upper end of the search.
+    enough = 1 / (2 * sigma**2) + math.sqrt(2 * -math.log(target)) / sigma
+    return float(smallest(lambda e: np.asarray(gaussian_delta(e, sigma) <= target), 0.0, enough))

@@ -25,6 +25,11 @@ _TOGETHER = 2**16  # values of a profile that are computed at a time
 MOST_COMPONENTS = 256  # with more components, neighbouring ones are spread onto a grid of losses
 
 
+def least_profile(epsilon: Array) -> Array:
+    """The profile of two equal distributions, the least possible one."""
+    return np.asarray(-np.expm1(np.minimum(epsilon, 0.0)))
+
+
 class Pair(abc.ABC):
     """The two output distributions, with the record and without it."""
 
@@ -37,9 +42,9 @@ class Pair(abc.ABC):
         """The pair with the two distributions exchanged."""
 
     @property
-    @abc.abstractmethod
     def infinite_mass(self) -> float:
         """Mass of the outputs that occur only when the record is present: the limit of h."""
+        return 0.0
 
     @property
     def largest_loss(self) -> float:
@@ -137,7 +142,7 @@ class LaplacePair(Pair):
             return np.ones_like(epsilon)
         if math.isinf(self.sigma):
             inside = -np.expm1((np.clip(epsilon, -reach, reach) - reach) / 2)
-            return np.where(epsilon < -reach, -np.expm1(np.minimum(epsilon, 0.0)), inside)
+            return np.where(epsilon < -reach, least_profile(epsilon), inside)
         mu = 1 / self.sigma
         upper = (epsilon - reach) / mu - mu / 2
         lower = (epsilon + reach) / mu - mu / 2
@@ -187,17 +192,12 @@ class BoundedRangePair(Pair):
     @override
     def profile(self, epsilon: Array) -> Array:
         inside = np.expm1((np.clip(epsilon, -self.reach, self.reach) - self.reach) / 2) ** 2
-        least = -np.expm1(np.minimum(epsilon, 0.0))
-        return np.where(epsilon < -self.reach, least, inside / -math.expm1(-self.reach))
+        inside = inside / -math.expm1(-self.reach)
+        return np.where(epsilon < -self.reach, least_profile(epsilon), inside)
 
     def swapped(self) -> "BoundedRangePair":
         """Return the pair itself: a reflection exchanges its two distributions."""
         return self
-
-    @property
-    @override
-    def infinite_mass(self) -> float:
-        return 0.0
 
     @property
     @override
@@ -260,6 +260,84 @@ def _best(tables: tuple[LossTable, ...], epsilon: Array) -> Array:
     profiles = [table.profile(epsilon) for table in tables]
     reduce = np.minimum if tables[0].upper else np.maximum
     return np.asarray(reduce.reduce(profiles))
+
+
+@attrs.frozen(slots=False, eq=False)
+class BoundPair(Pair):
+    """A pair given by an upper bound on its profile, at nodes joined by chords in e^ε.
+
+    A profile is convex in e^ε and does not increase. So the lower convex hull of upper bounds at
+    nodes is an upper bound, and the last value is a bound for all larger ε. Exchanging the two
+    distributions turns h(ε) into 1 - e^ε + e^ε h(-ε). Stored is the excess over the least profile,
+    the positive part of 1 - e^ε: for the exchanged pair it is e^ε times the excess at -ε, without
+    loss by rounding.
+    """
+
+    nodes: Array  # values of ε on both sides of zero, increasing
+    excess: Array  # the excess of the bound at the nodes
+    largest: tuple[float, float] = (math.inf, math.inf)  # loss of this direction, and of the other
+
+    @classmethod
+    def of(cls, nodes: Array, forward: Array, backward: Array) -> "BoundPair":
+        """Build a pair from bounds on both directions at the same ε ≥ 0, the first being zero."""
+        both = np.concatenate([-nodes[:0:-1], nodes])
+        left = backward[:0:-1] * np.exp(-nodes[:0:-1])
+        excess = np.concatenate([left, [min(forward[0], backward[0])], forward[1:]])
+        excess = np.minimum(excess, np.exp(np.minimum(both, 0.0)))  # a profile is at most 1
+        kept = _lower_hull(both, excess)
+        return cls(both[kept], excess[kept])
+
+    @override
+    def profile(self, epsilon: Array) -> Array:
+        epsilon = np.asarray(epsilon, dtype=np.float64)
+        right = np.clip(np.searchsorted(self.nodes, epsilon), 1, len(self.nodes) - 1)
+        low, high = self.nodes[right - 1], self.nodes[right]
+        with np.errstate(over="ignore", invalid="ignore"):
+            share = np.expm1(np.minimum(epsilon - high, 0.0)) * np.exp(high - low)
+            share = np.clip(1 + share / np.expm1(high - low), 0.0, 1.0)
+        share = np.nan_to_num(share, nan=0.0)
+        value = (1 - share) * self.excess[right - 1] + share * self.excess[right]
+        least = least_profile(epsilon)
+        # Between nodes on opposite sides of zero the chord is that of the whole profile.
+        inside = value + np.where((low < 0) & (high > 0), (1 - share) * least_profile(low), least)
+        beyond = self.excess[0] * np.exp(np.minimum(epsilon - self.nodes[0], 0.0)) + least
+        bound = np.minimum(1.0, np.where(epsilon < self.nodes[0], beyond, inside))
+        return np.where((epsilon >= self.largest_loss) & (epsilon < np.inf), 0.0, bound)
+
+    @override
+    def swapped(self) -> "BoundPair":
+        excess = (self.excess * np.exp(-self.nodes))[::-1]
+        return BoundPair(-self.nodes[::-1], excess, self.largest[::-1])
+
+    @property
+    @override
+    def infinite_mass(self) -> float:
+        return float(self.excess[-1]) if math.isinf(self.largest_loss) else 0.0
+
+    @property
+    @override
+    def largest_loss(self) -> float:
+        return self.largest[0]
+
+
+def _lower_hull(nodes: Array, excess: Array) -> list[int]:
+    """The indices of the points on the lower convex hull of a profile in e^ε."""
+    kept: list[int] = []
+    xs, ys = nodes.tolist(), excess.tolist()
+    wholes = (excess + least_profile(nodes)).tolist()
+    for i in range(len(xs)):
+        while len(kept) > 1:
+            j, k = kept[-2], kept[-1]
+            # On one side of zero the least profile is a straight line and may be left out.
+            values = ys if xs[i] <= 0 or xs[j] >= 0 else wholes
+            # Slopes in e^ε, both multiplied by e^x[k].
+            before = (values[k] - values[j]) / -math.expm1(xs[j] - xs[k])
+            after = (values[i] - values[k]) / math.expm1(min(xs[i] - xs[k], 700.0))
+            if before <= after:
+                break
+            kept.pop()
+        kept.append(i)
+    return kept
 
 
 def spread(pair: MixturePair, most: int = MOST_COMPONENTS) -> MixturePair:
@@ -340,8 +418,8 @@ class Dominating:
     def reach(self, tail: float, *, adding: bool = False, damped: bool = False) -> float:
         """Return an ε (rounded up) beyond which the profile is within `tail` of its limit.
 
-        With `damped`, an ε beyond which e^-ε times the profile is within `tail` of zero. That
-        product is the excess of the opposite direction's profile at -ε over its least value.
+        With `damped`, e^-ε times the profile is within `tail` of zero: the excess of the opposite
+        direction's profile at -ε over its least value.
         """
         return _reach(self, tail, adding, damped)
 

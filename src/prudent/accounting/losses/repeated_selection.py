@@ -1,9 +1,13 @@
 """The price of private selection: many candidates are run, and only the best one is released.
 
+The price depends on the distribution of their number K only through the generating function
+f(u) = E u^K: the best of K candidates has rank at most u with probability f(u), so a candidate of
+rank u has f'(u) times the density it has on its own.
+
 A *candidate* draws a setting (independently of the data), runs a mechanism with it, and scores what
 came out. K candidates are run, K drawn from a public distribution and never revealed; the output of
 the best one is released, with its setting and its score. Write Q and Q' for the distributions of
-one candidate on two neighbouring data sets, A and A' for those of the selection, f(u) = E u^K, and
+one candidate on two neighbouring data sets, A and A' for those of the selection, and
 h(t) = sup over events of Q - e^t Q' for the profile of a candidate, at every real t.
 
 **Theorem.** Let T(u) = sup over t of e^-t (u - h(t)), and 0 where that is negative, and let
@@ -41,24 +45,27 @@ hardly do: for geometric numbers the ε is about one percent above that of expli
     e^((λ-1) D(A‖A')) ≤ f(0) + sup over u of f'(u)^λ f'(T(u))^(1-λ) · e^((λ-1) D(Q‖Q')).
 """
 
+import abc
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import attrs
+import dp_accounting as dp
 import numpy as np
+from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from typing_extensions import override
 
+from prudent import _validate
+from prudent.accounting.events import BinomialSelectionDpEvent
 from prudent.accounting.losses.composed import tabulated_pair
-from prudent.accounting.losses.conversion import best_delta
-from prudent.accounting.losses.group_pairs import BoundPair
 from prudent.accounting.losses.loss_tables import Array, TradeOff
-from prudent.accounting.losses.pairs import Dominating, TabulatedPair
-from prudent.accounting.losses.trial_counts import (
-    Binomial,
-    NegativeBinomial,
-    Poisson,
-    TrialCount,
-)
+from prudent.accounting.losses.moments import best_delta
+from prudent.accounting.losses.pairs import BoundPair, Dominating, TabulatedPair
 
+MOST = 1e6  # limit of the expected number of candidates
+_DEEPEST = 200.0  # log f' is resolved down to this far below its maximum
+_MEAN = _validate.kept(_validate.between, 1, MOST)
 _RANKS = 5000  # ranks at equal steps of log f'(u), and of log f'(T(u)): a step adds as much to ε
 _SHIFTS = 150  # terms of the mixture
 _NODES = 600  # points of the profile of the selection
@@ -66,8 +73,247 @@ _SPARSE = 8  # every how many nodes another bound is evaluated
 _TAIL = 1e-22  # how far above its limit the profile of a candidate may be at the last node
 _MARGIN = 1e-12  # relative, above the rounding errors of f' and T
 _FARTHEST = 700.0  # exponents, without overflow
-_DEEPEST = 600.0  # f'(T(u)) below e^-600 counts as zero, so that no quotient overflows
+_LEAST_SLOPE = 600.0  # f'(T(u)) below e^-600 counts as zero, so that no quotient overflows
 _LOSSES = 256  # points of a profile that is computed from Rényi divergences
+
+
+class TrialCount(abc.ABC):
+    """A distribution of the number of candidates."""
+
+    @property
+    @abc.abstractmethod
+    def expected(self) -> float:
+        """E K, which is also f'(1)."""
+
+    @property
+    def none(self) -> float:
+        """Pr[K = 0] = f(0)."""
+        return 0.0
+
+    @property
+    def most(self) -> float:
+        """The largest possible number; infinite if there is none."""
+        return math.inf
+
+    @abc.abstractmethod
+    def largest_shift(self, forward: float, backward: float) -> float:
+        """A bound on log f'(u)/f'(v) for all ranks of a pure candidate; infinite if none is known.
+
+        Args:
+            forward: ε with Q <= e^ε Q', so that u <= e^ε v and 1 - u <= e^ε (1 - v).
+            backward: ε with Q' <= e^ε Q, so that v <= e^ε u and 1 - v <= e^ε (1 - u).
+        """
+
+    @abc.abstractmethod
+    def log_slope(self, u: Array) -> Array:
+        """The logarithm of f'(u), at ranks u in [0, 1]."""
+
+    @abc.abstractmethod
+    def ranks(self, log_slopes: Array) -> Array:
+        """The ranks at which log f' has given values: the inverse of `log_slope`."""
+
+    @abc.abstractmethod
+    def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
+        """The event of releasing the best of K runs of `candidate`."""
+
+    def spaced_ranks(self, count: int) -> Array:
+        """Ranks from 0 to 1 between which log f' rises by equal steps, as far as it is finite."""
+        low, high = self.log_slope(np.array([0.0, 1.0]))
+        levels = np.linspace(max(low, high - _DEEPEST), high, count)
+        return np.concatenate([[0.0], np.clip(self.ranks(levels), 0.0, 1.0), [1.0]])
+
+
+@attrs.frozen(slots=False)
+class NegativeBinomial(TrialCount):
+    """A negative binomial number of candidates, truncated to be at least one.
+
+    Pr[K = k] is proportional to (1 - γ)^k Γ(k + shape)/k!, with γ determined by the mean. The
+    smaller the shape, the longer the tail of K and the lower the price; 1 is the geometric
+    distribution, and 0 the logarithmic one.
+
+    Attributes:
+        mean: E K, at least 1.
+        shape: The shape η >= 0.
+    """
+
+    mean: float = attrs.field(validator=_MEAN)
+    shape: float = attrs.field(default=1.0, validator=_validate.kept(_validate.between, 0, 1e3))
+
+    @cached_property
+    def halting(self) -> float:
+        """γ, the parameter with which the distribution has its mean."""
+        from scipy import optimize
+
+        if self.mean == 1 or self.shape == 1:
+            return 1 / self.mean
+
+        def excess(log_gamma: float) -> float:
+            """The mean, η (1/γ - 1)/(1 - γ^η), above the wanted one."""
+            fall = log_gamma if self.shape == 0 else math.expm1(self.shape * log_gamma)
+            return (self.shape or 1.0) * math.expm1(-log_gamma) / -fall - self.mean
+
+        nearest = -1e-17  # so near to a mean of 1 that no double is nearer
+        if excess(nearest) >= 0:
+            return 1.0
+        return math.exp(optimize.brentq(excess, -60.0, nearest, xtol=1e-18, rtol=1e-15))
+
+    @property
+    @override
+    def expected(self) -> float:
+        return self.mean
+
+    @override
+    def largest_shift(self, forward: float, backward: float) -> float:
+        # f'(u) is proportional to (1 - u + γu)^-(η+1), and 1 - v + γv <= e^ε (1 - u + γu).
+        return (self.shape + 1) * backward
+
+    @override
+    def log_slope(self, u: Array) -> Array:
+        gamma = self.halting
+        rest = gamma + (1 - gamma) * (1 - u)
+        return np.asarray(math.log(self.mean) + (self.shape + 1) * (math.log(gamma) - np.log(rest)))
+
+    @override
+    def ranks(self, log_slopes: Array) -> Array:
+        gamma = self.halting
+        if gamma == 1:
+            return np.ones_like(log_slopes)
+        rest = gamma * np.exp((math.log(self.mean) - log_slopes) / (self.shape + 1))
+        return np.asarray(1 - (rest - gamma) / (1 - gamma))
+
+    @override
+    def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
+        return RepeatAndSelectDpEvent(candidate, self.mean, self.shape)
+
+
+@attrs.frozen(slots=False)
+class Geometric(NegativeBinomial):
+    """A geometric number of candidates: after each of them, stop with probability 1/mean.
+
+    Attributes:
+        mean: E K, at least 1.
+    """
+
+    shape: float = attrs.field(default=1.0, init=False)
+
+
+@attrs.frozen
+class Poisson(TrialCount):
+    """A Poisson number of candidates; with probability e^-mean there is none.
+
+    It is concentrated around its mean, and costs more than the geometric distribution.
+
+    Attributes:
+        mean: E K, at least 1.
+    """
+
+    mean: float = attrs.field(validator=_MEAN)
+
+    @property
+    @override
+    def expected(self) -> float:
+        return self.mean
+
+    @property
+    @override
+    def none(self) -> float:
+        return math.exp(-self.mean)
+
+    @override
+    def largest_shift(self, forward: float, backward: float) -> float:
+        # log f'(u)/f'(v) = mean (u - v), and u - v is at most both a u and b (1 - u).
+        a, b = -math.expm1(-forward), math.expm1(min(backward, 700.0))
+        return self.mean * a * b / (a + b) if a + b > 0 else 0.0
+
+    @override
+    def log_slope(self, u: Array) -> Array:
+        return np.asarray(math.log(self.mean) - self.mean * (1 - u))
+
+    @override
+    def ranks(self, log_slopes: Array) -> Array:
+        return np.asarray(1 + (log_slopes - math.log(self.mean)) / self.mean)
+
+    @override
+    def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
+        return RepeatAndSelectDpEvent(candidate, self.mean, math.inf)
+
+
+@attrs.frozen
+class Binomial(TrialCount):
+    """A binomial number of candidates: each of `draws` is run with a probability.
+
+    The number never exceeds `draws`. With probability 1, exactly `draws` candidates are run.
+
+    Attributes:
+        draws: The largest number of candidates.
+        probability: The probability with which each of them is run.
+    """
+
+    draws: int = attrs.field(validator=_validate.kept(_validate.count, 1, MOST))
+    probability: float = attrs.field(validator=_validate.kept(_validate.between, 0, 1, ends="(]"))
+
+    @property
+    @override
+    def expected(self) -> float:
+        return self.draws * self.probability
+
+    @property
+    @override
+    def none(self) -> float:
+        return float((1 - self.probability) ** self.draws)
+
+    @property
+    @override
+    def most(self) -> float:
+        return float(self.draws)
+
+    def _log_base(self, u: Array) -> Array:
+        """The logarithm of 1 - p + p u, by whichever form is accurate: near 1, or near 0."""
+        missing = self.probability * (1 - u)
+        with np.errstate(divide="ignore"):
+            small = np.log((1 - self.probability) + self.probability * u)
+            return np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), small)
+
+    @override
+    def largest_shift(self, forward: float, backward: float) -> float:
+        # f'(u) is proportional to (1 - p + pu)^(n-1), and u <= e^ε v.
+        return (self.draws - 1) * forward
+
+    @override
+    def log_slope(self, u: Array) -> Array:
+        if self.draws == 1:
+            return np.full_like(u, math.log(self.expected))
+        return np.asarray(math.log(self.expected) + (self.draws - 1) * self._log_base(u))
+
+    @override
+    def ranks(self, log_slopes: Array) -> Array:
+        if self.draws == 1:
+            return np.ones_like(log_slopes)
+        fall = (log_slopes - math.log(self.expected)) / (self.draws - 1)
+        return np.asarray(1 + np.expm1(fall) / self.probability)
+
+    @override
+    def event(self, candidate: dp.DpEvent) -> dp.DpEvent:
+        return BinomialSelectionDpEvent(candidate, self.draws, self.probability)
+
+
+def trial_count(event: dp.DpEvent) -> TrialCount | None:
+    """The distribution of the number of candidates of a selection; None for any other event.
+
+    None also for more than `MOST` expected candidates, where ranks next to 1 cannot be told apart:
+    those have dp_accounting's bound alone.
+    """
+    match event:
+        case RepeatAndSelectDpEvent() if event.mean > MOST:
+            return None
+        case RepeatAndSelectDpEvent(shape=math.inf):
+            return Poisson(event.mean)
+        case RepeatAndSelectDpEvent():
+            return NegativeBinomial(event.mean, event.shape)
+        case BinomialSelectionDpEvent():
+            return Binomial(event.draws, event.probability)
+        case _:
+            return None
 
 
 @attrs.frozen(eq=False)
@@ -83,7 +329,7 @@ class Shifts:
     def of(cls, count: TrialCount, curve: TradeOff) -> "Shifts":
         """The mixture of a number of candidates whose trade-off curve is given."""
         first, second = _log_lines(count, curve, _ranks(count, curve))
-        seen = np.where(second < -_DEEPEST, 0.0, np.exp(second))  # less is safe
+        seen = np.where(second < -_LEAST_SLOPE, 0.0, np.exp(second))  # less is safe
         highs, lows = _envelope(np.exp(first), seen)
         largest = float(np.max(first - second)) * (1 + 1e-15)
         bends = (highs[:-1] - highs[1:]) / (lows[:-1] - lows[1:])

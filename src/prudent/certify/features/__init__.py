@@ -155,9 +155,7 @@ class Images:
         values, present = chunk
         unit = values.max(axis=(1, 2)) <= 1
         pixels = np.rint(np.where(unit[:, None, None], TOP * values, values)).astype(np.uint8)
-        each = [
-            length * whole(network(pixels)).astype(np.float64) for network, length in self.networks
-        ]
+        each = [long * whole(network(pixels)).astype(np.float64) for network, long in self.networks]
         return whole(np.concatenate(each, axis=1)) if len(each) > 1 else whole(each[0]), present
 
 
@@ -165,17 +163,18 @@ class Images:
 class BinnedColumn:
     """A column of a record."""
 
-    index: int  # its place in the record
+    index: int = attrs.field(validator=_validate.by(_validate.count))  # its place in the record
     # Numbers that separate its intervals, in rising order; none for a category, which is a whole
     # number.
     edges: tuple[float, ...] = ()
     # How many cells it has: one more than edges. Categories are counted modulo this: two may share
     # a cell, whatever categories there are, and none is known from the records.
-    cells: int = attrs.field(default=attrs.Factory(lambda own: len(own.edges) + 1, True))
+    cells: int = attrs.field(
+        default=attrs.Factory(lambda own: len(own.edges) + 1, True),
+        validator=_validate.by(_validate.count, 1),
+    )
 
     def __attrs_post_init__(self) -> None:
-        _validate.count(index=self.index)
-        _validate.count(1, cells=self.cells)
         given = _validate.values(edges=self.edges)
         edges = [_validate.between(-_MOST, _MOST, edges=each) for each in given]
         if any(one >= two for one, two in itertools.pairwise(edges)):
@@ -209,9 +208,8 @@ class Partitions:
     def __attrs_post_init__(self) -> None:
         places = [column.index for columns in self.partitions for column in columns]
         if not self.partitions or not all(self.partitions) or max(places) >= self.columns:
-            raise ArgumentError(
-                "partitions", "one or more, of columns that records have", got=self.partitions
-            )
+            allowed = "one or more, of columns that records have"
+            raise ArgumentError("partitions", allowed, got=self.partitions)
 
     @property
     def sizes(self) -> tuple[int, ...]:

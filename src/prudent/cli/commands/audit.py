@@ -75,8 +75,8 @@ def train(
         default="point",
     ),
     records_per_person: int | None = options.whole_number(
-        "Audit training with a privacy unit, in a white box: the canary is a person with so "
-        "many records, and the claim is about people.",
+        "Audit training with a privacy unit, in a white box: the canary is a unit with so "
+        "many records, and the claim is about units.",
         default=None,
     ),
     confidence: float = options.number("1 minus the false-alarm rate, in [0.5, 1).", default=0.95),

@@ -1,24 +1,29 @@
 """`prudent budget`: the privacy budget of a data set, kept in a ledger."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from prudent import _files
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
+from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.commands import receipts
+from prudent.cli.commands.checks import checker
 from prudent.cli.display import as_text, echo, echo_json
 from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from prudent.budget.balance import Balance
-    from prudent.budget.charges import Charge, ChargeDetails
+    from prudent.budget.charges import Charge
     from prudent.budget.ledger import Ledger
 
 TAMPERED = 1
+_REPORT_KINDS = ".html", ".md", ".json"
 
 _WIDTH_OF_A_FILE = 300  # characters
 
@@ -28,7 +33,6 @@ _HISTORY = (
 )
 
 app = typer.Typer(no_args_is_help=True, help="The privacy budget of a data set.")
-app.command()(receipts.report)
 
 Location = Annotated[
     str,
@@ -182,6 +186,10 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
 
     details = charge.details
     asked = " of ".join(filter(None, (details.statistic, details.column)))
+    mechanism = details.mechanism or ""
+    if (given := details.proposal) is not None:  # what the mechanism was told to expect
+        proposal = f"proposal {nearest(given, 6) if isinstance(given, float) else given}"
+        mechanism = ", ".join(filter(None, (mechanism, proposal)))
     groups = details.groups or ""
     if isinstance(groups, tuple):
         groups = f"{len(groups)}: {', '.join(groups)}"
@@ -189,7 +197,7 @@ def _history_row(charge: "Charge") -> tuple[str, ...]:
         str(charge.sequence),
         f"{charge.time:%Y-%m-%d %H:%M}",
         asked or charge.label,
-        _mechanism(details) or describe(charge.event),
+        mechanism or describe(charge.event),
         str(groups),
         details.unit or "",
         rounded_up(charge.asked_epsilon),
@@ -211,16 +219,6 @@ def _stacked(
     return (*header[:at], *header[at + 1 :]), stacked
 
 
-def _mechanism(details: "ChargeDetails") -> str:
-    """The mechanism, and what it was told to expect."""
-    words = [details.mechanism] if details.mechanism else []
-    if details.proposal is not None:
-        given = details.proposal
-        shown = nearest(given, 6) if isinstance(given, float) else str(given)
-        words.append(f"proposal {shown}")
-    return ", ".join(words)
-
-
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
     from prudent.budget.balance import Offer
 
@@ -230,35 +228,27 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
         echo_json({**balance.to_plain(), "offers": plain})
         return
     chosen = "adaptive" if balance.adaptive else "fixed in advance"
+    fits = Offer.sentence(offers)
+    if offers:
+        fits += ", at δ = 0"
+        if balance.adaptive and balance.fits.delta > 0:
+            fits += f" or at δ that add up to at most {rounded_down(balance.fits.delta, 3)}"
+    epsilon, delta = balance.epsilon_per_record, balance.delta_per_record
+    share = f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}"
     rows = [
         ("data set", balance.dataset),
         *([] if balance.data is None else [("data", balance.data)]),
         ("budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
         ("protects", str(balance.relation)),
-        *_per_record(balance),
+        *([] if balance.relation.distance == 1 else [("for one record", share)]),
         ("composition", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
-        ("still fits", Offer.sentence(offers) + (_their_delta(balance) if offers else "")),
+        ("still fits", fits),
         ("as one release", str(balance.fits)),
         ("digest", balance.digest),
     ]
     _print_table(None, rows)
-
-
-def _their_delta(balance: "Balance") -> str:
-    """At which δ the releases fit that are said to."""
-    if not balance.adaptive or balance.fits.delta == 0:
-        return ", at δ = 0"
-    return f", at δ = 0 or at δ that add up to at most {rounded_down(balance.fits.delta, 3)}"
-
-
-def _per_record(balance: "Balance") -> list[tuple[str, str]]:
-    """What one record may use, where that is less than the budget."""
-    if balance.relation.distance == 1:
-        return []
-    epsilon, delta = balance.epsilon_per_record, balance.delta_per_record
-    return [("for one record", f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}")]
 
 
 def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Text", ...]]) -> None:
@@ -278,3 +268,84 @@ def _print_table(header: tuple[str, ...] | None, rows: Sequence[tuple["str | Tex
     if not console.is_terminal:  # a file or a pipe has no width: one line for each row
         console = Console(width=_WIDTH_OF_A_FILE)
     console.print(table)
+
+
+@app.command()
+def report(
+    location: list[str] = typer.Argument(
+        metavar="LEDGER…",
+        help="A ledger, as for `prudent budget`; or receipts, files that end in .json.",
+    ),
+    out: Path | None = options.value(
+        "FILE",
+        "Where to write it; its ending says how: .html, .md or .json. By default "
+        "Markdown is printed.",
+        default=None,
+    ),
+    dataset: options.Dataset = "default",
+    digest: str | None = options.value(
+        "HASH",
+        "A digest that an earlier report gave: with it, also missing last rows are noticed.",
+        default=None,
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Report on a budget: what was asked, by whom, at which price, and what is left.
+
+    One page to hand to a data-protection officer. It says what is protected, why numbers differ
+    from those that were typed, what an attacker could learn, and whether the ledger is intact.
+
+    [b]Example[/b]
+
+    $ prudent budget report budget.db --out report.html
+
+    $ prudent budget report median.json regression.json --out report.md
+    """
+    from prudent.budget.ledger import Ledger
+    from prudent.budget.report import BudgetReport
+
+    if out is not None and out.suffix not in _REPORT_KINDS:
+        raise ArgumentError("out", f"a file that ends in {', '.join(_REPORT_KINDS)}", got=str(out))
+    if all(place.endswith(".json") for place in location):
+        _on_receipts(location, out, as_json=as_json)
+        return
+    if len(location) > 1:
+        raise ArgumentError("location", "one ledger, or receipts", got=" ".join(location))
+    with Ledger.open(location[0], dataset=dataset) as ledger:
+        found = BudgetReport.of(ledger, digest)
+    _hand_over(found.plain(), found.markdown, found.html, out, as_json=as_json)
+
+
+def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
+    """Report on receipts, each of which is checked."""
+    from prudent.receipts import pages
+    from prudent.receipts.receipt import Receipt
+
+    check = checker()
+    receipts = {place: Receipt.read(place)[0] for place in places}
+    verdicts = {place: check.verify(place) for place in places}
+    plain = {place: receipts[place].plain() | each.plain() for place, each in verdicts.items()}
+    found = {place: (receipts[place], each.summary) for place, each in verdicts.items()}
+    markdown = functools.partial(pages.officers_page, found)
+    html = functools.partial(pages.officers_html, found)
+    _hand_over(plain, markdown, html, out, as_json=as_json)
+
+
+def _hand_over(
+    plain: Any,
+    markdown: Callable[[], str],
+    html: Callable[[], str],
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write a report in the form that the ending of a file names, and print it or say where."""
+    if out is not None:
+        forms = {".html": html, ".md": markdown}
+        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        with _files.replacing(out) as file:
+            file.write(forms[out.suffix]() if out.suffix in forms else text)
+    if as_json:
+        echo_json(plain)
+    else:
+        echo(markdown() if out is None else f"Wrote {out}.")

@@ -9,12 +9,10 @@ import typer
 
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError, between, count, positive
-from prudent.cli import completion, event_report, options
+from prudent.cli import event_report, options
 from prudent.cli.display import echo_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from prudent.accounting import MarginTest, Relation, Run
 
 _SMALL_PROPOSAL = 0.1  # below which revealing everything can be the better bound
@@ -119,7 +117,7 @@ def epsilon(
     test: str | None = options.value(
         "KIND:SCALE",
         f"The private test of the margin: {options.TEST_FORMS}. [none: DP-SGD]",
-        completion.TESTS,
+        options.OFFERED_TESTS,
         default=None,
     ),
     event: Path | None = options.value(
@@ -168,7 +166,7 @@ def epsilon(
     $ prudent epsilon --noise-multiplier 1.1 --batch 256 --records 60000 \
         --epochs 15 --num-bands 8 --relation zero-out --delta 1e-5
 
-    For a person with up to three records, where their number is public:
+    For a privacy unit of up to three records, where their number is public:
     $ prudent epsilon --noise-multiplier 5 --delta 1e-6 \
         --relation zero-out --records-per-person 3
 
@@ -192,7 +190,7 @@ def epsilon(
         found = event_report.Report.of(run.event, related, delta, priors)
         event_report.show(found, as_json=as_json, plot=plot)
         return
-    price = _price(run, delta, asked.accountant)
+    price = _price(run, delta, asked)
     if as_json:
         echo_json(price)
     else:
@@ -212,7 +210,7 @@ def calibrate(
         "KIND:SCALE",
         f"The private test of the margin: {options.TEST_FORMS}. To solve for its scale, "
         "give the kind alone (default: laplace). [none: DP-SGD]",
-        completion.TESTS,
+        options.OFFERED_TESTS,
         default=None,
     ),
     **described: Any,
@@ -250,7 +248,7 @@ def calibrate(
     )
     value = run.test.scale if solve == "test-scale" and run.test else getattr(run, parameter)
     if asked.as_json:
-        echo_json({parameter: value, **_price(run, delta, asked.accountant)})
+        echo_json({parameter: value, **_price(run, delta, asked)})
         return
     shown = (rounded_up if solve in _SAFE_ABOVE else rounded_down)(value, 6)
     if isinstance(value, int):
@@ -258,7 +256,7 @@ def calibrate(
     else:  # what is printed is what is priced
         run = run.replace(parameter, float(shown))  # type: ignore[arg-type]
     typer.echo(f"{solve} = {shown}")
-    _print_price(run, _price(run, delta, asked.accountant))
+    _print_price(run, _price(run, delta, asked))
 
 
 def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | None":
@@ -271,56 +269,27 @@ def _test_to_calibrate(text: str | None, solve: SolvedName) -> "MarginTest | Non
     return test
 
 
-def _price(run: "Run", delta: float, accountant: options.AccountantName) -> dict[str, Any]:
-    """What `--json` prints."""
-    from prudent.accounting import PldAccountant
-    from prudent.accounting.serialisation import to_plain
+def _price(run: "Run", delta: float, asked: RunOptions) -> dict[str, Any]:
+    """What `--json` prints; a proposal of 0 reveals everything where a margin of 0 passes.
 
-    lower, exact = None, math.inf
-    if run.relation.distance == 1:
-        lower, exact = PldAccountant().compose(run.event).epsilon_bounds(delta)
-    elif accountant == "pld":
-        exact = run.epsilon(delta)
-    upper = min(_upper_bounds(run, delta, accountant, exact))
-    return {
-        "epsilon": upper,
-        "pairs_epsilon_lower": None if lower is None else min(lower, upper),
-        "delta": delta,
-        "relation": to_plain(run.relation),
-        "accountant": accountant,
-        "event": to_plain(run.event),
-        "infinite": _why_infinite(run, delta) if math.isinf(upper) else None,
-    }
-
-
-def _upper_bounds(
-    run: "Run", delta: float, accountant: options.AccountantName, exact: float
-) -> "Iterator[float]":
-    """Every ε at which the run is known to be (ε, δ)-DP; of Rényi alone if that is asked for.
-
-    A proposal of 0 reveals everything where a margin of 0 passes, so it dominates all others.
+    So it dominates all others, and may have the better bound.
     """
-    from prudent.accounting import RdpAccountant
-
-    yield run.epsilon(delta, RdpAccountant)
-    if accountant == "pld":
-        yield exact
-        if run.test is not None and run.propose < _SMALL_PROPOSAL:
-            yield attrs.evolve(run, propose=0.0).epsilon(delta)
-
-
-def _why_infinite(run: "Run", delta: float) -> str:
-    from prudent.accounting import why_infinite
-
-    found = why_infinite(run.event, delta, run.relation)
-    return "Rényi divergences prove no ε here: --accountant pld." if found is None else str(found)
+    found = event_report.price(
+        run.event, run.relation, delta, renyi_alone=asked.accountant == "rdp"
+    )
+    if asked.accountant == "pld" and run.test is not None and run.propose < _SMALL_PROPOSAL:
+        least = attrs.evolve(run, propose=0.0).epsilon(delta)
+        found["epsilon"] = min(found["epsilon"], least)
+        if found["pairs_epsilon_lower"] is not None:
+            found["pairs_epsilon_lower"] = min(found["pairs_epsilon_lower"], least)
+        found["infinite"] = found["infinite"] if math.isinf(found["epsilon"]) else None
+    return found
 
 
 def _print_price(run: "Run", price: dict[str, Any]) -> None:
     from prudent.accounting import describe
 
-    upper, lower, delta = price["epsilon"], price["pairs_epsilon_lower"], price["delta"]
-    least = event_report.bracket(lower, upper)
+    upper, delta, least = price["epsilon"], price["delta"], event_report.bracket(price)
     typer.echo(f"ε ≤ {rounded_up(upper)} at δ = {exact(delta)} for {run.relation}{least}")
     if run.test is not None and 0 < upper < math.inf:
         bare = attrs.evolve(run, test=None).epsilon(

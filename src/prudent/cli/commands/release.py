@@ -24,8 +24,6 @@ Propose = Annotated[
         "it is trusted. Without it the answer is chosen by rank, and never refused."
     ),
 ]
-
-
 Certify = Annotated[
     float | None,
     options.number(
@@ -33,8 +31,6 @@ Certify = Annotated[
         "statistic is further than this from the answer."
     ),
 ]
-
-
 Confidence = Annotated[
     float,
     options.number(
@@ -147,7 +143,6 @@ OtherBounds = Annotated[
     ),
 ]
 
-
 _PLAIN = {
     "count": (
         "Release the number of rows; of records that have a value, with --column.",
@@ -156,7 +151,7 @@ _PLAIN = {
     ),
     "count-distinct": (
         "Release how many different values a column has.\n\n"
-        "With --unit, --per-unit says how many values of one person count.",
+        "With --unit, --per-unit says how many values of one unit count.",
         "trips.parquet --column station \\\n    --epsilon 0.5 --unit rider --per-unit 3",
     ),
     "proportion": (
@@ -205,7 +200,7 @@ def _add(name: str, ask: Callable[..., None], what: str, *examples: str) -> None
     _command(ask)
 
 
-def _plain(statistic: str) -> Callable[..., None]:
+def _of_one(statistic: str) -> Callable[..., None]:
     return lambda request: answer(request, statistic)
 
 
@@ -217,14 +212,9 @@ def _of_two(statistic: str) -> Callable[..., None]:
 
 
 for _name, (_what, *_examples) in _PLAIN.items():
-    _add(_name, _plain(_name.replace("-", "_")), _what, *_examples)
+    _add(_name, _of_one(_name.replace("-", "_")), _what, *_examples)
 for _name, _what in _OF_TWO.items():
-    _add(
-        _name,
-        _of_two(_name),
-        _what,
-        "trips.parquet --column fare --other miles \\\n    --epsilon 1",
-    )
+    _add(_name, _of_two(_name), _what, "trips.parquet --column fare --other miles --epsilon 1")
 
 
 @_command
@@ -397,20 +387,14 @@ def mode(
     $ prudent release mode trips.parquet --column payment \
         --epsilon 0.5 --delta 1e-7 --ledger budget.db
     """
-    typed = _typed_categories(request, categories)
+    typed = None
+    if categories is not None:  # the order of texts is not that of numbers
+        from prudent.release.columns.opening import open_column
+        from prudent.release.columns.sql.table_columns import TableColumn
+
+        source = request.source_options()
+        known: Any = {"kind": "categories", "unit": request.unit, **source}
+        column = open_column(known.pop("data"), request.column, **known)
+        assert isinstance(column, TableColumn)
+        typed = list(column.typed(listed(categories) or []))
     answer(request, "mode", categories=typed, propose=propose, certify=certify)
-
-
-def _typed_categories(request: Request, categories: str | None) -> list[Any] | None:
-    """The categories in the type of the column: the order of texts is not that of numbers."""
-    from prudent.release.columns.opening import open_column
-    from prudent.release.columns.sql.table_columns import TableColumn
-
-    if categories is None:
-        return None
-    source = request.source_options()
-    column = open_column(
-        source.pop("data"), request.column, kind="categories", unit=request.unit, **source
-    )
-    assert isinstance(column, TableColumn)
-    return list(column.typed(listed(categories) or []))

@@ -11,15 +11,16 @@ import typer
 
 from prudent._rounding import exact, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, needs, options, progress
+from prudent.cli import display, needs, options
 from prudent.cli.display import as_text, echo, echo_json, neutral, note, remark, show_table
+from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prudent.certify import CertifiedClassifier
-    from prudent.certify.report import CertifyResult
     from prudent.training.run.checkpoint import Paid
+    from prudent_lab.certifying import CertifyResult
 
 NEEDS_OF_OPTIONS = {
     ("certify", "dataset"): (needs.TEXTS, needs.equals("imdb")),
@@ -192,7 +193,7 @@ def certify(
         certify_runs(folders, RunOptions(**of_runs), as_json=as_json)
         return
     from prudent._files import check_writable
-    from prudent.certify import CertifiedClassifier, report
+    from prudent.certify import CertifiedClassifier
     from prudent.release.noise import ReproducibleNoise
     from prudent_lab import certifying as experiment
     from prudent_lab.named_datasets import NAMED_DATASETS
@@ -222,7 +223,7 @@ def certify(
             lambda: experiment.read(dataset), attack=attack, compare=compare, **given
         )
         if out is not None:
-            report.plot(result, f"{dataset}, features {features}", out / "certified.png")
+            experiment.plot(result, f"{dataset}, features {features}", out / "certified.png")
             (out / "certified.json").write_text(json.dumps(result.plain()) + "\n")
             (out / "certified.csv").write_text(result.table())
     else:
@@ -251,7 +252,7 @@ def _released(
         yield archive_arrays(dataset)[0]  # after the charge
 
     budget: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
-    with budget as opened, progress.only_elapsed():
+    with budget as opened, display.only_elapsed():
         return model.set_params(ledger=opened).fit_chunks(training())
 
 
@@ -267,7 +268,7 @@ def _rows(path: Path) -> Any:
 def _show(result: "CertifyResult", out: Path | None) -> None:
     from rich.console import Console
 
-    from prudent.certify.report import percent
+    from prudent_lab.certifying import percent
 
     left = {k: f"{percent(value)}%" for k, value in result.attacked.items()}
     certified = {k: f"{percent(value)}%" for k, value in result.certified.items()}

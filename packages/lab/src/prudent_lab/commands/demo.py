@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from prudent._rounding import exact, rounded_up
-from prudent.cli import completion, options
+from prudent.cli import options
 from prudent.cli.display import as_text, echo_json, note, output_mode, show_table
+from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from prudent.certify.report import CertifyResult
     from prudent.release.outcome import Released
+    from prudent_lab.certifying import CertifyResult
     from prudent_lab.demo import Classifier
 
 _TABLE = (
@@ -170,7 +171,7 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
 
     from prudent.accounting import ADD_REMOVE
     from prudent.certify.classifier import RECORDS
-    from prudent.certify.report import percent
+    from prudent_lab.certifying import percent
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from prudent.cli.commands.doctor import DoctorFinding
+from prudent.cli.commands.checks import DoctorFinding
 
 
 def data_sets() -> Iterator[DoctorFinding]:
     """Which named data sets are there, and which are not."""
-    from prudent._data_files import cache_folder, search_folders
+    from prudent_lab.data_files import cache_folder, search_folders
     from prudent_lab.named_datasets import NAMED_DATASETS
 
     found = {

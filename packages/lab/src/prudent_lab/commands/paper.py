@@ -13,8 +13,9 @@ from prudent import _validate
 from prudent._progress import track
 from prudent._rounding import rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, options
+from prudent.cli import options
 from prudent.cli.display import echo, echo_json, neutral, note, remark, show_files, show_table
+from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -73,7 +74,7 @@ class Filling:
     device: Annotated[
         str,
         typer.Option(
-            help="Where to run: cpu or cuda.", autocompletion=completion.among(*completion.DEVICES)
+            help="Where to run: cpu or cuda.", autocompletion=options.among(*completion.DEVICES)
         ),
     ] = "cpu"
     as_json: options.Json = False

@@ -14,9 +14,9 @@ import typer
 
 from prudent._rounding import rounded_down, rounded_up
 from prudent._validate import ArgumentError
-from prudent.cli import completion, options
-from prudent.cli.display import as_text, echo_json, show_table, shows_progress
-from prudent.cli.progress import only_elapsed
+from prudent.cli import options
+from prudent.cli.display import as_text, echo_json, only_elapsed, show_table, shows_progress
+from prudent_lab.commands import completion
 from prudent_lab.settings import Experiment, setting_fields
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _METAVARS = {
 _OFFERED = {
     "dataset": (*completion.DATASETS, "npz:"),
     "method": completion.METHODS,
-    "test": completion.TESTS[:-1],
+    "test": options.OFFERED_TESTS[:-1],
     "corrupt": completion.CORRUPTIONS,
 }
 _CHOICES = {
@@ -91,7 +91,7 @@ def _flag(name: str, kind: type, told: str, panel: str) -> Any:
         None,
         help=told,
         metavar=_METAVARS.get(name, "NAME"),
-        autocompletion=completion.among(*_OFFERED[name]) if name in _OFFERED else None,
+        autocompletion=options.among(*_OFFERED[name]) if name in _OFFERED else None,
         rich_help_panel=panel,
     )
 

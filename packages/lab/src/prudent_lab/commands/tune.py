@@ -10,8 +10,7 @@ import typer
 from prudent._rounding import nearest, rounded_down, rounded_up
 from prudent._validate import ArgumentError
 from prudent.cli import options
-from prudent.cli.display import as_text, echo, echo_json, note
-from prudent.cli.progress import only_elapsed
+from prudent.cli.display import as_text, echo, echo_json, note, only_elapsed
 from prudent_lab.commands.train import device_named, experiment_of, given, with_flags
 from prudent_lab.settings import WatchSettings
 

@@ -11,7 +11,7 @@ import tomllib
 from importlib import resources
 from typing import Any
 
-from prudent.certify.report import percent
+from prudent_lab.certifying import percent
 
 
 @functools.cache

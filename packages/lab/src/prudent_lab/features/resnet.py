@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from prudent import _validate
-from prudent._data_files import is_file, search_folders
 from prudent._files import sha256
 from prudent._formats import reading
 from prudent.certify.landmarks import Codes, Flags, whole
 from prudent.records.arrays import ArrayForm, numbers_of
+from prudent_lab.data_files import is_file, search_folders
 
 _MEAN = (0.485, 0.456, 0.406)
 _DEVIATION = (0.229, 0.224, 0.225)

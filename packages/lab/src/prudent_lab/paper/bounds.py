@@ -17,11 +17,8 @@ from prudent.accounting import (
     Reveals,
     Run,
 )
-from prudent.accounting.losses.conversion import (
-    rdp_to_epsilon_balle,
-    rdp_to_epsilon_classic,
-    rdp_to_epsilon_optimal,
-)
+from prudent.accounting.losses.moments import rdp_to_epsilon_balle
+from prudent_lab.paper.conversions import rdp_to_epsilon_classic, rdp_to_epsilon_optimal
 from prudent_lab.paper.theorems import (
     ConditionError,
     amplify_by_sampling,

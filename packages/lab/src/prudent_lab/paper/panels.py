@@ -16,9 +16,8 @@ import attrs
 import numpy as np
 
 from prudent.accounting import LaplaceTest, ProposeTestReleaseDpEvent
-from prudent.accounting.losses.conversion import rdp_to_epsilon_balle
 from prudent.accounting.losses.domination import case_one, dominating, noisy_margin_case
-from prudent.accounting.losses.moments import renyi_divergence
+from prudent.accounting.losses.moments import rdp_to_epsilon_balle, renyi_divergence
 from prudent.accounting.losses.pairs import Dominating
 from prudent_lab.paper import bounds
 from prudent_lab.paper.bounds import Array, Setting

@@ -24,9 +24,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from prudent import _validate
-from prudent.accounting._numeric import Array, Numbers, expm1_minus, log1p_minus, orders, smallest
-from prudent.accounting.losses.conversion import gaussian_epsilon, gaussian_rdp, laplace_epsilon
-from prudent.accounting.losses.moments import laplace_rdp
+from prudent.accounting._numeric import Array, Numbers, expm1_minus, orders, smallest
+from prudent.accounting.losses.moments import gaussian_epsilon, laplace_rdp
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(32)
 _EXACT = "Use the exact accountant, prudent.PldAccountant, which has none."
@@ -47,6 +46,18 @@ class ConditionError(ValueError):
             f"{theorem} needs {condition}, got {given}. "
             f"Outside its conditions the formula is not a bound. {instead}"
         )
+
+
+def log1p_minus(x: Array) -> Array:
+    """Compute log(1 + x) - x to full relative precision, also near zero."""
+    small = np.abs(x) < 0.5
+    near = np.where(small, x, 0.0)
+    # log(1 + x) = 2 artanh(r) with r = x / (2 + x), and 2 r - x = -x r.
+    r = near / (2 + near)
+    odd = np.zeros_like(near)
+    for k in range(35, 1, -2):
+        odd = (odd + 1.0 / k) * r * r
+    return np.where(small, 2 * r * odd - near * r, np.log1p(x) - x)
 
 
 def laplace_log_moment(exponent: float, q: float, b: float) -> float:
@@ -347,7 +358,8 @@ def direct_epsilon(
         ConditionError: If delta does not exceed failure.
     """
     rest = _rest(delta, failure)
-    return laplace_epsilon(test_scale) + gaussian_epsilon(noise_multiplier, rest)
+    test_scale = _validate.positive(test_scale=test_scale)
+    return 1 / test_scale + gaussian_epsilon(noise_multiplier, rest)
 
 
 def direct_epsilon_sharpened(
@@ -362,9 +374,10 @@ def direct_epsilon_sharpened(
         ConditionError: If delta does not exceed failure.
     """
     rest = _rest(delta, failure) / (1 - failure)
+    test_scale = _validate.positive(test_scale=test_scale)
     return max(
         gaussian_epsilon(noise_multiplier, rest),
-        laplace_epsilon(test_scale) + gaussian_epsilon(noise_multiplier, delta),
+        1 / test_scale + gaussian_epsilon(noise_multiplier, delta),
     )
 
 
@@ -399,8 +412,8 @@ def ptr_rdp(
     """
     a = orders(order)
     sigma = _validate.positive(noise_multiplier=noise_multiplier)
-    safe = gaussian_rdp(a, sigma)
-    trusting = gaussian_rdp(a, _validate.positive(propose=propose) * sigma)
+    safe = a / (2 * sigma**2)
+    trusting = a / (2 * (_validate.positive(propose=propose) * sigma) ** 2)
     failure = _validate.between(0, 0.5, ends="(]", failure=failure)
     exponent = (a - 1) * (trusting - safe)
     near = np.log1p(failure * np.expm1(np.minimum(exponent, 1.0)))

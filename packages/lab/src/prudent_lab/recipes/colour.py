@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from prudent._data_files import cached_array
 from prudent._validate import ArgumentError
 from prudent.accounting import GaussianTest
+from prudent_lab.data_files import cached_array
 from prudent_lab.datasets import Dataset
 from prudent_lab.experiment import Recipe, Setup
 from prudent_lab.recipes.digits import of_unit_length

@@ -1,20 +1,24 @@
-"""`prudent doctor`: what this machine has, and whether noise and prices are right on it."""
+"""`prudent doctor`, `verify` and `keys`: checks of an installation and of receipts."""
 
+import importlib
 import math
 import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import typer
 
 import prudent
-from prudent import _extras
+from prudent import _extras, _files
 from prudent._progress import track
 from prudent.cli import needs, options
-from prudent.cli.display import echo, echo_json, output_mode
+from prudent.cli.display import echo, echo_json, neutral, note, output_mode
+from prudent.cli.errors import Fault, UncheckedError, print_error
 
 _DRAWS = 4_000
+_UNUSABLE = 2  # exit status of a file that is no receipt
 _UNLIKELY = 1e-9  # a right sampler is called wrong this often
 
 
@@ -175,3 +179,108 @@ def _key_stream() -> Iterator[DoctorFinding]:
 
 
 _CHECKS = (_versions, _installed, _gpu, _noise, _key_stream, _prices)
+
+
+def keys(
+    make: str | None = options.value(
+        "NAME",
+        "Make a key first; its secret part stays on this machine.",
+        default=None,
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Show the public part of every key that signs receipts, to hand to those who check them.
+
+    Keys are Ed25519. The secret part of a new one is readable by you alone: whoever has it signs as
+    you.
+
+    [b]Examples[/b]
+
+    $ prudent keys --make research
+
+    $ prudent keys
+    """
+    from prudent.receipts import keys as kept
+
+    if make is not None:
+        kept.make(make)
+        note(f"The secret part is in {kept.folder() / make}.key: whoever has it signs as you.")
+    if as_json:
+        echo_json({"keys": kept.public_keys()})
+        return
+    for name, public in kept.public_keys().items():
+        echo(f"{public}  {name}")
+
+
+def verify(
+    receipt: Path = typer.Argument(metavar="RECEIPT", help="What --receipt wrote."),
+    signer: str | None = options.value(
+        "PUBKEY", "Whose signature it must have: a public key.", default=None
+    ),
+    head: str | None = options.value(
+        "HASH", "The digest of the ledger, from its keeper.", default=None
+    ),
+    checklist: Path | None = options.value(
+        "FILE",
+        "Also write a checklist after NIST SP 800-226, filled as far as the receipt goes.",
+        default=None,
+    ),
+    export: Path | None = options.value(
+        "FILE",
+        "Also write the fields of public registries of deployments, as JSON.",
+        default=None,
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Check a receipt, offline: its price, certificate, digests, ledger rows and signature.
+
+    The price is re-derived by ball arithmetic, in code that shares nothing with the accountant.
+    It ends with status 0 if the receipt is verified, with 1 if a claim is refuted, with 2 if the
+    file is none, or a claim that matters could not be checked, with 3 if the check itself failed,
+    and with 4 if the claimed ε is between proved bounds, and not itself proved. A description of a
+    run made elsewhere is checked the same way.
+
+    [b]Example[/b]
+
+    $ prudent verify answer.json --signer 3f0a…
+    """
+    from prudent.receipts import keys as kept
+    from prudent.receipts import pages
+    from prudent.receipts.receipt import Receipt
+
+    check = checker()
+    key = None if signer is None else kept.public_key(signer)
+    try:
+        found = check.verify(receipt, signer=key, head=head)
+    except check.ReceiptError as error:
+        print_error(Fault(str(error), status=_UNUSABLE))
+        raise typer.Exit(_UNUSABLE) from None
+    except OSError:
+        raise
+    except Exception as error:
+        text = "Could not check the receipt, by a bug of this program: nothing is said about it."
+        raise UncheckedError(text) from error
+    if as_json:
+        echo_json(found.plain())
+    else:
+        for line in found.lines():
+            echo(neutral(line))
+    for place, form in ((checklist, pages.checklist), (export, pages.registry)):
+        if place is not None:
+            with _files.replacing(place) as file:
+                file.write(form(Receipt.read(receipt)[0], found.summary))
+    if found.status:
+        raise typer.Exit(found.status)
+
+
+def checker() -> Any:
+    """The package prudent-verify, which shares nothing with this one.
+
+    Raises:
+        MissingPackageError: If it is not installed.
+    """
+    try:
+        return importlib.import_module("prudent_verify")
+    except ModuleNotFoundError as error:
+        name = "prudent-verify" if error.name == "prudent_verify" else str(error.name)
+        raise _extras.MissingPackageError("prudent verify", [name], []) from error

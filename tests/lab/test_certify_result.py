@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from prudent.certify.report import CertifyResult, percent
+from prudent_lab.certifying import CertifyResult, percent
 
 
 @pytest.mark.parametrize(

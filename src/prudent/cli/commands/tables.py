@@ -1,6 +1,7 @@
-"""`prudent sql` and `regress`: questions in SQL and regressions of columns, answered privately."""
+"""`prudent sql`, `regress`, `synth` and `sample`: questions, models and tables of whole tables."""
 
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,9 +20,8 @@ from prudent.cli.answering import (
     receipt_file,
     rule_of,
 )
-from prudent.cli.display import echo, neutral, note
+from prudent.cli.display import echo, echo_json, neutral, note, only_elapsed, remark
 from prudent.cli.errors import Fault, print_error
-from prudent.cli.progress import only_elapsed
 
 if TYPE_CHECKING:
     from prudent.estimators.linear import LinearModel
@@ -29,13 +29,17 @@ if TYPE_CHECKING:
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
-_SHARED = (
+_OF_SQL = (
     *("delta", "unit", "per_unit", "groups_per_unit", "groups", "connect", "ledger", "dataset"),
     *("receipt", "sign", "dry_run", "as_json", "as_csv", "parquet"),
 )
+_OF_REGRESS = (
+    *("where", "connect", "table", "ledger", "dataset", "receipt", "sign", "dry_run", "as_json"),
+)
+_OF_SYNTH = ("where", "unit", "connect", "table", "ledger", "dataset", "receipt", "sign", "as_json")
 
 
-@options.spread(Request, _SHARED)
+@options.spread(Request, _OF_SQL)
 def sql(
     query: str = typer.Argument(metavar="QUERY", help="SELECT … FROM 'file' …"),
     epsilon: float = options.number("ε of the whole query."),
@@ -89,6 +93,7 @@ class Model(Choice):
     MEDIAN = "median"
 
 
+@options.spread(Request, _OF_REGRESS)
 def regress(
     formula: str = typer.Argument(
         metavar="FORMULA",
@@ -120,20 +125,10 @@ def regress(
         "COLUMN", "Whose row it is: protect all rows of a unit, and keep one of them.", default=None
     ),
     per_unit: int = options.whole_number("Keep so many rows of each unit.", default=1),
-    where: options.Where = None,
-    connect: options.Connect = None,
-    table: options.Table = None,
-    ledger: options.Ledger = None,
-    dataset: options.Dataset = "default",
-    receipt: options.Receipt = None,
-    sign: options.Sign = None,
-    dry_run: bool = typer.Option(
-        False, help="Read and charge nothing: show the price and the error to expect."
-    ),
     records: int | None = options.whole_number(
         "With --dry-run: about how many records the table has, if known.", default=None
     ),
-    as_json: options.Json = False,
+    **shared: Any,
 ) -> None:
     r"""Fit a private regression, without bounds on any column.
 
@@ -156,40 +151,38 @@ def regress(
 
     $ prudent regress 'salary ~ age' salaries.parquet --epsilon 1 --certify 0.1
     """
-    asked: Any = {"epsilon": epsilon, "delta": delta, "certify": certify}
-    if dry_run:
-        _forecast(_estimator(model, alpha, r2=r2, **asked), formula, records, as_json)
+    wanted: Any = {"epsilon": epsilon, "delta": delta, "certify": certify}
+    asked = Request(source=source, epsilon=epsilon, **shared)
+    if asked.dry_run:
+        _forecast(_estimator(model, alpha, r2=r2, **wanted), formula, records, asked.as_json)
         return
     if records is not None:
         raise ValueError("--records: expected only with --dry-run, got both without it.")
-    if source is None and connect is None:
-        raise ValueError("FILE: expected a file, or --connect with --table, got nothing.")
+    asked.check_source()
     from prudent.estimators import TooFewRecordsError
 
-    spender = Request(ledger=ledger, dataset=dataset, epsilon=epsilon, as_json=as_json)
-    with budget(spender) as keeper, only_elapsed():
-        fitted = _estimator(model, alpha, r2=r2, ledger=keeper, **asked)
+    with budget(asked) as keeper, only_elapsed():
+        fitted = _estimator(model, alpha, r2=r2, ledger=keeper, **wanted)
         if "~" not in formula:
             raise ValueError("FORMULA: expected such as 'salary ~ age + hours', got no '~'.")
         refused = None
         try:
-            target = receipt_file(receipt, sign)
-            rows: dict[str, Any] = {"connect": connect, "table": table, "where": where}
-            rows |= {"unit": unit, "per_unit": per_unit}
-            fitted.fit(source, formula, **rows, receipt=target)
+            rows: dict[str, Any] = {"connect": asked.connect, "table": asked.table}
+            rows |= {"where": asked.where, "unit": unit, "per_unit": per_unit}
+            fitted.fit(source, formula, **rows, receipt=receipt_file(asked.receipt, asked.sign))
         except TooFewRecordsError as error:
             refused = str(error)
-    price = {"epsilon": fitted.epsilon_, "delta": fitted.delta_}
+    found = {"model": model.value, "epsilon": fitted.epsilon_, "delta": fitted.delta_}
     if refused is not None:
-        if as_json:
-            print_json({"status": "refused", "model": model.value, **price, "notes": [refused]})
+        if asked.as_json:
+            print_json({"status": "refused", "notes": [refused], **found})
         print_error(Fault(f"Refused. {refused}", status=REFUSED))
-    elif as_json:
-        print_json({"status": "released", "model": model.value, **_plain(fitted), **price})
+    elif asked.as_json:
+        print_json({"status": "released", **_plain(fitted), **found})
     else:
         for line in fitted.summary().split("\n"):
             echo(neutral(line))
-    if ledger is None:
+    if asked.ledger is None:
         note("No --ledger: not charged to any budget.")
     if refused is not None:
         raise typer.Exit(REFUSED)
@@ -202,9 +195,9 @@ def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "Linear
         if r2:
             raise ValueError("--r2: expected with --model linear or ridge, got median.")
         return QuantileRegressor(0.5, **asked)
-    return (
-        Ridge(alpha, r2=r2, **asked) if model is Model.RIDGE else LinearRegression(r2=r2, **asked)
-    )
+    if model is Model.RIDGE:
+        return Ridge(alpha, r2=r2, **asked)
+    return LinearRegression(r2=r2, **asked)
 
 
 def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:
@@ -244,9 +237,8 @@ def _plain(fitted: "LinearModel") -> dict[str, Any]:
     if fitted.r2:
         whole["r2"] = fitted.r2_
     if fitted.certify is not None:
-        whole["certificate"] = attrs.asdict(
-            fitted.certificate_, filter=attrs.filters.exclude("basis")
-        )
+        without_basis = attrs.filters.exclude("basis")
+        whole["certificate"] = attrs.asdict(fitted.certificate_, filter=without_basis)
     return whole
 
 
@@ -254,3 +246,102 @@ def _ends(interval: Any) -> list[float] | None:
     """The ends of an interval; None if there is none."""
     low, high = map(float, interval)
     return None if low != low else [low, high]
+
+
+@options.spread(Request, _OF_SYNTH)
+def synth(
+    source: options.Source = None,
+    *,
+    out: Path = options.value("FILE", "Where to write the table: a .parquet or .csv file."),
+    epsilon: float = options.number("ε of the whole table, at least 0.01."),
+    delta: float = options.number("δ of the whole table."),
+    columns: str | None = options.value("NAME,…", "The columns to make. \\[all]", default=None),
+    constraint: list[str] = typer.Option(
+        [], metavar="CONDITION", help="A public condition on a row: 'start <= end'. Repeatable."
+    ),
+    rows: int | None = options.whole_number(
+        "About how many rows the table has, if that is public: too few are refused for free.",
+        default=None,
+    ),
+    most_rows: int = options.whole_number("With --unit: rows to use of each unit.", default=8),
+    **shared: Any,
+) -> None:
+    r"""Make a synthetic table with the columns of a private one.
+
+    No domain and no bounds are needed: frequent values, ranges and the columns
+    that belong together are found privately, and the whole table costs (ε, δ)
+    once. The report says what was measured, and how exact it is.
+
+    [b]Examples[/b]
+
+    With the real table that prudent sample salaries writes:
+    $ prudent synth salaries.parquet --epsilon 1 --delta 1e-6 \
+        --out synthetic.parquet --ledger budget.db --receipt synth.json
+
+    $ prudent synth visits.csv --unit patient --most-rows 4 --epsilon 2 \
+        --delta 1e-6 --constraint 'age >= 0' --out synthetic.csv
+    """
+    from prudent.synth import synthesize
+
+    asked = Request(source=source, epsilon=epsilon, **shared)
+    asked.check_source()
+    with budget(asked) as keeper, only_elapsed():
+        made = synthesize(
+            source,
+            epsilon=epsilon,
+            delta=delta,
+            columns=listed(columns),
+            constraints=constraint,
+            rows=rows,
+            unit=asked.unit,
+            most_rows=most_rows,
+            where=asked.where,
+            connect=asked.connect,
+            table=asked.table,
+            ledger=keeper,
+            receipt=receipt_file(asked.receipt, asked.sign),
+            out=out,
+        )
+    if asked.as_json:
+        price = {"epsilon": made.epsilon, "delta": made.delta}
+        print_json({"status": "released", "out": str(out), **made.plain(), **price})
+    else:
+        for line in made.report.splitlines():
+            echo(neutral(line))
+    if asked.ledger is None:
+        note("No --ledger: not charged to any budget.")
+
+
+def sample(
+    name: str = typer.Argument(
+        metavar="NAME",
+        help="Which table: salaries.",
+        autocompletion=options.among("salaries"),
+    ),
+    out: Path | None = options.value(
+        "FILE", "Where to write it; by default NAME.parquet, here.", default=None
+    ),
+    force: bool = typer.Option(False, "--force", help="Replace a file that is there."),
+    as_json: options.Json = False,
+) -> None:
+    """Write a small real table to try things on.
+
+    It ships with the package and its records are public, so that you can
+    compare private answers with exact ones.
+
+    [b]Example[/b]
+
+    $ prudent sample salaries
+
+    $ prudent release median salaries.parquet --column salary --epsilon 0.3
+    """
+    from prudent.samples import SAMPLES, write
+
+    path = write(name, out, force=force)
+    known = SAMPLES[name]
+    if as_json:
+        echo_json({"file": str(path), "about": known.about, "source": known.source})
+        return
+    echo(f"Wrote {path}.")
+    remark(known.about)
+    remark(f"Source: {known.source}")

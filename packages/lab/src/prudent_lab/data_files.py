@@ -21,7 +21,7 @@ from prudent._files import replacing
 _TIMEOUT_SECONDS = 30
 _BLOCK = 1 << 20
 # The source checkout, if this file is in one rather than in an installed wheel.
-_CHECKOUT = Path(__file__).parents[2]
+_CHECKOUT = Path(__file__).parents[4]
 # Debian's dataset-* packages install their files here.
 _SYSTEM_FOLDER = Path("/usr/share/datasets")
 
