@@ -4,6 +4,8 @@
 
 Every run draws a new table of 5,000 records. On linear populations the truth is the line; from a
 real table records are drawn with replacement, and the truth is the least squares of all of them.
+On logistic ones it is the true coefficients, the maximum of the likelihood of a million records
+where the model does not hold, and infinite where a plane separates the labels.
 Real tables other than the one that prudent ships need PRUDENT_TABLES (`regression_tables`).
 """
 
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from prudent.estimators import LinearRegression, TooFewRecordsError
+from prudent.estimators import LinearRegression, LogisticRegression, TooFewRecordsError
 from prudent.release.noise import ReproducibleNoise
 
 FloatArray = npt.NDArray[np.float64]
@@ -65,6 +67,54 @@ LINEAR: dict[str, tuple[Callable[..., FloatArray], Callable[..., FloatArray]]] =
     "zero-inflated features": (_zero_inflated, _plain),
 }
 REAL = ("salaries", "nlswork", "hotels")
+SCORES = np.array([-0.5, 1.0, -0.5, 0.3])
+
+
+def _t3(draw: np.random.Generator, n: int) -> FloatArray:
+    return draw.standard_t(3, (n, 3))
+
+
+def _line(features: FloatArray) -> FloatArray:
+    found: FloatArray = SCORES[0] + features @ SCORES[1:]
+    return found
+
+
+# Features, scores and true coefficients; None where they are those of the best logistic model.
+LOGISTIC: dict[str, tuple[Callable[..., FloatArray], Callable[..., FloatArray], Any]] = {
+    "logistic, normal": (_normal, _line, SCORES),
+    "logistic, correlated": (_correlated, lambda x: _line((x - 50) / 10), None),
+    "logistic, exponential": (lambda draw, n: draw.exponential(size=(n, 3)), _line, SCORES),
+    "logistic, log-normal": (lambda draw, n: np.exp(draw.normal(size=(n, 3))), _line, SCORES),
+    "logistic, t2": (lambda draw, n: draw.standard_t(2, (n, 3)), _line, SCORES),
+    "logistic, zero-inflated": (_zero_inflated, _line, SCORES),
+    "logistic, 5 % of one label": (_normal, lambda x: _line(x) - 3, SCORES - [3, 0, 0, 0]),
+    "logistic, strong": (_normal, lambda x: 4 * _line(x), 4 * SCORES),
+    "separable": (_normal, lambda x: np.where(_line(x) > 0, np.inf, -np.inf), np.full(4, np.inf)),
+    "curved scores": (_normal, lambda x: x[:, 0] + 0.7 * x[:, 1] ** 2 - 1, None),
+    "scores that end": (_t3, lambda x: np.clip(x[:, 0], -2, 2) - 0.5 * x[:, 1], None),
+    "far labels at random": (_t3, lambda x: np.where(np.abs(x[:, 0]) > 3, 0.0, x[:, 0]), None),
+}
+
+
+def _shares(scores: FloatArray) -> FloatArray:
+    with np.errstate(over="ignore"):
+        return np.asarray(1 / (1 + np.exp(-scores)))
+
+
+@functools.cache
+def _logistic_truth(name: str) -> FloatArray:
+    """The true coefficients, or those of the maximum of the likelihood."""
+    of_features, of_scores, truth = LOGISTIC[name]
+    if isinstance(truth, np.ndarray):
+        return truth
+    features = of_features(np.random.default_rng(0), 10**6)
+    rows = np.concatenate([np.ones((len(features), 1)), features], axis=1)
+    shares, found = _shares(of_scores(features)), np.zeros(4)
+    for _ in range(30):
+        now = _shares(rows @ found)
+        curvature = (rows * (now * (1 - now))[:, None]).T @ rows
+        found = found + np.linalg.solve(curvature, rows.T @ (shares - now))
+    return found
 
 
 @functools.cache
@@ -93,6 +143,11 @@ def drawn(population: str, seed: int, records: int = RECORDS) -> Drawn:
         of_features, of_residuals = LINEAR[population]
         features = of_features(draw, records)
         return features, LINE[0] + features @ LINE[1:] + of_residuals(draw, features), LINE
+    if population in LOGISTIC:
+        features = LOGISTIC[population][0](draw, records)
+        shares = _shares(LOGISTIC[population][1](features))
+        labels = (draw.random(records) < shares).astype(float)
+        return features, labels, _logistic_truth(population)
     features, target, truth = _table(population)
     places = draw.integers(0, len(target), records)
     return features[places], target[places], truth
@@ -104,13 +159,21 @@ def cell(population: str, epsilon: float, seeds: range) -> list[FloatArray]:
     found = []
     for seed in seeds:
         features, target, truth = drawn(population, seed)
-        model = LinearRegression(epsilon=epsilon, noise=ReproducibleNoise(seed))
+        given: Any = {"epsilon": epsilon, "noise": ReproducibleNoise(seed)}
+        labelled = population in LOGISTIC
+        model = (
+            LogisticRegression(classes=[0, 1], **given) if labelled else LinearRegression(**given)
+        )
         try:
             model.fit(features, target)
         except TooFewRecordsError:
             found.append(np.full((3, len(truth)), np.nan))
             continue
-        low, high = np.vstack([model.intercept_interval_, model.intervals_]).T
+        ends = [
+            np.reshape(model.intercept_interval_, (1, 2)),
+            np.reshape(model.intervals_, (-1, 2)),
+        ]
+        low, high = np.concatenate(ends).T
         held = np.where(np.isnan(low), np.nan, (low <= truth) & (truth <= high))
         half = (high - low) / 2
         found.append(np.stack([held, half, np.abs((low + high) / 2 - truth) / half]))
@@ -143,7 +206,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     real = REAL if os.environ.get("PRUDENT_TABLES") else REAL[:1]
     asked = [part for part in given.only.split(";") if part]
-    names = [n for n in (*LINEAR, *real) if not asked or any(part in n for part in asked)]
+    names = [
+        n for n in (*LINEAR, *real, *LOGISTIC) if not asked or any(part in n for part in asked)
+    ]
     epsilons = [float(text) for text in given.epsilons.split(",")]
     print(
         "| population | ε | least of a coefficient | all | shown | none | half-widths | farthest |"

@@ -63,6 +63,24 @@ def test_json_holds_the_model(run: Callable[..., Any], file: str) -> None:
     assert answer["relation"]["adjacency"] == "add-remove"
 
 
+def test_a_logistic_regression_has_intervals(run: Callable[..., Any], tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    age = draw.normal(40, 10, 4000)
+    works = np.where(draw.random(4000) < 1 / (1 + np.exp(-(age - 40) / 10)), "yes", "no")
+    pd.DataFrame({"age": age, "works": works}).to_parquet(tmp_path / "t.parquet")
+    ask = ("works ~ age", str(tmp_path / "t.parquet"), "--epsilon", "20", "--model", "logistic")
+    answer = json.loads(run("regress", *ask, "--json").out)
+    assert answer["classes"] == ["no", "yes"]
+    intercept, slope = answer["coefficients"]
+    assert (intercept["term"], slope["term"]) == ("(intercept)", "age")
+    assert slope["interval"][0] < 0.1 < slope["interval"][1] < 0.2
+    lines = run("regress", *ask).out.splitlines()
+    assert " to " in lines[2]
+    assert lines[-1] == "(20, 1e-06)-DP for adding or removing one record"
+    forecast = run("regress", "a ~ b", "--epsilon", "1", "--model", "logistic", "--dry-run")
+    assert "It needs about" in forecast.out
+
+
 @pytest.mark.thorough
 def test_a_ledger_is_charged_once_and_never_overdrawn(
     run: Callable[..., Any], file: str, tmp_path: Path
@@ -103,6 +121,7 @@ def test_a_forecast_reads_nothing(run: Callable[..., Any]) -> None:
         (("pay ~ region", "FILE"), r"C(region)"),
         (("pay ~ age",), "FILE"),
         (("pay ~ age", "FILE", "--model", "median", "--r2"), "--r2"),
+        (("region ~ age", "FILE", "--model", "logistic", "--certify", "1"), "--certify"),
         (("pay ~ age", "FILE", "--where", "age >"), "where"),
         (("pay ~ age", "missing.parquet"), "existing file"),
         (("pay ~ age", "FILE", "--certify", "0"), "certify"),

@@ -353,14 +353,14 @@ def test_printed_intervals_cover_in_many_runs(population: str, epsilon: float) -
     assert_covered(population, epsilon, range(100))
 
 
-def assert_covered(population: str, epsilon: float, seeds: range) -> None:
+def assert_covered(population: str, epsilon: float, seeds: range, least: float = 0.75) -> None:
     held, _, error = np.array(cell(population, epsilon, seeds)).transpose(1, 0, 2)
     shown = ~np.isnan(held)
     for each, printed in zip(held.T, shown.T, strict=True):
         assert np.sum(each[printed] == 0) <= most_wrong(int(printed.sum()), chance=1e-4)
-    assert np.nanmax(error) < 10
+    assert not (error >= 10).any()
     if epsilon >= 1:
-        assert shown.any(axis=1).mean() > 0.75
+        assert shown.any(axis=1).mean() >= least
 
 
 def test_correlated_columns_without_far_records_have_narrow_intervals() -> None:

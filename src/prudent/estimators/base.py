@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import attrs
-import dp_accounting as dp
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -135,10 +134,14 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
 
         Where all columns have bounds there are none; then the count need only exceed its noise.
         """
-        prices, part = engine.prices, self._quantiles
-        asked = part in prices.parts
-        needed = _ENOUGH / prices.choice_epsilon(part) if asked else engine.deviation("count")
+        needed = self._needed(engine.prices, len(engine.rows.names) - 1)
         return TooFewRecordsError(self.n_records_, needed) if self.n_records_ < needed else None
+
+    def _needed(self, prices: Prices, features: int) -> float:
+        """The number of records below which the answer is no better than a guess."""
+        part = self._quantiles
+        asked = part in prices.parts
+        return _ENOUGH / prices.choice_epsilon(part) if asked else prices.multiplier("count")
 
     def _counted(self, engine: SumEngine) -> TooFewRecordsError | None:
         """Release the number of records, and learn if they are enough."""
@@ -321,17 +324,6 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         known = self._bounded(names)
         unknown = sum(place not in known for place in range(features))
         return known, self._prices(unknown, self._classes() == [], records)
-
-    def columns_of(self, X: Any, y: Any) -> tuple[Sequence[str], int]:
-        """The names of the columns of a fit to an array or a frame, and its number of features."""
-        if isinstance(y, str):
-            raise ArgumentError("data", "features, and an array of targets", got=y)
-        rows, features = ModelData(data=X, target=y if self._supervised else None).open()
-        return rows.names, len(features)
-
-    def event_for(self, names: Sequence[str], features: int) -> dp.DpEvent:
-        """The privacy event of a fit to these columns; nothing is read or charged."""
-        return self._priced(names, features)[1].event
 
     @property
     def certifier_(self) -> Certifier:

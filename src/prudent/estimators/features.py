@@ -42,6 +42,7 @@ _BEYOND = 2.0  # times the end of the last of them: a few records may be farther
 _LEAST_P, _MOST_P = 0.1, 0.25  # quantiles in the tails say more about the scale, if n allows
 _ROOM = 45.0  # records, times ε, that a quantile should be away from the end of the column
 _DEGENERATE = 1e-9  # a range smaller than this, relative to its ends, is none
+_SEEN = 4.0  # noise of an entry, below which the variance of a column is not seen
 _RIDGE = 0.5  # the ridge, in noise of an eigenvalue of the second moment
 _RECORDS_PER_NOISE = 40.0  # at which the reach begins to grow, per noise of a sum and feature
 _LEAST_WEIGHT = 0.05  # the mean square of the factors by which rows are shortened, at least
@@ -229,6 +230,13 @@ class Whitening:
         inverse = 1 / (self.eigenvalues + self.ridge)
         mixed = self.noise * np.sqrt(inverse * inverse.sum())
         return np.asarray(np.minimum(1.0, np.hypot(self.ridge * inverse, mixed)))
+
+    @property
+    def hides_a_column(self) -> bool:
+        """Whether the variance of a column is not clear of the noise of an entry."""
+        least = max(float(self.moment[0, 0]), self.noise)
+        variances = np.diag(self.moment) - self.moment[0] ** 2 / least
+        return bool((variances[1:] < _SEEN * self.noise).any())
 
     def weights(self, steps: FloatArray) -> FloatArray:
         """The factor by which the row of each record is shortened to the radius."""

@@ -195,6 +195,8 @@ class _Reader:
         found = self.interaction()
         while self.peek("*"):
             self.next()
+            if self.peek("*"):
+                raise self.refuse("powers are no terms", "Write I(a ** 2), or a * b.")
             right = self.interaction()
             found |= right | self.crossed(found, right)
         return found

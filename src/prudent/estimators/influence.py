@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.stats import chi2
 
 from prudent.estimators.engine import Map, SumEngine, lengths
-from prudent.estimators.features import Whitening, one_hot
+from prudent.estimators.features import StandardFeatures, Whitening, one_hot
 from prudent.estimators.shares import BudgetPart, sums
 from prudent.release.lattice import FloatArray
 
@@ -66,12 +66,12 @@ _DOUBT = 1.5  # times the contraction of a step is allowed for
 _LUCK = 3.0  # noise of an entry, by which an eigenvalue may be too large
 _LINEAR = 0.98  # level of the test of what the weights took away
 _WEAK = 3.25  # noise of an eigenvalue, below which the ridge holds steps back
-_SEEN = 4.0  # noise of an entry, below which the variance of a column is not seen
 _HELD = 0.5  # share of a coefficient's variance in directions which the ridge holds back
 
 CURVED = "records far out do not follow the line, so its coefficients depend on their weight"
 HEAVY = "the residuals' tail is so heavy that what clipping takes away has no bound"
 HELD = "its direction is not clear of the noise"
+DEPENDENT = "the rows of one unit are not independent of each other"
 UNSEEN = "a column hardly varies, or its private scale is far off, so that the model leaves it out"
 
 
@@ -146,40 +146,54 @@ class InfluenceTail:
         return index + _SURE * error < _NO_MEAN
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class Refined:
-    """What the last steps found, in the standardised coefficients."""
+    """What the last steps found, in the standardised coefficients, and how far off it may be."""
 
     found: FloatArray  # the coefficients
-    clipped: Callable[
-        [FloatArray], npt.NDArray[np.bool_]
-    ]  # whether the influence of each row was clipped
-    whitening: Whitening  # what whitened the rows
+    root: FloatArray  # what makes coefficients of whitened coordinates
     variance: FloatArray  # a matrix: of noise and sampling, in whitened coordinates
     bias: FloatArray  # what the steps have not reached, in each of them
     rest: FloatArray  # the noisy T
-    rest_noise: float  # the deviation of its noise, in each coordinate
-    missing: str  # why there are no intervals; empty if there are
+    rest_noise: FloatArray  # the deviation of its noise, in each coordinate
+    weak: npt.NDArray[np.bool_]  # the coordinates in which the ridge holds steps back
+    missing: str = ""  # why there are no intervals; empty if there are
+    deviations: float = _DEVIATIONS  # of an interval of 95 %
+    least: float = 0.0  # times T is allowed for, at least
+    clipped: Map = lambda rows: np.zeros(len(rows), np.bool_)  # whether each influence was clipped
 
-    @property
-    def root(self) -> FloatArray:
-        """What makes coefficients of whitened coordinates."""
-        return self.whitening.root
+    def intervals(
+        self, features: StandardFeatures, centres: FloatArray, scale: float, records: int
+    ) -> tuple[FloatArray, str]:
+        """The ends of an interval for each coefficient, and why some are missing.
+
+        Args:
+            features: What standardised the columns.
+            centres: The intercept and the slopes in the units of the columns.
+            scale: The scale of the target.
+            records: The number of records of a unit, at most.
+        """
+        slopes = self.root[1:] / features.scales[:, None]
+        rows = np.vstack([self.root[0] - features.locations @ slopes, slopes]) * scale
+        ends = centres[:, None] + self.ends(rows) * [-1.0, 1.0]
+        missing = self.missing if records == 1 else DEPENDENT
+        held = (rows[:, self.weak] ** 2).sum(axis=1) > _HELD * (rows**2).sum(axis=1)
+        held |= missing != ""
+        ends[held] = np.nan
+        if not features.constant:
+            ends[0], held[0] = 0.0, False
+        return ends, missing or (HELD if held.any() else "")
 
     def ends(self, rows: FloatArray) -> FloatArray:
         """Below and above each combination of whitened coordinates, an interval's distance."""
         spread = np.einsum("ij,jk,ik->i", rows, self.variance, rows)
-        noise = lengths(rows) * self.rest_noise
-        half = _DEVIATIONS * np.sqrt(spread + noise**2) + np.sqrt(rows**2 @ self.bias**2)
+        noise = np.sqrt(rows**2 @ self.rest_noise**2)
+        half = self.deviations * np.sqrt(spread + noise**2) + np.sqrt(rows**2 @ self.bias**2)
         towards = rows @ self.rest
         # Noise of T is in the half-width already: only what is beyond it has a direction.
-        towards = _SAFE * np.sign(towards) * np.maximum(np.abs(towards) - noise, 0.0)
+        beyond = np.maximum(_SAFE * (np.abs(towards) - noise), self.least * np.abs(towards))
+        towards = np.sign(towards) * np.maximum(beyond, 0.0)
         return np.stack([half + np.maximum(-towards, 0.0), half + np.maximum(towards, 0.0)], axis=1)
-
-    def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether combinations of whitened coordinates lie where the ridge holds steps back."""
-        weak = self.whitening.eigenvalues < _WEAK * self.whitening.noise * math.sqrt(rows.shape[1])
-        return np.asarray((rows[:, weak] ** 2).sum(axis=1) > _HELD * (rows**2).sum(axis=1))
 
 
 def far_whitening(
@@ -194,6 +208,19 @@ def far_whitening(
     most = min(before.features.extent, _MOST_RADIUS * before.radius)
     radius = max(before.radius, min(math.sqrt(room), most))
     return Whitening.release(engine, "far moment", before.features, count, penalty, radius, before)
+
+
+def sandwich(engine: SumEngine, influences: Map, clip: float) -> FloatArray:
+    """Release the second moment of influences, on the safe side of its noise."""
+    squares = engine.second_moment("sandwich", influences, clip)
+    values, vectors = np.linalg.eigh(squares)
+    doubt = engine.deviation("sandwich") * clip**2
+    return np.asarray((vectors * (np.maximum(values, 0.0) + doubt)) @ vectors.T)
+
+
+def has_direction(taken: FloatArray, variance: float) -> bool:
+    """Whether what weights took away is more than sampling and noise of this variance are."""
+    return bool(taken @ taken / variance > chi2.ppf(_LINEAR, len(taken)))
 
 
 def refine(
@@ -250,18 +277,14 @@ def refine(
 
     rest = engine.total("rest", left_out, longest)
     taken = engine.total("weights", lambda rows: influences(rows, final)[1], clip) / clip
-    squares = engine.second_moment("sandwich", lambda rows: influences(rows, final)[0], clip)
-    doubt = engine.deviation("sandwich") * clip**2
-    values, vectors = np.linalg.eigh(squares)
-    squares = (vectors * (np.maximum(values, 0.0) + doubt)) @ vectors.T  # on the safe side
+    squares = sandwich(engine, lambda rows: influences(rows, final)[0], clip)
     usual = engine.deviation("weights") ** 2 + float(np.trace(squares)) / clip**2 / width
-    moment, missing = whitening.moment, ""
-    variances = np.diag(moment) - moment[0] ** 2 / max(float(moment[0, 0]), whitening.noise)
-    if (variances[1:] < _SEEN * whitening.noise).any():
+    missing = ""
+    if whitening.hides_a_column:
         missing = UNSEEN  # the others then answer for what it explains
     elif tail.has_no_mean(count):
         missing = HEAVY
-    elif taken @ taken / usual > chi2.ppf(_LINEAR, width):
+    elif has_direction(taken, usual):
         missing = CURVED
     left = whitening.contraction
     own = (1 + left**2) * (engine.deviation("final") * clip) ** 2 + left**4 * width * noise**2
@@ -273,11 +296,12 @@ def refine(
     slowly = np.minimum(1.0, np.maximum(_DOUBT * left, kept))
     return Refined(
         found=found,
+        root=root,
         clipped=lambda rows: np.asarray(influences(rows, final)[2] > clip),
-        whitening=whitening,
         variance=squares + np.diag(own),
         bias=slowly ** (2 + STEPS) * (size + math.sqrt(own.sum())),  # four steps in all
         rest=rest,
-        rest_noise=engine.deviation("rest") * longest,
+        rest_noise=np.full(width, engine.deviation("rest") * longest),
+        weak=whitening.eigenvalues < _WEAK * whitening.noise * math.sqrt(width),
         missing=missing,
     )

@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from typing_extensions import override
 
@@ -39,7 +38,7 @@ from prudent.estimators.features import (
     standardise,
     standardised,
 )
-from prudent.estimators.influence import HELD, PARTS, Refined, far_whitening, refine
+from prudent.estimators.influence import PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.estimators.summaries import CoefficientSummary
 from prudent.release.charging import Preview
@@ -57,7 +56,6 @@ _NEAR = 4.0  # scales, beyond which a record votes whether the line goes on
 _CLEAR_VOTE = 2.0  # deviations of noise from which on the votes of a column are clear
 _CLEAR_SUM = 1.5  # the same for all columns together
 _LEAST_KEPT = 0.5  # of the residuals are never clipped
-_DEPENDENT = "the rows of one unit are not independent of each other"
 
 
 @attrs.frozen(eq=False)
@@ -96,34 +94,6 @@ class NewtonStep:
     noise: float  # the standard deviation of its noise, in each of them
     limit: float  # where residuals were clipped
     kept: float  # the share of residuals that should be within it
-
-
-@attrs.frozen(eq=False)
-class Rounds:
-    """The outcome of rounds whose steps are not biased by clipping."""
-
-    found: FloatArray
-    root: FloatArray
-    variance: FloatArray  # of noise and sampling, of each whitened coordinate
-    bias: FloatArray  # what the rounds have not reached, in each of them
-    missing: str = ""
-
-    def clipped(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether each row was clipped: a pull is bounded by itself."""
-        return np.zeros(len(rows), np.bool_)
-
-    def ends(self, rows: FloatArray) -> FloatArray:
-        """See `Refined`."""
-        half = _DEVIATIONS * np.sqrt(rows**2 @ self.variance) + np.sqrt(rows**2 @ self.bias**2)
-        return np.stack([half, half], axis=1)
-
-    def held(self, rows: FloatArray) -> npt.NDArray[np.bool_]:
-        """See `Refined`."""
-        return np.zeros(len(rows), np.bool_)
-
-
-Outcome = Refined | Rounds
-"""What the rounds of a fit lead to."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -237,7 +207,13 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         self._found = found * scale
         self._found[0] = self._found[0] + centre if self._intercept else 0.0
         self.coef_, self.intercept_ = features.unscaled(self._found)
-        self._set_intervals(fitting, outcome)
+        ends, self.no_interval_ = outcome.intervals(
+            features,
+            np.array([self.intercept_, *self.coef_]),
+            scale,
+            engine.prices.records,
+        )
+        self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
         if self.certify is not None:
             self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
 
@@ -272,16 +248,15 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
             count=fitting.count,
         )
 
-    @staticmethod
-    def _needed(prices: Prices, features: int) -> float:
-        """The number of records below which the answer is no better than a guess."""
+    @override
+    def _needed(self, prices: Prices, features: int) -> float:
         chosen = [name for name in ("columns", "target") if name in prices.parts]
         return max(
             _WITH_QUANTILE / min(map(prices.choice_epsilon, chosen)),
             _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
         )
 
-    def _spread(self, fitting: Fitting, outcome: Outcome, limit: float) -> None:
+    def _spread(self, fitting: Fitting, outcome: Refined, limit: float) -> None:
         """Release the number of clipped records and, if it was asked for, R²."""
 
         def vectors(rows: FloatArray) -> FloatArray:
@@ -309,7 +284,7 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         """What whitens the features for the last steps."""
         return far_whitening(engine, whitening, count, penalty)
 
-    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Outcome:
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Refined:
         """What the rounds lead to: here the last steps of least squares."""
         return refine(
             fitting.engine,
@@ -320,21 +295,6 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
             limit=steps[-1].limit,
             noise=steps[-1].noise,
         )
-
-    def _set_intervals(self, fitting: Fitting, outcome: Outcome) -> None:
-        """Intervals in the units of the columns; NaN where there is none, and why."""
-        features = fitting.whitening.features
-        slopes = outcome.root[1:] / features.scales[:, None]
-        rows = np.vstack([outcome.root[0] - features.locations @ slopes, slopes]) * fitting.scale
-        centres = np.array([self.intercept_, *self.coef_])
-        ends = centres[:, None] + outcome.ends(rows) * [-1.0, 1.0]
-        missing = outcome.missing if fitting.engine.prices.records == 1 else _DEPENDENT
-        held = outcome.held(rows) | (missing != "")
-        ends[held] = np.nan
-        if not self._intercept:
-            ends[0], held[0] = 0.0, False
-        self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
-        self.no_interval_ = missing or (HELD if held.any() else "")
 
     def _limits(self, fitting: Fitting, found: FloatArray, limit: float) -> FloatArray:
         """Release where predictions clip each column: far away if the line continues there.
@@ -371,7 +331,7 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         return facts + ([str(self.certificate_)] if self.certify is not None else [])
 
     @override
-    def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+    def coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
         """The name, the value and the ends of the interval of each, the intercept first."""
         if self._intercept:
             yield "(intercept)", float(self.intercept_), self.intercept_interval_
@@ -526,7 +486,7 @@ class QuantileRegressor(LinearModel):
         return np.abs(errors) / 2 + (self.quantile - 0.5) * errors
 
     @override
-    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Outcome:
+    def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Refined:
         """The error after a round is the contraction of that before, plus its noise.
 
         So the noise of round k of K remains with a factor contraction^(K-k), and the start with
@@ -540,7 +500,16 @@ class QuantileRegressor(LinearModel):
         density = steps[-1].kept / (2 * steps[-1].limit)
         sampling = self.quantile * (1 - self.quantile) / density**2
         bias = left ** len(steps) * (size + np.sqrt(noise.sum()))
-        return Rounds(found, whitening.root, noise + sampling, bias)
+        return Refined(
+            found=found,
+            root=whitening.root,
+            variance=np.diag(noise + sampling),
+            bias=bias,
+            rest=np.zeros(len(found)),
+            rest_noise=np.zeros(len(found)),
+            weak=np.zeros(len(found), np.bool_),
+            deviations=_DEVIATIONS,
+        )
 
     @override
     def _usual(self) -> tuple[float, float]:

@@ -23,7 +23,7 @@ class CoefficientSummary(abc.ABC):
     no_interval_: str
 
     @abc.abstractmethod
-    def _coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+    def coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
         """The name, the value and the ends of the interval of each, the intercept first."""
 
     def _facts(self) -> list[str]:
@@ -35,7 +35,7 @@ class CoefficientSummary(abc.ABC):
         check_is_fitted(self)
         fitted: Any = self
         rows = [("", "coefficient", "95 % interval")]
-        for term, value, (low, high) in self._coefficients():
+        for term, value, (low, high) in self.coefficients():
             ends = "–" if math.isnan(low) else " to ".join(outward(low, high))
             rows.append((term, nearest(value), ends))
         first, second = (max(len(row[place]) for row in rows) for place in (0, 1))
@@ -61,7 +61,7 @@ class CoefficientSummary(abc.ABC):
 
         check_is_fitted(self)
         fitted: Any = self
-        slopes = [each for each in self._coefficients() if "(intercept)" not in each[0]]
+        slopes = [each for each in self.coefficients() if "(intercept)" not in each[0]]
         terms, values, ends = zip(*slopes, strict=True)
         errors = np.abs(np.nan_to_num(np.array(ends).T - values))
         figure = Figure(figsize=(7, 1 + 0.4 * len(terms)), layout="constrained")

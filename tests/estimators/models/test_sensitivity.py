@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from prudent.estimators import engine, features
-from prudent.estimators.models import classifiers
+from prudent.estimators.models import logistic
 from tests.estimators.models.fitting import ALL, Tape, data, fitted
 
 RECORDS: dict[str, list[float]] = {
@@ -82,6 +82,6 @@ def test_a_record_that_changes_the_others_is_noticed(monkeypatch: pytest.MonkeyP
         found = features.one_hot(places, kinds)
         return found - found.sum(axis=0) / max(1, len(found))
 
-    monkeypatch.setattr(classifiers, "one_hot", centred)
+    monkeypatch.setattr(logistic, "one_hot", centred)
     with pytest.raises(AssertionError):
         check("LogisticRegression", RECORDS["far"])

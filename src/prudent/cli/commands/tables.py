@@ -25,6 +25,7 @@ from prudent.cli.errors import Fault, print_error
 
 if TYPE_CHECKING:
     from prudent.estimators.linear import LinearModel
+    from prudent.estimators.models.logistic import LogisticRegression
 
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -91,6 +92,7 @@ class Model(Choice):
     LINEAR = "linear"
     RIDGE = "ridge"
     MEDIAN = "median"
+    LOGISTIC = "logistic"
 
 
 @options.spread(Request, _OF_REGRESS)
@@ -109,7 +111,8 @@ def regress(
     model: Model = options.value(
         "NAME",
         "linear: least squares; ridge: with a penalty; median: median regression, which "
-        "wild targets hardly move and which often withstands more bad records in large tables.",
+        "wild targets hardly move and which often withstands more bad records in large tables; "
+        "logistic: of labels, which are found privately.",
         default=Model.LINEAR,
     ),
     alpha: float = options.number("The penalty of ridge.", default=1.0),
@@ -119,7 +122,7 @@ def regress(
         default=None,
     ),
     r2: bool = typer.Option(
-        False, "--r2", help="Also release R², from the same budget; not for median."
+        False, "--r2", help="Also release R², from the same budget; of least squares."
     ),
     unit: str | None = options.value(
         "COLUMN", "Whose row it is: protect all rows of a unit, and keep one of them.", default=None
@@ -188,19 +191,32 @@ def regress(
         raise typer.Exit(REFUSED)
 
 
-def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "LinearModel":
-    from prudent.estimators import LinearRegression, QuantileRegressor, Ridge
+def _estimator(
+    model: Model, alpha: float, *, r2: bool, **asked: Any
+) -> "LinearModel | LogisticRegression":
+    from prudent.estimators import (
+        LinearRegression,
+        LogisticRegression,
+        QuantileRegressor,
+        Ridge,
+    )
 
+    if r2 and model in (Model.MEDIAN, Model.LOGISTIC):
+        raise ValueError(f"--r2: expected with --model linear or ridge, got {model.value}.")
+    if model is Model.LOGISTIC:
+        if asked.pop("certify") is not None:
+            raise ValueError("--certify: expected with another model, got logistic.")
+        return LogisticRegression(**asked)
     if model is Model.MEDIAN:
-        if r2:
-            raise ValueError("--r2: expected with --model linear or ridge, got median.")
         return QuantileRegressor(0.5, **asked)
     if model is Model.RIDGE:
         return Ridge(alpha, r2=r2, **asked)
     return LinearRegression(r2=r2, **asked)
 
 
-def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json: bool) -> None:
+def _forecast(
+    fitted: "LinearModel | LogisticRegression", formula: str, records: int | None, as_json: bool
+) -> None:
     from prudent.estimators.formula import Formula
 
     features = len(Formula.parse(formula).factors)
@@ -219,17 +235,19 @@ def _forecast(fitted: "LinearModel", formula: str, records: int | None, as_json:
     note("Nothing was read or charged.")
 
 
-def _plain(fitted: "LinearModel") -> dict[str, Any]:
+def _plain(fitted: "LinearModel | LogisticRegression") -> dict[str, Any]:
     """The model as JSON holds it."""
-    whole: dict[str, Any] = {
+    rows = [
+        {"term": term, "value": value, "interval": _ends(ends)}
+        for term, value, ends in fitted.coefficients()
+    ]
+    if hasattr(fitted, "classes_"):
+        whole: dict[str, Any] = {"classes": fitted.classes_.tolist(), "coefficients": rows}
+        return whole | {"records": fitted.n_records_, "no_interval": fitted.no_interval_}
+    whole = {
         "intercept": fitted.intercept_,
         "intercept_interval": _ends(fitted.intercept_interval_),
-        "coefficients": [
-            {"term": str(term), "value": float(value), "interval": _ends(ends)}
-            for term, value, ends in zip(
-                fitted.terms_, fitted.coef_, fitted.intervals_, strict=True
-            )
-        ],
+        "coefficients": [row for row in rows if row["term"] != "(intercept)"],
         "records": fitted.n_records_,
         "clipped": fitted.n_clipped_,
         "no_interval": fitted.no_interval_,

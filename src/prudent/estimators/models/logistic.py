@@ -1,0 +1,264 @@
+"""Logistic regression without bounds: noisy steps of the likelihood, and intervals of two labels.
+
+1. A noisy count of each label; private quantiles of each column, as in linear regression, and the
+   second moment that whitens the features (`features`). Columns are not clipped: rows are shortened
+   as a whole.
+2. Each round adds up, over all records, the shortened whitened row times (label - probabilities),
+   which is never longer than √2 rows: no bound on a residual has to be found. Rounds start from the
+   shares of the labels, with a bound on the curvature, so that none goes too far; steps are
+   accelerated, because curvature falls later.
+
+For two labels, Newton steps follow: the same sum, times the inverse of a released curvature H. Let
+κ be the factor by which a row is shortened; the sum is of κ² x (y - p(x)). As κ is a function of
+the row x alone, it has its root at the true coefficients where the logistic model holds, whatever
+the tails of the features: clipping has no bias there. The width of an interval has
+
+- the variance of sampling by the sandwich H⁻¹ M H⁻¹ of a released second moment M of that sum, the
+  noise of the last step, and that of H times the last step;
+- what the last step leaves: half the third derivative of the likelihood along it, twice. It is at
+  most the curvature, |σ''| <= σ', so by Cauchy and Schwarz √κ₄/2 · |step|²/√I in the metric of H,
+  where I is the sum of σ' and κ₄ the kurtosis of the step over the rows, taken for a normal one's;
+- where the model does not hold, what weights took away: T, the noisy sum of (1 - κ²) x (y - p(x)).
+  An interval reaches from the answer to H⁻¹T, which is at least as far as the root without weights,
+  and beyond both by the width.
+
+There is none where H is not clear of its noise, where the last step is long (the likelihood of
+labels that a plane separates has no maximum), or where T is clear of its own.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import attrs
+import numpy as np
+from typing_extensions import override
+
+from prudent import _validate
+from prudent._rounding import nearest
+from prudent.estimators.base import BoundedEstimator
+from prudent.estimators.engine import LONGEST, SumEngine, along, lengths
+from prudent.estimators.features import CLIP, STEP, Whitening, one_hot, standardised
+from prudent.estimators.influence import (
+    CURVED,
+    HELD,
+    UNSEEN,
+    Refined,
+    has_direction,
+    sandwich,
+)
+from prudent.estimators.models.classifiers import PrivateClassifier, softmax
+from prudent.estimators.shares import BudgetPart, choices, sums
+from prudent.estimators.summaries import CoefficientSummary
+from prudent.release.charging import Preview
+from prudent.release.lattice import FloatArray
+
+ROUNDS, NEWTON_STEPS = 3, 2
+"""Steps of the likelihood with a bound on its curvature, and with a released one."""
+
+SEVERAL = "there are three or more labels"
+FAR = "the likelihood has no maximum nearby: a plane may separate the labels"
+
+_MOMENTUM = 0.5  # of the step before, which is looked ahead by
+_LEAST_SHARE = 3.0  # noise of the number of records of a label, below which it is not taken to be
+_FLOOR = 2.0  # noise of an eigenvalue of H, below which it is taken for this
+_CLEAR = 3.25  # noise of an eigenvalue of H from which on it is clear
+_LONGEST = 1.0  # a step changes scores by so much at most, in root mean square
+_SETTLED = 0.35  # the last step of a fit that is near the maximum changes them by less
+_KURTOSIS = 3.0
+
+
+@dataclass(eq=False, repr=False)
+class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator):
+    """Private multinomial logistic regression without bounds on the data.
+
+    Its arguments are those of `PrivateEstimator`.
+
+    Attributes:
+        coef_: The slopes of the scores of each label; with two labels, of the second against the
+            first.
+        intercept_: The scores where all columns are 0.
+        intervals_: For each slope, an interval that holds it with a probability of at least about
+            95 %, over the noise and over the sampling of records; NaN if there is none.
+        intercept_interval_: The same for each intercept.
+        no_interval_: Why intervals are missing; empty if none is.
+        classes_: The labels.
+    """
+
+    _title: ClassVar[str] = "logistic regression"
+    _through_origin: ClassVar[bool] = True
+
+    @override
+    def _parts(self, features: int) -> dict[str, BudgetPart]:
+        two = len(self._classes()) <= 2  # or not known yet
+        return {
+            "columns": choices(0.2, 2 * features),
+            "edges": sums(0.02),
+            "count": sums(0.005),
+            "labels": sums(0.01),
+            "moment": sums(0.1 if two else 0.25),
+            "steps": sums(0.1 if two else 0.225, ROUNDS),
+            "curvature": sums(0.14, NEWTON_STEPS * two),
+            "newton": sums(0.12, NEWTON_STEPS - 1),
+            "final": sums(0.18),
+            "rest": sums(0.1, int(two)),
+            "taken": sums(0.01, int(two)),
+            "sandwich": sums(0.02, int(two)),
+        }
+
+    @override
+    def _learn(self, engine: SumEngine) -> None:
+        kinds, width = self._keep_classes(), len(engine.rows.names) - 1
+        features = standardised(engine, width, self.n_records_)
+        features = features if self._intercept else features.through_origin()
+        features = features.rescaled(engine, "edges", self.n_records_)
+        whitening = Whitening.release(engine, "moment", features, self.n_records_)
+        shares = engine.total("labels", lambda rows: one_hot(rows[:, -1], kinds), 1.0)
+        found = np.zeros((width + 1, kinds))
+        if self._intercept:
+            found[0] = np.log(np.maximum(shares, _LEAST_SHARE * engine.deviation("labels")))
+            found[0] -= found[0].mean()
+        before, newton = found, ["newton"] * (NEWTON_STEPS - 1) + ["final"]
+        for part in ["steps"] * ROUNDS + newton * (kinds > 2):
+            ahead = found + _MOMENTUM * (found - before)
+            step = whitening.root @ _step(engine, part, whitening, ahead)
+            before, found = found, ahead + kinds * step
+        refined = None
+        if kinds == 2:
+            refined = _refine(engine, whitening, found[:, 1] - found[:, 0], self.n_records_)
+            found = np.outer(refined.found, [-0.5, 0.5])
+        found[0] *= self._intercept
+        self._features = attrs.evolve(features, limits=np.full(width, CLIP))
+        self._found = found
+        slopes, intercept = features.unscaled(found)
+        if kinds == 2:
+            slopes, intercept = slopes[:, 1:] - slopes[:, :1], intercept[1:] - intercept[:1]
+        self.coef_, self.intercept_ = slopes.T, intercept
+        ends, self.no_interval_ = np.full((len(intercept), width + 1, 2), np.nan), SEVERAL
+        if refined is not None:
+            centres = np.array([*self.intercept_, *self.coef_[0]])
+            ends[0], self.no_interval_ = refined.intervals(
+                features, centres, 1.0, engine.prices.records
+            )
+        self.intercept_interval_, self.intervals_ = ends[:, 0], ends[:, 1:]
+
+    @override
+    def coefficients(self) -> Iterator[tuple[str, float, tuple[float, float]]]:
+        for at, label in enumerate(self.classes_[-len(self.coef_) :]):
+            values = [self.intercept_[at], *self.coef_[at]]
+            ends = [self.intercept_interval_[at], *self.intervals_[at]]
+            rows = zip(["(intercept)", *self.terms_], values, ends, strict=True)
+            for term, value, (low, high) in itertools.islice(rows, not self._intercept, None):
+                name = f"{label}: {term}" if len(self.coef_) > 1 else term
+                yield name, float(value), (float(low), float(high))
+
+    @override
+    def _scores(self, rows: FloatArray) -> FloatArray:
+        return _scores(self._features.steps(rows), self._found)
+
+    def decision_function(self, X: Any) -> FloatArray:
+        """Return the score of each label; with two, that of the second against the first."""
+        scores = self._scores(self._queries(X))
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def dry_run(self, records: int, features: int) -> Preview:
+        """What a fit would cost, and the records it needs; see `LinearModel.dry_run`."""
+        records = _validate.count(1, records=records)
+        prices = self._prices(_validate.count(1, features=features), self._classes() == [])
+        needed = self._needed(prices, features)
+        notes = [f"It needs about {int(nearest(needed, 2)):,} records."]
+        if records < needed:
+            notes.append(f"With {records:,} it would refuse, after a noisy count.")
+        return attrs.evolve(self._preview(prices), notes=tuple(notes))
+
+
+def _scores(steps: FloatArray, found: FloatArray) -> FloatArray:
+    """The score of each label for features in steps."""
+    return np.stack([along(steps, each) for each in (found * STEP).T], axis=1)
+
+
+def _step(engine: SumEngine, part: str, whitening: Whitening, found: FloatArray) -> FloatArray:
+    """Release the gradient of the likelihood, in whitened coordinates."""
+
+    def pairs(rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+        steps = whitening.features.steps(rows)
+        errors = one_hot(rows[:, -1], found.shape[1]) - softmax(_scores(steps, found))
+        return whitening.rows(steps), errors * whitening.weights(steps)[:, None]
+
+    return engine.cross(part, pairs, (whitening.reach, math.sqrt(2)))
+
+
+def _refine(engine: SumEngine, whitening: Whitening, found: FloatArray, records: float) -> Refined:
+    """Take Newton steps from released coefficients, of the second label against the first."""
+    width, reach, features = len(found), whitening.reach, whitening.features
+    count = max(records, 1.0)
+
+    def parts(rows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Shortened whitened rows κx, κ, errors and slopes of the logistic function."""
+        steps = features.steps(rows)
+        whole = whitening.rows(steps)
+        short = reach / np.maximum(lengths(whole), reach)
+        scores = np.stack([np.zeros(len(rows)), along(steps, found * STEP)], axis=1)
+        shares = softmax(scores)
+        errors = rows[:, -1] - shares[:, 1]
+        factors = short * whitening.weights(steps)
+        return whole * short[:, None], factors, errors, shares[:, 0] * shares[:, 1]
+
+    def bent(rows: FloatArray) -> FloatArray:
+        whitened, _, _, slopes = parts(rows)
+        return whitened * np.sqrt(slopes)[:, None]
+
+    def influences(rows: FloatArray) -> FloatArray:
+        whitened, factors, errors, _ = parts(rows)
+        return whitened * (factors * errors)[:, None]
+
+    def taken(rows: FloatArray) -> FloatArray:
+        whitened, factors, errors, _ = parts(rows)
+        # Not longer than the reach: by the row alone, so that the mean stays zero in the model.
+        most = reach / np.maximum(lengths(whitened), reach / LONGEST)
+        return whitened * (np.minimum(1 / factors - factors, most) * errors)[:, None]
+
+    noise = engine.deviation("curvature") * (reach / 2) ** 2
+    for part in ["newton"] * (NEWTON_STEPS - 1) + ["final"]:
+        curvature = engine.second_moment("curvature", bent, reach / 2)
+        if not features.constant:  # the coordinate of the intercept has no part in the others
+            at = np.abs(whitening.root[0]).argmax()
+            curvature[at], curvature[:, at], curvature[at, at] = 0.0, 0.0, 0.25
+        values, vectors = np.linalg.eigh(curvature)
+        kept = np.maximum(values, _FLOOR * noise * math.sqrt(width))
+        # From here on in coordinates in which the curvature is one in all directions.
+        inner = vectors / np.sqrt(kept)
+        step = inner.T @ engine.total(part, influences, reach)
+        length = float(np.linalg.norm(inner @ step)) / math.sqrt(count)
+        step = step * min(1.0, _LONGEST / length)
+        found = found + whitening.root @ inner @ step
+    rest = engine.total("rest", taken, reach)
+    sizes = engine.total("taken", lambda rows: lengths(taken(rows))[:, None] ** 2, reach**2)
+    rest_noise = math.hypot(engine.deviation("rest") * reach, math.sqrt(max(sizes[0], 0.0) / width))
+    squares = sandwich(engine, influences, reach)
+    drawn = np.eye(width) * (
+        (engine.deviation("final") * reach) ** 2 + noise**2 * float(step @ (step / kept))
+    )
+    size, information = float(step @ step), max(count * float(values.mean()), 1.0)
+    missing = ""
+    if whitening.hides_a_column:
+        missing = UNSEEN
+    elif math.sqrt(size / information) > _SETTLED:
+        missing = FAR
+    elif values[0] < _CLEAR * noise * math.sqrt(width):
+        missing = HELD  # curvature elsewhere depends on the coefficient in this direction
+    elif has_direction(rest, rest_noise**2):
+        missing = CURVED
+    return Refined(
+        found=found,
+        root=whitening.root @ inner,
+        variance=inner.T @ (squares + drawn) @ inner,
+        bias=np.full(width, math.sqrt(_KURTOSIS / information) / 2 * size),
+        rest=inner.T @ rest,
+        rest_noise=rest_noise / np.sqrt(kept),
+        weak=np.zeros(width, np.bool_),
+        least=1.0,
+        missing=missing,
+    )
