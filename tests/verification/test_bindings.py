@@ -270,6 +270,12 @@ ROWS = {
     "spent without end": (0, {"spent": "inf"}),
     "another delta": (0, {"delta": 1e-6}),
     "a price four times as high": (0, {"price": {"delta": 0.0, "epsilon": 2.0}}),
+    "a price of nothing": (0, {"price": {"delta": 0.0, "epsilon": 0.0}}),
+    "a price a millionth too low": (0, {"price": {"delta": 0.0, "epsilon": 0.4999995}}),
+    "a price at another delta": (0, {"price": {"delta": 0.9, "epsilon": 0.0}}),
+    "a price at no delta": (0, {"price": {"delta": True, "epsilon": 0.5}}),
+    "a price in words": (0, {"price": {"delta": 0.0, "epsilon": "small"}}),
+    "a price that is no number": (0, {"price": {"delta": 0.0, "epsilon": "nan"}}),
     "details of another column": (0, {"details": {"column": "age", "request": "0" * 64}}),
     "no details": (0, {"details": {}}),
     "a place before the first": (0, {"sequence": 0}),
@@ -294,6 +300,47 @@ def test_rows_that_contradict_the_receipt_are_refused(charged, change, status_of
     index, fields = change
     assert status_of(rewritten(charged[0], 0)) == 0
     assert status_of(rewritten(charged[0], index, **fields)) == 1
+
+
+def among_others(content, event, **price):
+    """A copy with the charge of another release between that of its own and the outcome."""
+    charge, outcome = records_of(content)
+    between = json.loads(charge) | {"sequence": 2, "event": event, "label": "other"}
+    records = [
+        charge,
+        *(
+            json.dumps(each, sort_keys=True, separators=(",", ":"))
+            for each in (
+                between | {"price": {"delta": 0.0} | price},
+                json.loads(outcome) | {"sequence": 3},
+            )
+        ),
+    ]
+    return linked(content, *records)
+
+
+def test_a_row_of_another_release_has_its_price_too(charged, status_of):
+    """At the δ of the budget, and for one record, as a ledger prices what was told no other."""
+    assert status_of(among_others(charged[0], LAPLACE, epsilon=0.5)) == 0
+    assert status_of(among_others(charged[0], LAPLACE, epsilon=0.4)) == 1
+    gaussian = {"kind": "GaussianDpEvent", "noise_multiplier": 4.0}
+    assert status_of(among_others(charged[0], gaussian, epsilon=0.93, delta=1e-5)) == 0
+    assert status_of(among_others(charged[0], gaussian, epsilon=0.9, delta=1e-5)) == 1
+    assert status_of(among_others(charged[0], gaussian, epsilon=0.9, delta=2e-5)) == 1
+
+
+def test_a_price_that_cannot_be_shown_is_said_to_be_so(charged, tmp_path):
+    path = tmp_path / "receipt.json"
+    step = {"kind": "GaussianDpEvent", "noise_multiplier": 8.0}
+    for event, price in (
+        ({"kind": "RandomAllocationDpEvent", "event": step, "steps": 10}, 0.1),
+        ({"kind": "NonPrivateDpEvent"}, "inf"),
+    ):
+        path.write_text(sealed(among_others(charged[0], event, epsilon=price, delta=1e-5)))
+        found = verify(path)
+        assert found.status == 0
+        words = [each.words for each in found.findings if each.claim == "ledger"]
+        assert any("was not shown" in each for each in words) == (price != "inf")
 
 
 ANSWERS = {

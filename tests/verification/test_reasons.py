@@ -78,12 +78,16 @@ def row(number, old, new):
     return make
 
 
-def dearer(own, _):
-    """A charge at nine times the price that is claimed."""
-    first, *rest = records_of(own)
-    fields = json.loads(first)
-    fields["price"]["epsilon"] *= 9
-    return linked(own, json.dumps(fields, sort_keys=True, separators=(",", ":")), *rest)
+def priced(factor):
+    """A charge at some times the price that is claimed."""
+
+    def make(own, _):
+        first, *rest = records_of(own)
+        fields = json.loads(first)
+        fields["price"]["epsilon"] *= factor
+        return linked(own, json.dumps(fields, sort_keys=True, separators=(",", ":")), *rest)
+
+    return make
 
 
 def one_of(*events):
@@ -306,7 +310,8 @@ FORGERIES = {
     "another answer": (lambda own, other: own | {"released": other["released"]}, ANSWER, "another"),
     "another charge": (lambda own, other: own | {"ledger": other["ledger"]}, ANSWER, "another one"),
     "other details": (row(0, '"epsilon":0.5', '"epsilon":0.9'), LEDGER, "what was asked"),
-    "a dearer charge": (dearer, LEDGER, "another price"),
+    "a dearer charge": (priced(9), LEDGER, "another price"),
+    "a cheaper charge": (priced(0.99), LEDGER, "its event takes at least ε = 0.499999"),
     "another data set": (
         at((("ledger", "dataset"), set_to("other"))),
         LEDGER,

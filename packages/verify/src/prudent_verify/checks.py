@@ -368,12 +368,10 @@ def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
             yield Finding(Standing.UNCHECKED, "ledger", words)
         return
     problem, answer = _problem_of_rows(receipt, noted)
-    if (
-        problem is None
-        and head is not None
-        and head not in {row["digest"] for row in noted["rows"]}
-    ):
-        problem = "its rows do not lead to the digest that was given."
+    if problem is None:
+        if head is not None and head not in {row["digest"] for row in noted["rows"]}:
+            problem = "its rows do not lead to the digest that was given."
+        yield from _prices_of_rows(receipt, noted)
     words = "the charge, of this event, request, unit and relation, is row by row linked to the "
     words += f"head {str(noted.get('head'))[:16]}…"
     if head is None:
@@ -452,6 +450,43 @@ def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | 
         return None, outcome.get("answer")
     except Exception:  # whoever wrote the receipt chooses which one
         return "its rows cannot be read.", None
+
+
+def _prices_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether each charge notes at least the ε that its event takes of one record.
+
+    A ledger notes it at δ = 0, at the δ that it was told, or at its budget's.
+    """
+    limit = (receipt.context.get("budget") or {}).get("delta", 0.0)
+    for row in noted["rows"]:
+        fields = json.loads(row["record"])
+        if "event" not in fields:
+            continue
+        least = None
+        try:
+            at, charged = fields["price"]["delta"], float(fields["price"]["epsilon"])
+            sound = type(at) in (int, float) and charged >= 0
+            if not sound or (at not in (0, fields["delta"]) and not 0 < at <= limit < 1):
+                yield Finding(Standing.FAILED, "ledger", "a price is none that a ledger notes.")
+                continue
+            words = f"row {fields['sequence']} notes ε = {_exact(charged)} at δ = {_exact(at)}"
+            if math.isinf(charged):
+                continue
+            found = prove(parsed(fields["event"]), _ONE, charged, at)
+            if found.epsilon <= charged * (1 + found.rounding):
+                continue
+            least = found.least
+        except Exception:  # whoever wrote the receipt chooses which one
+            words = "a row of the ledger has a price"
+        if least is not None and charged < least:
+            short = _rounded(least, decimal.ROUND_FLOOR)
+            words += f", and its event takes at least ε = {short}."
+            yield Finding(Standing.FAILED, "ledger", words)
+        else:
+            yield Finding(Standing.UNCHECKED, "ledger", f"{words}, which was not shown here.")
+
+
+_ONE = Relation("add-remove", 1)
 
 
 def _label(receipt: Receipt) -> str:
