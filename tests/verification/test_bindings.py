@@ -15,7 +15,7 @@ import prudent
 from prudent.cli import main
 from prudent.receipts.making import receipt_of
 from tests.verification.conftest import places_of
-from tests.verification.test_forgeries import sealed
+from tests.verification.test_forgeries import best_of, repeated, sampled, sealed, several
 
 pytest.importorskip("flint")
 from prudent_verify import ReceiptError, verify
@@ -74,18 +74,6 @@ def records_of(content):
     return [row["record"] for row in content["ledger"]["rows"]]
 
 
-def several(*events):
-    return {"kind": "ComposedDpEvent", "events": list(events)}
-
-
-def repeated(event, count):
-    return {"kind": "SelfComposedDpEvent", "event": event, "count": count}
-
-
-def sampled(event, rate):
-    return {"kind": "PoissonSampledDpEvent", "event": event, "sampling_probability": rate}
-
-
 NOISELESS = {
     "the worst of nothing": {"kind": "WorstOfDpEvent", "events": [NOTHING]},
     "the worst of nothing and of noise": {"kind": "WorstOfDpEvent", "events": [NOTHING, LAPLACE]},
@@ -94,12 +82,7 @@ NOISELESS = {
     "nothing, many times": repeated(NOTHING, 5),
     "an empty composition in another": several(LAPLACE, several()),
     "no runs beside noise": several(LAPLACE, repeated(SURE, 0)),
-    "the best of nothing": {
-        "kind": "RepeatAndSelectDpEvent",
-        "event": NOTHING,
-        "mean": 2.0,
-        "shape": 1.0,
-    },
+    "the best of nothing": best_of(NOTHING, 2.0, 1.0),
     "an allocation of nothing": {"kind": "RandomAllocationDpEvent", "event": NOTHING, "steps": 5},
     "a field that is not known": LAPLACE | {"noise": 5.0},
     "an event in a leaf": LAPLACE | {"event": SURE},
@@ -119,12 +102,7 @@ UNPAID = {
     "run no times": (repeated(SURE, 0), 0.0),
     "on a sample": (sampled(SURE, 1e-9), 1e-6),
     "of a candidate that is seldom run": (
-        {
-            "kind": "BinomialSelectionDpEvent",
-            "event": SURE,
-            "draws": 1,
-            "probability": 1e-9,
-        },
+        {"kind": "BinomialSelectionDpEvent", "event": SURE, "draws": 1, "probability": 1e-9},
         1e-6,
     ),
     "of another sensitivity": (SURE | {"noise_parameter": 0.1, "sensitivity": 2}, 0.0),
@@ -176,8 +154,6 @@ def twice(record):
 LEDGERS = {
     "nothing asked": lambda own, _: own | {"asked": {}},
     "less asked": lambda own, _: changed(own, (("asked", "statistic"), None)),
-    "another filter": lambda own, _: changed(own, (("asked", "parts"), [{"where": "age > 3"}])),
-    "another answer": lambda own, other: own | {"released": other["released"]},
     "a value": lambda own, _: changed(own, (("released", "value"), own["released"]["value"] + 1)),
     "a status": lambda own, _: changed(own, (("released", "status"), "refused")),
     "a note": lambda own, _: changed(own, (("released", "notes"), ["exact"])),
@@ -185,7 +161,6 @@ LEDGERS = {
         own, (("relation", "adjacency"), "zero-out")
     ),
     "a kind": lambda own, _: own | {"kind": "model"},
-    "another ledger": lambda own, other: own | {"ledger": other["ledger"]},
     "a field twice": lambda own, _: linked(own, twice(records_of(own)[0]), *records_of(own)[1:]),
     "spaces in a row": lambda own, _: linked(
         own, records_of(own)[0].replace(",", ", ", 1), *records_of(own)[1:]
@@ -216,13 +191,11 @@ def test_a_ledger_binds_request_and_answer(charged, change, status_of):
 
 CERTIFIED = ("released", "certificate")
 INTERVALS = {
-    "narrower": lambda value: {"low": value - 1, "high": value + 1},
     "empty": lambda value: {"low": value + 40, "high": value - 40},
     "without the value": lambda value: {"low": value + 100, "high": value + 180},
     "not about the value": lambda value: {"low": value - 79, "high": value + 1},
     "one end": lambda value: {"low": None},
     "no ends": lambda value: {"low": None, "high": None},
-    "in words": lambda value: {"low": "a", "high": "a"},
     "another field": lambda value: {"for": "every statistic"},
 }
 
@@ -270,6 +243,12 @@ ROWS = {
     "spent without end": (0, {"spent": "inf"}),
     "another delta": (0, {"delta": 1e-6}),
     "a price four times as high": (0, {"price": {"delta": 0.0, "epsilon": 2.0}}),
+    "a price of nothing": (0, {"price": {"delta": 0.0, "epsilon": 0.0}}),
+    "a price a millionth too low": (0, {"price": {"delta": 0.0, "epsilon": 0.4999995}}),
+    "a price at another delta": (0, {"price": {"delta": 0.9, "epsilon": 0.0}}),
+    "a price at no delta": (0, {"price": {"delta": True, "epsilon": 0.5}}),
+    "a price in words": (0, {"price": {"delta": 0.0, "epsilon": "small"}}),
+    "a price that is no number": (0, {"price": {"delta": 0.0, "epsilon": "nan"}}),
     "details of another column": (0, {"details": {"column": "age", "request": "0" * 64}}),
     "no details": (0, {"details": {}}),
     "a place before the first": (0, {"sequence": 0}),
@@ -296,12 +275,52 @@ def test_rows_that_contradict_the_receipt_are_refused(charged, change, status_of
     assert status_of(rewritten(charged[0], index, **fields)) == 1
 
 
+def among_others(content, event, **price):
+    """A copy with the charge of another release between that of its own and the outcome."""
+    charge, outcome = records_of(content)
+    between = json.loads(charge) | {"sequence": 2, "event": event, "label": "other"}
+    records = [
+        charge,
+        *(
+            json.dumps(each, sort_keys=True, separators=(",", ":"))
+            for each in (
+                between | {"price": {"delta": 0.0} | price},
+                json.loads(outcome) | {"sequence": 3},
+            )
+        ),
+    ]
+    return linked(content, *records)
+
+
+def test_a_row_of_another_release_has_its_price_too(charged, status_of):
+    """At the δ of the budget, and for one record, as a ledger prices what was told no other."""
+    assert status_of(among_others(charged[0], LAPLACE, epsilon=0.5)) == 0
+    assert status_of(among_others(charged[0], LAPLACE, epsilon=0.4)) == 1
+    gaussian = {"kind": "GaussianDpEvent", "noise_multiplier": 4.0}
+    assert status_of(among_others(charged[0], gaussian, epsilon=0.93, delta=1e-5)) == 0
+    assert status_of(among_others(charged[0], gaussian, epsilon=0.9, delta=1e-5)) == 1
+    assert status_of(among_others(charged[0], gaussian, epsilon=0.9, delta=2e-5)) == 1
+
+
+def test_a_price_that_cannot_be_shown_is_said_to_be_so(charged, tmp_path):
+    path = tmp_path / "receipt.json"
+    step = {"kind": "GaussianDpEvent", "noise_multiplier": 8.0}
+    for event, price in (
+        ({"kind": "RandomAllocationDpEvent", "event": step, "steps": 10}, 0.1),
+        ({"kind": "NonPrivateDpEvent"}, "inf"),
+    ):
+        path.write_text(sealed(among_others(charged[0], event, epsilon=price, delta=1e-5)))
+        found = verify(path)
+        assert found.status == 0
+        words = [each.words for each in found.findings if each.claim == "ledger"]
+        assert any("was not shown" in each for each in words) == (price != "inf")
+
+
 ANSWERS = {
     "refused, with a value": {"status": "refused"},
     "an interval elsewhere": {"interval": [1e6, 2e6]},
     "an interval from its end": {"interval": [1e6, -1e6]},
     "an interval of three": {"interval": [0.0, 1.0, 2.0]},
-    "another delta": {"delta": 1e-9},
 }
 
 

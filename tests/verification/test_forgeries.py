@@ -90,12 +90,8 @@ def several(*events):
     return {"kind": "ComposedDpEvent", "events": list(events)}
 
 
-def discrete(sensitivity, parameter=1.0):
-    return {
-        "kind": "DiscreteLaplaceDpEvent",
-        "noise_parameter": parameter,
-        "sensitivity": sensitivity,
-    }
+def discrete(sensitivity):
+    return {"kind": "DiscreteLaplaceDpEvent", "noise_parameter": 1.0, "sensitivity": sensitivity}
 
 
 def best_of(event, mean, shape):
@@ -137,10 +133,7 @@ EVENTS = {
     "no noise": {"kind": "GaussianDpEvent", "noise_multiplier": 0},
     "endless noise": {"kind": "LaplaceDpEvent", "noise_multiplier": "inf"},
     "very much noise": {"kind": "LaplaceDpEvent", "noise_multiplier": 10**400},
-    "noise in other digits": {
-        "kind": "LaplaceDpEvent",
-        "noise_multiplier": "\u0661\u0660\u0660",
-    },
+    "noise in other digits": {"kind": "LaplaceDpEvent", "noise_multiplier": "\u0661\u0660\u0660"},
     "noise as text": {"kind": "LaplaceDpEvent", "noise_multiplier": "1000"},
     "a wide test": several({"kind": "DiscreteGaussianTest", "scale": 1e300}),
     "a test that mostly passes": REFUSING | {"failure": 0.9},

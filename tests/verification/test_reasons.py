@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 import prudent
-from tests.verification.test_bindings import (
-    changed,
-    charged,
-    linked,
-    records_of,
-    repeated,
-    run,
-    sampled,
-    several,
-)
-from tests.verification.test_forgeries import sealed
+from tests.verification.test_bindings import changed, charged, linked, records_of, run
+from tests.verification.test_forgeries import repeated, sampled, sealed, several
 
 pytest.importorskip("flint")
 from prudent_verify import ReceiptError, Standing, verify
@@ -78,12 +69,16 @@ def row(number, old, new):
     return make
 
 
-def dearer(own, _):
-    """A charge at nine times the price that is claimed."""
-    first, *rest = records_of(own)
-    fields = json.loads(first)
-    fields["price"]["epsilon"] *= 9
-    return linked(own, json.dumps(fields, sort_keys=True, separators=(",", ":")), *rest)
+def priced(factor):
+    """A charge at some times the price that is claimed."""
+
+    def make(own, _):
+        first, *rest = records_of(own)
+        fields = json.loads(first)
+        fields["price"]["epsilon"] *= factor
+        return linked(own, json.dumps(fields, sort_keys=True, separators=(",", ":")), *rest)
+
+    return make
 
 
 def one_of(*events):
@@ -155,19 +150,31 @@ FORGERIES = {
         "coarser than the claim's proof",
     ),
     # Events that cannot be read.
-    "noise of nothing": (free(LAPLACE | {"noise_multiplier": 0.0}, 0.5), PRICE, "number > 0"),
-    "noise below nothing": (free(LAPLACE | {"noise_multiplier": -2.0}, 0.5), PRICE, "numbers >= 0"),
-    "noise in words": (free(LAPLACE | {"noise_multiplier": "much"}, 0.5), PRICE, "numbers >= 0"),
-    "noise that is true": (free(LAPLACE | {"noise_multiplier": True}, 1.0), PRICE, "numbers >= 0"),
+    "noise of nothing": (
+        free(LAPLACE | {"noise_multiplier": 0.0}, 0.5),
+        PRICE,
+        "a number in (0, 1e+300]",
+    ),
+    "noise below nothing": (
+        free(LAPLACE | {"noise_multiplier": -2.0}, 0.5),
+        PRICE,
+        "a number in (0",
+    ),
+    "noise in words": (free(LAPLACE | {"noise_multiplier": "much"}, 0.5), PRICE, "a number in (0"),
+    "noise that is true": (
+        free(LAPLACE | {"noise_multiplier": True}, 1.0),
+        PRICE,
+        "a number in (0",
+    ),
     "an unknown kind": (free({"kind": "QuantumDpEvent"}, 0.1), PRICE, "are not known here"),
     "no protection": (free({"kind": "NonPrivateDpEvent"}, 0.1), PRICE, "without protection"),
     "nothing at all": (free({"kind": "NoOpDpEvent"}, 0.0), PRICE, "accounts for no answer"),
     "an empty list": (free(several(), 0.0), PRICE, "nothing is noise"),
     "half a run": (free(repeated(LAPLACE, 0.5), 0.25), PRICE, "whole numbers"),
-    "a rate above one": (free(sampled(LAPLACE, 2.0), 0.5), PRICE, "a smaller number"),
+    "a rate above one": (free(sampled(LAPLACE, 2.0), 0.5), PRICE, "a number in (0, 1]"),
     "a field more": (free(LAPLACE | {"note": "safe"}, 0.5), PRICE, "exactly the fields"),
     "a test that is none": (free(PTR | {"test": LAPLACE}, 3.0, 1e-6), PRICE, "a test of a margin"),
-    "a failure of a half": (free(PTR | {"failure": 0.5}, 3.0, 1e-6), PRICE, "a smaller number"),
+    "a failure of a half": (free(PTR | {"failure": 0.5}, 3.0, 1e-6), PRICE, "a number in (0, 0.5)"),
     "another revelation": (free(PTR | {"reveals": "none"}, 3.0, 1e-6), PRICE, "kind of revealing"),
     # Units and requests.
     "a person for a record": (at((("unit",), set_to("person"))), UNIT, "for which was asked"),
@@ -306,7 +313,8 @@ FORGERIES = {
     "another answer": (lambda own, other: own | {"released": other["released"]}, ANSWER, "another"),
     "another charge": (lambda own, other: own | {"ledger": other["ledger"]}, ANSWER, "another one"),
     "other details": (row(0, '"epsilon":0.5', '"epsilon":0.9'), LEDGER, "what was asked"),
-    "a dearer charge": (dearer, LEDGER, "another price"),
+    "a dearer charge": (priced(9), LEDGER, "another price"),
+    "a cheaper charge": (priced(0.99), LEDGER, "its event takes at least ε = 0.499999"),
     "another data set": (
         at((("ledger", "dataset"), set_to("other"))),
         LEDGER,

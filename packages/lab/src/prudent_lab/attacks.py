@@ -102,7 +102,11 @@ def best_attacks(target: Target, k: int) -> Iterator[Attack]:
     | aimed | cells and classes chosen one after the other, whether or not a record is in them |
     """
     scores = target.scores
-    weak = _weakest(scores, target.truth)
+    ranked = np.sort(scores, axis=1)
+    right = scores.argmax(axis=1) == target.truth
+    gaps = np.where(right, ranked[:, -1] - ranked[:, -2], -1)
+    order = np.argsort(gaps, kind="stable")
+    weak = order[gaps[order] >= 0]  # predicted right, the smallest gap first
     groups = [weak[target.truth[weak] == name] for name in range(scores.shape[1])]
     groups = [group[: max(20, len(group) // 5)] for group in groups if len(group)]
 
@@ -214,14 +218,6 @@ def _soft(values: Real) -> Real:
     return np.asarray(0.5 * (1 + np.tanh(values / 2)), dtype=np.float64)
 
 
-def _weakest(scores: Whole, truth: Whole) -> Whole:
-    """Numbers of queries that are predicted right, the smallest gap first."""
-    ranked = np.sort(scores, axis=1)
-    gaps = np.where(scores.argmax(axis=1) == truth, ranked[:, -1] - ranked[:, -2], -1)
-    order = np.argsort(gaps, kind="stable")
-    return order[gaps[order] >= 0]
-
-
 def _inserted(name: str, places: Whole, label: int, k: int) -> Attack:
     """As many as k records, in these cells in turn."""
     times = np.bincount(np.arange(k) % len(places), minlength=len(places))
@@ -246,17 +242,17 @@ def _best(scores: Whole, moves: npt.NDArray[np.generic], truth: Whole) -> tuple[
 
 def _removal(target: Target, scores: Whole, groups: Sequence[Whole], k: int) -> Attack:
     """Of all classes, the removal of k records similar to its weak queries that does most harm."""
+
+    def removed(rows: Whole) -> Attack:
+        times = np.full(len(rows), -1)
+        return Attack("removal", target.places[rows], target.classes[rows], times)
+
     best, chosen = np.inf, np.zeros(0, np.int64)
     for group in groups:
         members = np.flatnonzero(target.classes == target.truth[group[0]])
         mean = target.weights[group].mean(axis=0)
         alike = mean[target.places[members]].sum(axis=1)
-        removed = members[np.argsort(-alike, kind="stable")[:k]]
-        if (accuracy := accuracy_after(target, _removed(target, removed))) < best:
-            best, chosen = accuracy, removed
-    return _removed(target, chosen)
-
-
-def _removed(target: Target, rows: Whole) -> Attack:
-    times = np.full(len(rows), -1)
-    return Attack("removal", target.places[rows], target.classes[rows], times)
+        rows = members[np.argsort(-alike, kind="stable")[:k]]
+        if (accuracy := accuracy_after(target, removed(rows))) < best:
+            best, chosen = accuracy, rows
+    return removed(chosen)

@@ -266,12 +266,15 @@ def run(
     if attack and any(records):
         chosen = np.arange(0, len(asked), max(1, len(asked) // _PLANNED))
         seen = asked[chosen]
-        places, names = redact_errors(lambda: _places(coded, quick.known(), given, labels))
+        places, names = redact_errors(
+            lambda: (cells_of(coded, given), quick.known().classes.numbers(labels))
+        )
+        present = (places >= 0).all(axis=1) & (names >= 0)
         target = Target(
             quick.counts_,
             coded.sizes,
-            places,
-            names,
+            places[present],
+            names[present],
             coded.weights(seen),
             truth[chosen],
             coded.cells(seen),
@@ -279,7 +282,9 @@ def run(
         again = CertifiedClassifier(epsilon, classes, None, coded, noise=same)
         for k in track([k for k in records if k], "attacks"):
             attacks[k], attacked[k] = _attacked(target, again, asked, truth, winners, radii, k)
-        sharpness = _sharpness(empirical_radii(target, scores[chosen]), radii[chosen])
+        # Median of how many copies of a real record changed a prediction, over the radius.
+        own, real = radii[chosen], empirical_radii(target, scores[chosen])
+        sharpness = float(np.median(real[own > 0] / own[own > 0])) if (own > 0).any() else 1.0
         beyond = _changed_beyond(target, radii[chosen])
     reach = max(*records, int(np.quantile(radii[right], 0.999)) if right.any() else 1)
     points = np.unique(np.linspace(0, reach, 201).astype(np.int64)).tolist()
@@ -382,12 +387,9 @@ def _embedded(embedding: Any, records: npt.NDArray[np.generic]) -> npt.NDArray[n
     return cached_array(key, compute)
 
 
-def _places(coded: Partition, known: Known, given: Any, labels: Whole) -> tuple[Whole, Whole]:
-    """The cells and classes of the records that are present."""
-    places = np.concatenate([coded.cells(each) for each in parts(given, _ROWS)])
-    names = known.classes.numbers(labels)
-    kept = (places >= 0).all(axis=1) & (names >= 0)
-    return places[kept], names[kept]
+def cells_of(partition: Partition, records: Any) -> Whole:
+    """The cells of records, a few at a time."""
+    return np.concatenate([partition.cells(each) for each in parts(records, _ROWS)])
 
 
 def _attacked(
@@ -421,12 +423,6 @@ def _changed_beyond(target: Target, radii: Whole) -> float:
     if broken := sum(changed_at(target, each, int(radii[each])) for each in queries):
         raise BrokenCertificateError(f"copies of one record, {broken} predictions")
     return float(np.mean([changed_at(target, each, int(radii[each]) + 1) for each in queries]))
-
-
-def _sharpness(with_real: Whole, radii: Whole) -> float:
-    """Median of how many copies of a real record changed a prediction, over the radius."""
-    some = radii > 0
-    return float(np.median(with_real[some] / radii[some])) if some.any() else 1.0
 
 
 def read(dataset: str) -> tuple[Part, Part]:

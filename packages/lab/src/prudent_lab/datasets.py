@@ -28,7 +28,7 @@ are not bytes are not scaled: scaling by a minimum, mean or deviation of the tra
 be an additional release, which the guarantee of the training would not cover.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,7 +45,7 @@ from prudent.records.containers import digest
 from prudent.records.people import PerUnit, Unit
 from prudent_lab.corruption import DataCorruption
 from prudent_lab.data_files import is_file, search_folders
-from prudent_lab.named_datasets import NAMED_DATASETS, Arrays, FileForm, NamedDataset
+from prudent_lab.named_datasets import NAMED_DATASETS, Arrays
 
 Array: TypeAlias = npt.NDArray[np.generic]
 _SPLIT = 0  # the seed of the public split into training and held-out records
@@ -83,8 +83,11 @@ class Dataset:
     @property
     def arrays(self) -> tuple[Any, Any]:
         """The features and labels of the training and of the test part, as arrays."""
-        test = self.test_features.numpy(), self.test_labels.numpy()
-        return (self.train_features.numpy(), self.train_labels.numpy()), test
+        train, test = (
+            (self.train_features, self.train_labels),
+            (self.test_features, self.test_labels),
+        )
+        return tuple(map(Tensor.numpy, train)), tuple(map(Tensor.numpy, test))
 
     def corrupted(self, corruption: DataCorruption, seed: int) -> "Dataset":
         """The data set with some of the training records corrupted; the test part stays clean."""
@@ -146,31 +149,16 @@ def read_arrays(name: str, data_dir: Path | str | None = None) -> tuple[Arrays, 
     if not isinstance(name, str) or name not in NAMED_DATASETS:
         raise ArgumentError("name", f"one of {', '.join(NAMED_DATASETS)}", got=name)
     source = NAMED_DATASETS[name]
-    form, (train, test) = _find(name, source, data_dir) or _fetch(name, source, data_dir)
-    return form.parts(train, test)
-
-
-def _find(
-    name: str, source: NamedDataset, data_dir: Path | str | None
-) -> tuple[FileForm, tuple[list[Path], list[Path]]] | None:
-    for folder in search_folders(name, data_dir):
-        for form in source.forms:
-            if (paths := form.paths(folder)) is not None:
-                return form, paths
-    return None
-
-
-def _fetch(
-    name: str, source: NamedDataset, data_dir: Path | str | None
-) -> tuple[FileForm, tuple[list[Path], list[Path]]]:
     folders = list(search_folders(name, data_dir))
+    if (found := source.stored(folders)) is not None:
+        return found
     reason = "no public place offers it"
     try:
         for download in source.downloads:
             download.fetch(folders[-1])
     except OSError as error:
         reason = f"fetching it failed ({error})"
-    if (found := _find(name, source, data_dir)) is not None:
+    if (found := source.stored(folders)) is not None:
         return found
     places = ", ".join(dict.fromkeys(map(str, folders)))
     forms = " or ".join(", ".join(form.train + form.test) for form in source.forms)
@@ -201,14 +189,13 @@ def archive_arrays(name: str) -> tuple[Arrays, Arrays]:
         got = ", ".join(found) or "none of them"
         raise ValueError(f"Expected {path} to hold {', '.join(spellings[0])}, got {got}.")
     features, labels, test_features, test_labels = (found[key] for key in keys)
-    train, test = (features, labels.ravel()), (test_features, test_labels.ravel())
-    for _, part in (train, test):
+    for part in (labels, test_labels):
         if not np.issubdtype(part.dtype, np.integer):
             raise ValueError(f"Expected labels in {path} to be integers, got {part.dtype}.")
-    for records, _ in (train, test):
+    for records in (features, test_features):
         if records.dtype.kind not in "biuf":
             raise ValueError(f"Expected features in {path} to be numbers, got {records.dtype}.")
-    return train, test
+    return (features, labels.ravel()), (test_features, test_labels.ravel())
 
 
 def units(name: str, key: str) -> Array:
@@ -258,11 +245,7 @@ def archive_classes(name: str) -> int:
     if not name.startswith("npz:"):
         raise ArgumentError("name", f"one of {', '.join((*NAMED_DATASETS, 'npz:PATH'))}", got=name)
     path = _archive(name)
-    return _class_count(path, read_npz(path, "an .npz archive", "classes"))
-
-
-def _class_count(path: Path, found: Mapping[str, Array]) -> int:
-    if (stored := found.get("classes")) is None:
+    if (stored := read_npz(path, "an .npz archive", "classes").get("classes")) is None:
         raise ValueError(
             f"Expected {path} to hold classes, how many there are, known without a look at the "
             f"labels: the model is made for it. Save it beside the arrays, as a number."

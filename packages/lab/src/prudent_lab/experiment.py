@@ -176,7 +176,17 @@ def run(
     if setup.release is not None:
         # With others, each process that torchrun started would make the release.
         again = reporting.resume or int(os.environ.get("WORLD_SIZE", "1")) > 1
-        _check_release(plan, before, once=not (secret_noise and again))
+        if plan.before != before:
+            what = "with what the setup releases as `before`"
+            raise _validate.ArgumentError("plan", what, got=plan.before)
+        if secret_noise and again:
+            raise _validate.ArgumentError(
+                "secret_noise",
+                "False for a setup with a release, in a run that is resumed or has several "
+                "processes",
+                got=True,
+                why="the release would be repeated with other noise, which nothing was charged for",
+            )
         key = Key.random() if secret_noise else Key.from_seed(experiment.seed)
         data = setup.release.apply(data, key)
     # Corruptions draw from the default generator, whose state a checkpoint saves.
@@ -217,18 +227,3 @@ def _part(data: Dataset, places: torch.Tensor | None) -> tuple[torch.Tensor, tor
         return data.train_features, data.train_labels
     places = places.to(data.train_features.device)
     return data.train_features[places], data.train_labels[places.to(data.train_labels.device)]
-
-
-def _check_release(plan: Plan, event: dp.DpEvent | None, *, once: bool) -> None:
-    """Raise an error if a release before training is not part of the plan, or would be repeated."""
-    if plan.before != event:
-        raise _validate.ArgumentError(
-            "plan", "with what the setup releases as `before`", got=plan.before
-        )
-    if not once:
-        raise _validate.ArgumentError(
-            "secret_noise",
-            "False for a setup with a release, in a run that is resumed or has several processes",
-            got=True,
-            why="the release would be repeated with other noise, which nothing was charged for",
-        )

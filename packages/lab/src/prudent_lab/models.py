@@ -46,7 +46,7 @@ def tutorial_cnn(
     Initial weights are Glorot-uniform; biases are zero.
     """
     channels, *sides = _image(shape, 20, "with even", multiple=2)
-    classes = _outputs(classes)
+    classes = _validate.count(1, _WIDEST, classes=classes)
     height, width = ((side // 2 - 5) // 2 for side in sides)  # after both convolutions
     layers: list[tuple[str, nn.Module]] = [
         ("conv1", nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=3)),
@@ -71,7 +71,7 @@ def opacus_cnn(
     Sides of an image are at least 8. Initial weights and biases are uniform within 1/√(inputs
     of a unit), as PyTorch's default.
     """
-    channels, classes = _image(shape, 8)[0], _outputs(classes)
+    channels, classes = _image(shape, 8)[0], _validate.count(1, _WIDEST, classes=classes)
     layers: list[nn.Module] = []
     for inputs, outputs in itertools.pairwise((channels, 32, 64, 64, 128)):
         layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
@@ -94,7 +94,7 @@ def tanh_cnn(
     Sides of an image are at least 8; each output is the average of a channel of the last
     convolution. Initial weights are Glorot-uniform; biases are zero.
     """
-    inputs, classes = _image(shape, 8)[0], _outputs(classes)
+    inputs, classes = _image(shape, 8)[0], _validate.count(1, _WIDEST, classes=classes)
     layers: list[nn.Module] = []
     for width in (32, 64, 128):
         for outputs in (width, width):
@@ -118,10 +118,6 @@ def _image(
     if sizes[0] > _MOST_CHANNELS:
         raise _validate.ArgumentError("shape", f"of at most {_MOST_CHANNELS} channels", got=shape)
     return sizes
-
-
-def _outputs(classes: int) -> int:
-    return _validate.count(1, _WIDEST, classes=classes)
 
 
 def multilayer_perceptron(

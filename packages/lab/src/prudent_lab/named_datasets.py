@@ -1,13 +1,14 @@
 """The named data sets: readers of their file formats, and where they can be downloaded."""
 
 import csv
+import functools
 import gzip
 import json
 import lzma
 import math
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -122,16 +123,21 @@ def read_census(path: Path) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int
         lines = [_fields(line.decode("utf-8", "replace")) for line in file]
     rows = np.full((len(lines), CENSUS_COLUMNS - 2), np.nan, np.float32)
     labels = np.full(len(lines), -1, np.int64)
-    numbers: dict[tuple[int, str], float] = {}
+
+    @functools.cache
+    def number(column: int, text: str) -> float:
+        if column not in _CENSUS_NUMBERS:
+            return zlib.crc32(f"{column}:{text}".encode()) & 0xFFFFFF
+        try:
+            return float(text)
+        except ValueError:
+            return np.nan
+
     kept = [column for column in range(CENSUS_COLUMNS - 1) if column != _CENSUS_WEIGHT]
     for index, fields in enumerate(lines):
         if len(fields) != CENSUS_COLUMNS:
             continue
-        for place, column in enumerate(kept):
-            key = column, fields[column].strip()
-            if key not in numbers:
-                numbers[key] = _census_number(*key)
-            rows[index, place] = numbers[key]
+        rows[index] = [number(column, fields[column].strip()) for column in kept]
         labels[index] = {"- 50000.": 0, "50000+.": 1}.get(fields[-1].strip(), -1)
     return rows, labels
 
@@ -142,15 +148,6 @@ def _fields(line: str) -> list[str]:
         return next(csv.reader([line]), [])
     except csv.Error:
         return []
-
-
-def _census_number(column: int, text: str) -> float:
-    if column not in _CENSUS_NUMBERS:
-        return zlib.crc32(f"{column}:{text}".encode()) & 0xFFFFFF
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan
 
 
 Arrays = tuple[npt.NDArray[np.generic], npt.NDArray[np.generic]]
@@ -168,21 +165,17 @@ class FileForm:
     read: Callable[[list[Path]], Arrays]
     read_test: Callable[[list[Path]], Arrays] | None = None
 
-    def parts(self, train: list[Path], test: list[Path]) -> tuple[Arrays, Arrays]:
-        """The records and labels of both parts, as stored."""
-        return self.read(train), (self.read_test or self.read)(test)
-
     def paths(self, folder: Path) -> tuple[list[Path], list[Path]] | None:
         """The files in `folder`, gzipped or not; None if one is missing."""
-        train, test = (
-            [_either(folder / name) for name in part] for part in (self.train, self.test)
-        )
+
+        def stored(name: str) -> Path:
+            path, plain = folder / name, (folder / name).with_suffix("")
+            return (
+                plain if name.endswith(".gz") and not path.is_file() and plain.is_file() else path
+            )
+
+        train, test = ([*map(stored, part)] for part in (self.train, self.test))
         return (train, test) if all(path.is_file() for path in train + test) else None
-
-
-def _either(path: Path) -> Path:
-    plain = path.with_suffix("")
-    return plain if path.suffix == ".gz" and not path.is_file() and plain.is_file() else path
 
 
 @attrs.frozen
@@ -197,6 +190,14 @@ class NamedDataset:
     forms: tuple[FileForm, ...]
     downloads: tuple[Download, ...] = ()
     trainable: bool = True
+
+    def stored(self, folders: Iterable[Path]) -> tuple[Arrays, Arrays] | None:
+        """The records and labels of both parts, from the first folder that has their files."""
+        for folder in folders:
+            for form in self.forms:
+                if (paths := form.paths(folder)) is not None:
+                    return form.read(paths[0]), (form.read_test or form.read)(paths[1])
+        return None
 
 
 def _read_images(paths: list[Path], *, first_label: int, transposed: bool) -> Arrays:

@@ -134,7 +134,7 @@ class SettingSearch:
             self._score(),
             epsilon=privacy.epsilon,
             delta=privacy.delta,
-            disjoint=self._disjoint(plan),
+            disjoint=plan.relation.records == 1,
         )
 
     def candidate(self, data: Dataset, plan: Plan, *, device: str = "cpu") -> Candidate:
@@ -161,20 +161,17 @@ class SettingSearch:
             self._score(data.train_features[rest], data.train_labels[rest]),
             plan_of=work.plan_of,
             options=work.options,
-            disjoint=self._disjoint(plan),
+            disjoint=plan.relation.records == 1,
             execution=Execution(device=device),
             **people,
         )
 
     def event(self, plan: Plan) -> dp.DpEvent:
         """The privacy event of one candidate; reads no data."""
-        return training_event([plan], self._score(), disjoint=self._disjoint(plan))
+        return training_event([plan], self._score(), disjoint=plan.relation.records == 1)
 
     def _score(self, features: Any = None, labels: Any = None) -> HeldOutScore:
         return HeldOutScore(features, labels, DiscreteLaplaceTest(self.score_noise))
-
-    def _disjoint(self, plan: Plan) -> bool:
-        return plan.relation.records == 1
 
 
 def noise_of(plan: Plan) -> float:
@@ -215,22 +212,17 @@ def space_of(texts: list[str]) -> SettingRanges:
         name = name.strip().replace("-", "_")
         if name in ranges:
             raise ArgumentError("search", "each setting once", got=name)
-        ranges[name] = _values(text, values)
+        ends, log = values.removesuffix(":log").split(":"), values.endswith(":log")
+        try:
+            numbers = [float(each) for each in (values.split(",") if len(ends) == 1 else ends)]
+        except ValueError:
+            numbers = []
+        fine = bool(numbers) and all(map(math.isfinite, numbers))
+        if fine and len(ends) == 1 and not log:
+            ranges[name] = tuple(numbers)
+        elif fine and len(ends) == 2 and numbers[0] <= numbers[1] and (numbers[0] > 0 or not log):
+            ranges[name] = SettingRange(numbers[0], numbers[1], log)
+        else:
+            form = "NAME=LOW:HIGH, NAME=LOW:HIGH:log with LOW > 0, or NAME=A,B,…"
+            raise ArgumentError("search", form, got=text)
     return SettingRanges(ranges)
-
-
-def _values(text: str, values: str) -> SettingRange | tuple[float, ...]:
-    parts = values.split(":")
-    log = parts[-1] == "log" and len(parts) == 3
-    try:
-        numbers = [float(part) for part in (values.split(",") if len(parts) == 1 else parts[:2])]
-    except ValueError:
-        numbers = []
-    fine = numbers and all(map(math.isfinite, numbers)) and (len(parts) <= 2 or log)
-    if fine and len(parts) == 1:
-        return tuple(numbers)
-    if not fine or numbers[0] > numbers[1] or (log and numbers[0] <= 0):
-        raise ArgumentError(
-            "search", "NAME=LOW:HIGH, NAME=LOW:HIGH:log with LOW > 0, or NAME=A,B,…", got=text
-        )
-    return SettingRange(numbers[0], numbers[1], log)

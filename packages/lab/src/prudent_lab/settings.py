@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
+from attrs.validators import optional
 
 import prudent
 from prudent import _validate
@@ -36,11 +37,23 @@ def _late(module: str, name: str) -> Callable[[Any], Any]:
     return lambda value: getattr(importlib.import_module(module), name)(value)
 
 
-def _flag(help: str, default: Any = None, shown: str | None = None, **options: Any) -> Any:
-    """A field that the command line makes a flag of; `shown` is its default in words."""
+_FRACTION = _validate.by(_validate.between, 0, 1)
+_POSITIVE = _validate.by(_validate.positive)
+_COUNT = _validate.by(_validate.count, 1)
+
+
+def _flag(
+    help: str, default: Any = None, shown: str | None = None, check: Any = None, **options: Any
+) -> Any:
+    """A field that the command line makes a flag of; `shown` is its default in words.
+
+    The check is for values; None, where it is the default, needs none.
+    """
     if shown is None and default is not None:
         shown = f"{default:g}" if isinstance(default, float) else str(default)
     known = options if "factory" in options else {"default": default, **options}
+    if check is not None:
+        known["validator"] = optional(check) if default is None else check
     return attrs.field(**known, metadata={"help": help, "shown": shown})
 
 
@@ -68,14 +81,10 @@ class RuleSettings:
         converter=_late("prudent.training", "Fallback"),
     )
     fallback_scale: float = _flag("Factor on the learning rate of steps whose test failed.", 1.0)
-    trim: float = _flag("Initial trim fraction.", 0.25)
-    trim_up: float = _flag("Added to it when a test fails.", 0.02)
-    trim_down: float = _flag("Subtracted when it passes.", 0.02)
-    trim_most: float = _flag("Largest trim fraction.", 0.5)
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("trim", "trim_up", "trim_down", "trim_most"):
-            _validate.between(0, 1, **{name: getattr(self, name)})
+    trim: float = _flag("Initial trim fraction.", 0.25, check=_FRACTION)
+    trim_up: float = _flag("Added to it when a test fails.", 0.02, check=_FRACTION)
+    trim_down: float = _flag("Subtracted when it passes.", 0.02, check=_FRACTION)
+    trim_most: float = _flag("Largest trim fraction.", 0.5, check=_FRACTION)
 
     def aggregation(self, noise_multiplier: float) -> "Aggregation":
         """The aggregation of the method with the given noise."""
@@ -114,14 +123,17 @@ class PrivacySettings:
     relation is `ZERO_OUT`.
     """
 
-    epsilon: float | None = _flag("Target ε.", 3.0)
-    delta: float = _flag("Target δ.", 1e-5, "1e-5")
-    steps: int | None = _flag("Steps; solved for if not given.")
-    noise_multiplier: float | None = _flag("σ; solved for if not given.")
-    batch: int = _flag("Expected batch size.", 256)
+    epsilon: float | None = _flag("Target ε.", 3.0, check=optional(_POSITIVE))
+    delta: float = _flag("Target δ.", 1e-5, "1e-5", check=_validate.by(_validate.small_delta))
+    steps: int | None = _flag(
+        "Steps; solved for if not given.", check=_validate.by(_validate.count)
+    )
+    noise_multiplier: float | None = _flag("σ; solved for if not given.", check=_POSITIVE)
+    batch: int = _flag("Expected batch size.", 256, check=_COUNT)
     public_size: int | None = _flag(
         "A publicly known number of records, which determines the sampling rate. Without it "
-        "the true number is used and becomes public."
+        "the true number is used and becomes public.",
+        check=_COUNT,
     )
     relation: "Relation | None" = _flag(
         "Which data sets are neighbours: add-remove (needs --public-size), zero-out or "
@@ -135,22 +147,10 @@ class PrivacySettings:
         "Correlated noise over so many steps, of dpsgd and trimmed: as many parts of the "
         "records take turns.",
         1,
+        check=_COUNT,
     )
 
     def __attrs_post_init__(self) -> None:
-        _validate.count(1, batch=self.batch)
-        _validate.count(1, num_bands=self.num_bands)
-        if self.public_size is not None:
-            _validate.count(1, public_size=self.public_size)
-        self._check_relation()
-        _validate.small_delta(delta=self.delta)
-        if self.steps is not None:
-            _validate.count(steps=self.steps)
-        for name in ("epsilon", "noise_multiplier"):
-            if getattr(self, name) is not None:
-                _validate.positive(**{name: getattr(self, name)})
-
-    def _check_relation(self) -> None:
         from prudent.accounting.relations import check_relation
 
         if self.relation is None or check_relation(relation=self.relation).size_is_public:
@@ -170,16 +170,14 @@ class PrivacySettings:
         names = ("epsilon", "steps", "noise_multiplier")
         given = [name for name in names if getattr(self, name) is not None]
         shown = ", ".join(f"{name} = {getattr(self, name):g}" for name in given) or "none"
+        expected = "Expected two of epsilon, steps and noise_multiplier"
         if len(given) < 2:
-            raise ValueError(
-                "Expected two of epsilon, steps and noise_multiplier (the third is solved for), "
-                f"got only {shown}."
-            )
+            raise ValueError(f"{expected} (the third is solved for), got only {shown}.")
         if len(given) > 2:
             raise ValueError(
-                f"Expected two of epsilon, steps and noise_multiplier, got {shown}: they could "
-                "contradict each other. Drop noise_multiplier to have the least noise solved for, "
-                "steps to take as many as epsilon allows, or epsilon to have it computed."
+                f"{expected}, got {shown}: they could contradict each other. Drop noise_multiplier "
+                "to have the least noise solved for, steps to take as many as epsilon allows, or "
+                "epsilon to have it computed."
             )
 
 
@@ -187,17 +185,14 @@ class PrivacySettings:
 class OptimizerSettings:
     """What SGD makes of what is released."""
 
-    lr: float = _flag("Learning rate.", 0.5)
-    momentum: float = _flag("Momentum of SGD.", 0.0)
-    average: float | None = _flag(
-        "Average the weights over steps, keeping this fraction, such as 0.97."
+    lr: float = _flag("Learning rate.", 0.5, check=_POSITIVE)
+    momentum: float = _flag(
+        "Momentum of SGD.", 0.0, check=_validate.by(_validate.between, 0, 1, ends="[)")
     )
-
-    def __attrs_post_init__(self) -> None:
-        _validate.positive(lr=self.lr)
-        _validate.between(0, 1, ends="[)", momentum=self.momentum)
-        if self.average is not None:
-            _validate.between(0, 1, ends="[)", average=self.average)
+    average: float | None = _flag(
+        "Average the weights over steps, keeping this fraction, such as 0.97.",
+        check=_validate.by(_validate.between, 0, 1, ends="[)"),
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -211,22 +206,19 @@ class WatchSettings:
     watch_noise: float = _flag("With --watch-every: its noise multiplier.", 10.0)
     held_out: float | None = _flag(
         "Hold out this fraction of the training records, or people, and release the accuracy on "
-        "them with noise."
+        "them with noise.",
+        check=_validate.by(_validate.between, 0, 0.9, ends="(]"),
     )
     held_out_every: int = _flag("With --held-out: after so many steps each.", 100)
     held_out_noise: float = _flag("With --held-out: its noise multiplier.", 20.0)
     patience: int | None = _flag(
         "Stop when so many released values in a row are no better, and return the best model. The "
-        "price stays that of all steps."
+        "price stays that of all steps.",
+        check=_COUNT,
     )
 
     def __attrs_post_init__(self) -> None:
-        if self.held_out is not None:
-            _validate.between(0, 0.9, ends="(]", held_out=self.held_out)
-        if self.patience is None:
-            return
-        _validate.count(1, patience=self.patience)
-        if self.watch_every is None and self.held_out is None:
+        if self.patience is not None and self.watch_every is None and self.held_out is None:
             raise _validate.ArgumentError(
                 "patience", "with --held-out or --watch-every, which it goes by", got=self.patience
             )

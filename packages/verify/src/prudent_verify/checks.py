@@ -9,6 +9,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ class Finding:
     decisive: bool = False  # whether the receipt is not verified while this is not checked
 
 
+_failed = partial(Finding, Standing.FAILED)
+_proved = partial(Finding, Standing.PROVED)
+_assumed = partial(Finding, Standing.ASSUMED)
+_unchecked = partial(Finding, Standing.UNCHECKED)
+
+
+def _ok(condition: bool, claim: str, good: str, bad: str) -> Finding:
+    return _proved(claim, good) if condition else _failed(claim, bad)
+
+
 @attrs.frozen
 class Verdict:
     """What the check of a receipt found."""
@@ -98,26 +109,15 @@ class Verdict:
 
     def lines(self) -> list[str]:
         """The verdict in words: what fails first, then what is proved, assumed, not checked."""
-        found = [
-            f"{standing.value}: {each.claim}: {each.words}"
-            for standing in Standing
-            for each in self.findings
-            if each.standing is standing
-        ]
-        return [self.summary, *found]
+        found = sorted(self.findings, key=lambda each: [*Standing].index(each.standing))
+        return [self.summary, *(f"{each.standing}: {each.claim}: {each.words}" for each in found)]
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        findings = [
-            {"standing": each.standing.value, "claim": each.claim, "words": each.words}
-            for each in self.findings
-        ]
-        shown = {
-            "epsilon": self.epsilon,
-            "delta": self.receipt.delta,
-            "signer": self.signer,
-            "head": self.head,
-        }
+        told = ("standing", "claim", "words")
+        findings = [{name: str(getattr(each, name)) for name in told} for each in self.findings]
+        shown = {name: getattr(self, name) for name in ("epsilon", "signer", "head")}
+        shown["delta"] = self.receipt.delta
         return {"status": _STATUSES[self.status], "shown": shown, "findings": findings}
 
 
@@ -150,11 +150,11 @@ def verify(
     except Exception:  # whoever wrote the receipt chooses which one
         pass
     relation = Relation.parsed(receipt.relation)
-    price = list(_price(receipt.epsilon, receipt.delta, relation, event, unreadable))
+    price, proved = _price(receipt.epsilon, receipt.delta, relation, event, unreadable)
     findings = [
         *_digests(receipt, event, noted),
         *_signature(receipt, signer),
-        *(each for each, _ in price),
+        price,
         *_request(receipt, event),
         *_certificates(receipt, event),
         *_ledger(receipt, head),
@@ -162,7 +162,6 @@ def verify(
         *_context(receipt),
         *_assumptions(receipt),
     ]
-    proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
     checked = {each.claim for each in findings if each.standing is Standing.PROVED}
     by = None if "signature" not in checked else "unknown" if signer is None else "named"
     return Verdict(receipt, findings, proved, by, head is not None and "ledger" in checked)
@@ -175,12 +174,11 @@ def _of_description(content: Mapping[str, Any], path: str | os.PathLike[str]) ->
         raise ReceiptError(f"{path}: {error}") from None
     except Exception:  # whoever wrote the description chooses which one
         raise ReceiptError(f"{path} is not a description of a run.") from None
-    price = list(_price(found.epsilon, found.delta, found.relation, found.event, ""))
+    price, proved = _price(found.epsilon, found.delta, found.relation, found.event, "")
     words = "that it was run, once, as it is described, with noise that nobody can predict."
-    findings = [*(each for each, _ in price), Finding(Standing.ASSUMED, "run", words)]
+    findings = [price, _assumed("run", words)]
     if found.problem is not None:
-        findings.append(Finding(Standing.FAILED, "map", found.problem))
-    proved = next((epsilon for _, epsilon in price if epsilon is not None), None)
+        findings.append(_failed("map", found.problem))
     return Verdict(found, findings, proved, None, head=False)
 
 
@@ -195,20 +193,14 @@ def _rounded(bound: float, rounding: str = decimal.ROUND_CEILING) -> str:
     return _exact(float(context.plus(decimal.Decimal(repr(bound)))))
 
 
-def _ok(condition: bool, claim: str, good: str, bad: str) -> Finding:
-    return Finding(
-        Standing.PROVED if condition else Standing.FAILED, claim, good if condition else bad
-    )
-
-
 def _digests(receipt: Receipt, event: Event | None, noted: str) -> Iterator[Finding]:
     price = {"epsilon": receipt.epsilon, "delta": receipt.delta}
     for part in (receipt.asked, receipt.released):
         for name, each in part.items() if isinstance(part, Mapping) else ():
             if each is not None and price.get(name.removesuffix("_"), each) != each:
-                yield Finding(Standing.FAILED, "price", f"the receipt has two of {name}.")
+                yield _failed("price", f"the receipt has two of {name}.")
     if event is not None and list(receipt.theorems) != theorems_of(event, receipt):
-        yield Finding(Standing.FAILED, "theorem", "the theorems are not those of the event.")
+        yield _failed("theorem", "the theorems are not those of the event.")
     yield _ok(
         noted == receipt.digest,
         "digest",
@@ -220,16 +212,16 @@ def _digests(receipt: Receipt, event: Event | None, noted: str) -> Iterator[Find
         wanted["features"] = receipt.released.get("partition", "")
     for name in wanted.keys() | receipt.digests.keys():
         if receipt.digests.get(name) != wanted.get(name):
-            yield Finding(Standing.FAILED, "digest", f"that of what was {name} does not match.")
+            yield _failed("digest", f"that of what was {name} does not match.")
 
 
 def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Iterator[Finding]:
     wanted = None if signer is None else public_key(signer)
     if receipt.signature is None:
         if signer is not None:
-            yield Finding(Standing.FAILED, "signature", "the receipt is not signed.")
+            yield _failed("signature", "the receipt is not signed.")
         else:
-            yield Finding(Standing.UNCHECKED, "signature", "it is not signed: anyone can write it.")
+            yield _unchecked("signature", "it is not signed: anyone can write it.")
         return
     key = receipt.signature["key"]
     try:
@@ -237,62 +229,59 @@ def _signature(receipt: Receipt, signer: str | os.PathLike[str] | None) -> Itera
     except ModuleNotFoundError:
         command = "pip install -c constraints.txt './packages/verify[signatures]'"
         words = f"to check it, in a clone of prudent: {command}"  # no full stop: it is copied
-        yield Finding(Standing.UNCHECKED, "signature", words, decisive=True)
+        yield _unchecked("signature", words, decisive=True)
         return
     if not own:
-        yield Finding(Standing.FAILED, "signature", "it is not one of this receipt.")
+        yield _failed("signature", "it is not one of this receipt.")
     elif wanted not in (None, key):
-        yield Finding(Standing.FAILED, "signature", f"it is by another key, {key}.")
+        yield _failed("signature", f"it is by another key, {key}.")
     else:
         whose = "whose owner you named" if signer else "whose owner this check does not know"
-        yield Finding(Standing.PROVED, "signature", f"by the key {key}, {whose}.")
+        yield _proved("signature", f"by the key {key}, {whose}.")
 
 
 def _price(
     claimed: float, delta: float, relation: Relation, event: Event | None, unreadable: str
-) -> Iterator[tuple[Finding, float | None]]:
+) -> tuple[Finding, float | None]:
     """What was found of the price, and the ε that was proved."""
 
     def unchecked(words: str) -> tuple[Finding, None]:
-        return Finding(Standing.UNCHECKED, "price", words, decisive=True), None
+        return _unchecked("price", words, decisive=True), None
 
     if math.isinf(claimed):
-        yield unchecked("no finite ε is claimed.")
-        return
+        return unchecked("no finite ε is claimed.")
     claim = f"ε = {_exact(claimed)} at δ = {_exact(delta)}"
     if delta > _LARGEST_DELTA:
-        yield unchecked(f"{claim}: with probability δ everything may be revealed, and δ is large.")
-        return
+        return unchecked(f"{claim}: with probability δ everything may be revealed, and δ is large.")
     if event is None:
-        yield unchecked(f"{claim}: {unreadable}")
-        return
+        return unchecked(f"{claim}: {unreadable}")
     try:
         found = prove(event, relation, claimed, delta)
     except Exception as error:  # whoever wrote the receipt chooses which one
         known = isinstance(error, UnknownEventError)
-        yield unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
-        return
+        return unchecked(f"{claim}: {error if known else 'the event cannot be priced.'}")
     shown = f"ε = {_rounded(found.epsilon)} at δ = {_exact(delta)}, by {found.method}"
     if found.epsilon <= claimed * (1 + found.rounding):
-        yield Finding(Standing.PROVED, "price", f"{shown}."), found.epsilon
-    elif claimed < found.least:
-        least = _rounded(found.least, decimal.ROUND_FLOOR)
+        return _proved("price", f"{shown}."), found.epsilon
+    least = _rounded(found.least, decimal.ROUND_FLOOR)
+    if claimed < found.least:
         words = f"{claim} is claimed. At least ε = {least} is spent; what can be shown is {shown}."
-        yield Finding(Standing.FAILED, "price", words), None
-    elif found.least > 0:
-        bracket = f"[{_rounded(found.least, decimal.ROUND_FLOOR)}, {_rounded(found.epsilon)}]"
-        words = f"{claim} is claimed, within {bracket}, not proved. What can be shown is {shown}."
-        yield Finding(Standing.BRACKETED, "price", words), found.epsilon
-    else:
-        words = f"{claim} is claimed. What can be shown is {shown}: coarser than the claim's proof."
-        yield unchecked(words)
+        return _failed("price", words), None
+    if found.least > 0:
+        words = f"{claim} is claimed, within [{least}, {_rounded(found.epsilon)}], not proved. "
+        return Finding(
+            Standing.BRACKETED, "price", f"{words}What can be shown is {shown}."
+        ), found.epsilon
+    return unchecked(
+        f"{claim} is claimed. What can be shown is {shown}: coarser than the claim's proof."
+    )
 
 
 def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     """Whether what was asked, the unit and the event are of one release."""
     unit = receipt.asked.get("unit")
     if receipt.unit != ("record" if unit is None else unit):
-        yield Finding(Standing.FAILED, "unit", "it is not that for which was asked.")
+        yield _failed("unit", "it is not that for which was asked.")
     if event is None:
         return
     try:
@@ -302,18 +291,18 @@ def _request(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     except Exception:  # whoever wrote the receipt chooses which one
         problem = "what was asked cannot be read."
     if problem is not None:
-        yield Finding(Standing.FAILED, "request", problem)
+        yield _failed("request", problem)
     elif receipt.kind in ("training", "federated"):
-        yield Finding(Standing.PROVED, "request", "the event is that of the plan.")
+        yield _proved("request", "the event is that of the plan.")
 
 
 def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
     for each, beside in receipt.certificates():
         if event is None or not each.get("basis"):
-            words = "what was paid for it cannot be read."
-            if not each.get("basis"):
-                words = "the numbers that it follows from are not in the receipt."
-            yield Finding(Standing.UNCHECKED, "certificate", words, decisive=True)
+            unread = "what was paid for it cannot be read."
+            missing = "the numbers that it follows from are not in the receipt."
+            words = unread if each.get("basis") else missing
+            yield _unchecked("certificate", words, decisive=True)
             continue
         try:
             problem = certificates.problem_of(each, event, beside, receipt.asked)
@@ -322,19 +311,18 @@ def _certificates(receipt: Receipt, event: Event | None) -> Iterator[Finding]:
         shown = f"at least {each.get('needed')} records must change"
         if "records" in each:
             shown = f"the slopes withstand {each['records']} records"
-        words = (
-            f"{shown}, from the released numbers, with confidence {_exact(each.get('confidence'))}."
-        )
+        words = f"{shown}, from the released numbers, with confidence "
+        words += f"{_exact(each.get('confidence'))}."
         yield _ok(problem is None, "certificate", words, str(problem))
     if event is not None and not _are_paid_for(receipt, event):
         words = "several certificates are from noise that was paid for once."
-        yield Finding(Standing.FAILED, "certificate", words)
+        yield _failed("certificate", words)
     if receipt.kind == "classifier":
         problem = certificates.problem_of_counts(receipt.released)
         words = "the counts are whole; the radius of every prediction follows from them."
         yield _ok(problem is None, "certificate", words, str(problem))
         words = "the radius of a query takes the public feature map as well, known here by digest."
-        yield Finding(Standing.UNCHECKED, "certificate", words)
+        yield _unchecked("certificate", words)
 
 
 def _tables(receipt: Receipt) -> list[Any]:
@@ -358,32 +346,40 @@ def _are_paid_for(receipt: Receipt, event: Event) -> bool:
     return all(own <= paid for own in needs.values())
 
 
+class _ContradictionError(ValueError):
+    """What is wrong with the rows of a ledger."""
+
+
 def _ledger(receipt: Receipt, head: str | None) -> Iterator[Finding]:
     noted = receipt.ledger
     if noted is None:
         if head is not None:
-            yield Finding(Standing.FAILED, "ledger", "no ledger was charged.")
+            yield _failed("ledger", "no ledger was charged.")
         else:
             words = "none was charged: other releases from these data are not counted."
-            yield Finding(Standing.UNCHECKED, "ledger", words)
+            yield _unchecked("ledger", words)
         return
-    problem, answer = _problem_of_rows(receipt, noted)
-    if (
-        problem is None
-        and head is not None
-        and head not in {row["digest"] for row in noted["rows"]}
-    ):
-        problem = "its rows do not lead to the digest that was given."
+    try:
+        rows, answer = _rows(receipt, noted)
+        if head is not None and head not in {row["digest"] for row in noted["rows"]}:
+            raise _ContradictionError("its rows do not lead to the digest that was given.")
+    except Exception as error:  # whoever wrote the receipt chooses which one
+        known = isinstance(error, _ContradictionError)
+        yield _failed("ledger", str(error) if known else "its rows cannot be read.")
+        return
+    for row in rows:
+        if "event" in row:
+            yield from _price_of_row(receipt, row)
     words = "the charge, of this event, request, unit and relation, is row by row linked to the "
     words += f"head {str(noted.get('head'))[:16]}…"
     if head is None:
         words += ", which the ledger itself must confirm: `prudent budget verify --digest`."
-    yield _ok(problem is None, "ledger", words, str(problem))
-    if problem is None and answer is None:
+    yield _proved("ledger", words)
+    if answer is None:
         words = "the ledger does not note which answer was released."
         # Of a search that is noted when it begins: a later row would tell how long it took.
-        yield Finding(Standing.UNCHECKED, "answer", words, decisive=receipt.kind != "tuning")
-    elif problem is None:
+        yield _unchecked("answer", words, decisive=receipt.kind != "tuning")
+    else:
         noted_so = answer == receipt.part_digests()["released"]
         good, bad = "the ledger notes this one.", "the ledger notes another one."
         yield _ok(noted_so, "answer", good, bad)
@@ -394,73 +390,92 @@ _CHARGE = {"dataset", "delta", "details", "event", "label", "price", "sequence",
 _OUTCOME = {"charge", "dataset", "outcome", "sequence"}
 
 
-def _problem_of_rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """What is wrong with the rows of the ledger, and the digest of the answer that they note.
+def _rows(receipt: Receipt, noted: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
+    """The rows of a ledger, and the digest of the answer that the last one notes.
 
-    Nothing is wrong if they are linked, are written as a ledger writes them, and charge the event
-    for what was asked. The rows between the charge and its outcome are of other releases.
+    They are linked, are written as a ledger writes them, and charge the event for what was asked.
+    The rows between the charge and its outcome are of other releases.
+
+    Raises:
+        Exception: If they are not so; one that names what is wrong is a `_ContradictionError`.
     """
-    try:
-        if set(noted) != {"dataset", "before", "rows", "head"}:
-            return "it has other fields than the rows of a ledger.", None
-        last = noted["before"]
-        found: list[dict[str, Any]] = []
-        for row in noted["rows"]:
-            linked = hashlib.sha256(f"{last}\n{row['record']}".encode()).hexdigest()
-            if linked != row["digest"] or set(row) != {"record", "digest"}:
-                return "a row does not fit the one before it.", None
-            last = linked
-            fields = json.loads(row["record"], object_pairs_hook=once)
-            text = json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
-            if text != row["record"] or fields["dataset"] != noted["dataset"]:
-                return "a row is not one that a ledger of these data writes.", None
-            if found and fields["sequence"] != found[-1]["sequence"] + 1:
-                return "a row is missing.", None
-            found.append(fields)
-        charge, outcome = found[0], found[-1]
-        if last != noted["head"]:
-            return "its rows do not end at its head.", None
-        if any(type(each["sequence"]) is not int for each in found):
-            return "a row has no number.", None
-        event = digest_of(charge.get("event"))  # exactly: to Python 1, 1.0 and true are the same
-        if set(charge) != _CHARGE or event != receipt.part_digests()["event"]:
-            return "what was charged is not the event of this receipt.", None
-        details = {**charge["details"]}
-        if details.pop("request", None) != receipt.request() or any(
-            receipt.asked.get(name, each) != each for name, each in details.items()
-        ):
-            return "what was asked, its unit or its relation is not what the ledger notes.", None
-        if charge["label"] != _label(receipt):
-            return "the label of the charge is that of another release.", None
-        price = charge["price"]
-        if charge["delta"] not in (None, receipt.delta) or (
-            price["delta"] == receipt.delta and price["epsilon"] > (1 + _COARSER) * receipt.epsilon
-        ):
-            return "the ledger notes another price.", None
-        if len(found) == 1:
-            return None, None
-        if not _OUTCOME <= set(outcome) <= {*_OUTCOME, "answer"}:
-            return "its last row notes no outcome.", None
-        own = type(outcome["charge"]) is int and outcome["charge"] == charge["sequence"]
-        if not own or charge["sequence"] < 1:
-            return "its last row notes the outcome of another charge.", None
-        refusals = {each["status"] == "refused" for each in _answers(receipt.released)}
-        told = {"refused" if each else "released" for each in refusals}
-        noted_so = {name for name, count in outcome["outcome"].items() if count > 0}
-        if told and told != noted_so:
-            return "it notes another outcome than was released.", None
-        return None, outcome.get("answer")
-    except Exception:  # whoever wrote the receipt chooses which one
-        return "its rows cannot be read.", None
 
+    def need(holds: Any, words: str) -> None:
+        if not holds:
+            raise _ContradictionError(words)
 
-def _label(receipt: Receipt) -> str:
-    """What a ledger calls the charge."""
-    asked = receipt.asked
+    fields = {"dataset", "before", "rows", "head"}
+    need(set(noted) == fields, "it has other fields than the rows of a ledger.")
+    last, found = noted["before"], list[dict[str, Any]]()
+    for row in noted["rows"]:
+        linked = hashlib.sha256(f"{last}\n{row['record']}".encode()).hexdigest()
+        fits = linked == row["digest"] and set(row) == {"record", "digest"}
+        need(fits, "a row does not fit the one before it.")
+        last, own = linked, json.loads(row["record"], object_pairs_hook=once)
+        text = json.dumps(own, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        sound = text == row["record"] and own["dataset"] == noted["dataset"]
+        need(sound, "a row is not one that a ledger of these data writes.")
+        need(not found or own["sequence"] == found[-1]["sequence"] + 1, "a row is missing.")
+        need(type(own["sequence"]) is int, "a row has no number.")
+        found.append(own)
+    charge, outcome = found[0], found[-1]
+    need(last == noted["head"], "its rows do not end at its head.")
+    event = digest_of(charge.get("event"))  # exactly: to Python 1, 1.0 and true are the same
+    sound = set(charge) == _CHARGE and event == receipt.part_digests()["event"]
+    need(sound, "what was charged is not the event of this receipt.")
+    details, asked = {**charge["details"]}, receipt.asked
+    sound = details.pop("request", None) == receipt.request()
+    sound = sound and all(asked.get(name, each) == each for name, each in details.items())
+    need(sound, "what was asked, its unit or its relation is not what the ledger notes.")
     if "run" in asked:
-        return f"{'tuning' if receipt.kind == 'tuning' else 'training'} run {asked['run']}"
-    column = asked["column"]
-    return str(asked["statistic"] if column is None else f"{asked['statistic']} of {column}")
+        label = f"{'tuning' if receipt.kind == 'tuning' else 'training'} run {asked['run']}"
+    else:
+        of = "" if asked["column"] is None else f" of {asked['column']}"
+        label = f"{asked['statistic']}{of}"
+    need(charge["label"] == label, "the label of the charge is that of another release.")
+    price, most = charge["price"], (1 + _COARSER) * receipt.epsilon
+    sound = charge["delta"] in (None, receipt.delta)
+    sound = sound and (price["delta"] != receipt.delta or price["epsilon"] <= most)
+    need(sound, "the ledger notes another price.")
+    if len(found) == 1:
+        return found, None
+    need(_OUTCOME <= set(outcome) <= {*_OUTCOME, "answer"}, "its last row notes no outcome.")
+    sound = type(outcome["charge"]) is int and outcome["charge"] == charge["sequence"] >= 1
+    need(sound, "its last row notes the outcome of another charge.")
+    refusals = {each["status"] == "refused" for each in _answers(receipt.released)}
+    told = {"refused" if each else "released" for each in refusals}
+    noted_so = {name for name, count in outcome["outcome"].items() if count > 0}
+    need(not told or told == noted_so, "it notes another outcome than was released.")
+    return found, outcome.get("answer")
+
+
+def _price_of_row(receipt: Receipt, row: Mapping[str, Any]) -> Iterator[Finding]:
+    """Whether a charge notes at least the ε that its event takes of one record.
+
+    A ledger notes it at δ = 0, at the δ that it was told, or at its budget's.
+    """
+    limit = (receipt.context.get("budget") or {}).get("delta", 0.0)
+    try:
+        at, charged = row["price"]["delta"], float(row["price"]["epsilon"])
+        sound = type(at) in (int, float) and charged >= 0
+        if not sound or not (at in (0, row["delta"]) or 0 < at <= limit < 1):
+            yield _failed("ledger", "a price is none that a ledger notes.")
+            return
+        words = f"row {row['sequence']} notes ε = {_exact(charged)} at δ = {_exact(at)}"
+        if charged == math.inf:
+            return
+        found = prove(parsed(row["event"]), _ONE, charged, at)
+    except Exception:  # whoever wrote the receipt chooses which one
+        yield _unchecked("ledger", "the price of a row was not shown here: it cannot be proved.")
+        return
+    if charged < found.least:
+        least = _rounded(found.least, decimal.ROUND_FLOOR)
+        yield _failed("ledger", f"{words}, and its event takes at least ε = {least}.")
+    elif found.epsilon > charged * (1 + found.rounding):
+        yield _unchecked("ledger", f"{words}, which was not shown here.")
+
+
+_ONE = Relation("add-remove", 1)
 
 
 def _is_answer(value: Any) -> bool:
@@ -522,16 +537,16 @@ def _files(receipt: Receipt, folder: Path) -> Iterator[Finding]:
     runs = receipt.kind in ("training", "federated")
     released = receipt.released if isinstance(receipt.released, Mapping) else {}
     if (runs or receipt.files) and released.get("files") != receipt.files:
-        yield Finding(Standing.FAILED, "file", "the files are not those that were released.")
+        yield _failed("file", "the files are not those that were released.")
     elif not receipt.files and (runs or receipt.kind == "tuning"):
         words = "the receipt names no file of a model: it vouches for none that is beside it."
-        yield Finding(Standing.UNCHECKED, "file", words)
+        yield _unchecked("file", words)
     for name, wanted in receipt.files.items():
         place = folder / name
         if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode()) > 255:
-            yield Finding(Standing.FAILED, "file", "its name leads to another folder.")
+            yield _failed("file", "its name leads to another folder.")
         elif not place.is_file():
-            yield Finding(Standing.UNCHECKED, "file", f"{name} is not beside the receipt.")
+            yield _unchecked("file", f"{name} is not beside the receipt.")
         else:
             with place.open("rb") as file:
                 same = hashlib.file_digest(file, "sha256").hexdigest() == wanted
@@ -543,11 +558,11 @@ def _context(receipt: Receipt) -> Iterator[Finding]:
     context = receipt.context
     source = "a seed" if receipt.predictable else "the operating system"
     if context and context.get("randomness") != source:
-        yield Finding(Standing.FAILED, "noise", "two sources of randomness are named.")
+        yield _failed("noise", "two sources of randomness are named.")
     try:
         limits = context.get("budget")
         if (limits is None) != (receipt.ledger is None or not context):
-            yield Finding(Standing.FAILED, "budget", "the limits of its ledger are not named.")
+            yield _failed("budget", "the limits of its ledger are not named.")
         elif limits is not None and receipt.ledger is not None:
             relation = Relation.parsed(limits["relation"])
             spent = json.loads(receipt.ledger["rows"][0]["record"])["spent"]
@@ -556,29 +571,26 @@ def _context(receipt: Receipt) -> Iterator[Finding]:
             if held and 0 <= limits["delta"] < 1 and 0 <= spent <= limits["epsilon"] < math.inf:
                 words = f"ε = {_exact(spent)} of {_exact(limits['epsilon'])} was spent with this "
                 words += f"charge, at δ = {_exact(limits['delta'])}; its keeper knows the limit."
-                yield Finding(Standing.ASSUMED, "budget", words)
+                yield _assumed("budget", words)
             else:
                 words = "more was spent than its limit, or for other neighbours."
-                yield Finding(Standing.FAILED, "budget", words)
+                yield _failed("budget", words)
     except Exception:  # whoever wrote the receipt chooses which one
-        yield Finding(Standing.FAILED, "budget", "its limits cannot be read.")
+        yield _failed("budget", "its limits cannot be read.")
     for name, each in context.get("data", {}).items():
-        yield Finding(Standing.ASSUMED, "data", f"its owner declares: {name}: {each!s:.200}")
+        yield _assumed("data", f"its owner declares: {name}: {each!s:.200}")
 
 
 def _assumptions(receipt: Receipt) -> Iterator[Finding]:
-    def assumed(claim: str, words: str) -> Finding:
-        return Finding(Standing.ASSUMED, claim, words)
-
     if receipt.predictable:
         words = "the noise was seeded: whoever knows the seed can subtract it."
-        yield Finding(Standing.FAILED, "noise", words)
+        yield _failed("noise", words)
     else:
-        yield assumed(
+        yield _assumed(
             "noise", "the program drew it as the event states, and its key stayed secret."
         )
-    yield assumed("program", "it computed what was asked, and one record changes it as stated.")
-    yield assumed("unit", f"one {receipt.unit} is all that a person has in the data.")
+    yield _assumed("program", "it computed what was asked, and one record changes it as stated.")
+    yield _assumed("unit", f"one {receipt.unit} is all that a person has in the data.")
     for each in receipt.theorems:
         claim, theorem, proof = (each.get(name) for name in ("claim", "theorem", "proof"))
-        yield assumed("theorem", f"{claim}: {theorem}, {proof}.")
+        yield _assumed("theorem", f"{claim}: {theorem}, {proof}.")

@@ -16,6 +16,7 @@ the claim.
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 
 import attrs
 import numpy as np
@@ -66,17 +67,13 @@ def _mirrored(law: _Law) -> _Law:
 
 
 def _above(law: _Law, at: float) -> arb:
-    total = arb(0)
-    for weight, mean in law:
-        total += weight * ((at - mean) / arb(2).sqrt()).erfc() / 2
-    return total
+    tails = (weight * ((at - mean) / arb(2).sqrt()).erfc() / 2 for weight, mean in law)
+    return sum(tails, arb(0))
 
 
 def _log_density(law: _Law, at: float) -> arb:
-    total = arb(0)
-    for weight, mean in law:
-        total += weight * (-((at - mean) ** 2) / 2).exp()
-    return total.log()
+    bells = (weight * (-((at - mean) ** 2) / 2).exp() for weight, mean in law)
+    return sum(bells, arb(0)).log()
 
 
 def _bracket(first: _Law, second: _Law, epsilon: arb) -> tuple[float, float]:
@@ -169,10 +166,9 @@ class Selection:
         mixtures = {adding: self._mixture(candidate, adding=adding) for adding in (False, True)}
 
         def positive_part(epsilon: arb, *, adding: bool) -> arb:
-            total, terms = mixtures[adding]
-            for mass, shift in terms:
-                total = total + mass * candidate(epsilon - shift, adding=adding)
-            return total.min(arb(1))
+            first, terms = mixtures[adding]
+            parts = (mass * candidate(epsilon - shift, adding=adding) for mass, shift in terms)
+            return sum(parts, first).min(arb(1))
 
         def profile(epsilon: arb, *, adding: bool) -> arb:
             if not epsilon < 0:
@@ -194,20 +190,13 @@ class Selection:
         lows[self.log_slope(after) <= -600] = 0.0
         most = float(np.max(highs / np.maximum(lows, 1e-12)))
         places = np.append(0.0, np.geomspace(math.exp(-3.0), most, _BENDS))
-        bounds = [
-            float(np.max(highs * (1 + _ROUNDING) - lows * place * (1 - _ROUNDING)))
-            for place in places
-        ]
-        values = [arb(max(value, 0.0)) for value in bounds]
+        highs, lows = highs * (1 + _ROUNDING), lows * (1 - _ROUNDING)
+        values = [arb(max(float(np.max(highs - lows * place)), 0.0)) for place in places]
         exact = [arb(float(place)) for place in places]
-        slopes = [
-            (values[k + 1] - values[k]) / (exact[k + 1] - exact[k]) for k in range(len(exact) - 1)
-        ]
-        slopes.append(arb(0))
-        terms = []
-        for k in range(1, len(exact)):
-            bend = (slopes[k] - slopes[k - 1]).nonnegative_part()
-            terms.append((bend * exact[k], exact[k].log()))
+        ends = zip(pairwise(values), pairwise(exact), strict=True)
+        slopes = [*((b - a) / (d - c) for (a, b), (c, d) in ends), arb(0)]
+        bends = ((after - before).nonnegative_part() for before, after in pairwise(slopes))
+        terms = [(bend * at, at.log()) for bend, at in zip(bends, exact[1:], strict=True)]
         return values[-1], terms
 
     def _ranks(self) -> _Array:

@@ -76,29 +76,25 @@ class Relation:
 _DISTANCES = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
 
 
-def _number(value: Any) -> int | float:
-    if type(value) not in (int, float) or not 0 <= value <= _LARGEST:
-        raise UnknownEventError(f"Expected numbers >= 0 in the event, got {value!r:.40}.")
-    found: int | float = value
-    return found
-
-
-def _positive(value: Any) -> int | float:
-    if not (found := _number(value)) > 0:
-        raise UnknownEventError(f"Expected a number > 0 in the event, got {value!r:.40}.")
-    return found
-
-
-def _below(limit: float, *, least: float = 0, closed: bool = False) -> Callable[[Any], int | float]:
-    """A number in (least, limit), or up to the limit."""
+def _between(
+    low: float = 0, high: float = _LARGEST, ends: str = "(]"
+) -> Callable[[Any], int | float]:
+    """A number in an interval, given as mathematicians write it; by default any above zero."""
 
     def read(value: Any) -> int | float:
-        found = _number(value)
-        if found <= least or found > limit or (found == limit and not closed):
-            raise UnknownEventError(f"Expected a smaller number in the event, got {value!r:.40}.")
+        inside = type(value) in (int, float) and low <= value <= high
+        if not inside or (value == low and ends[0] == "(") or (value == high and ends[1] == ")"):
+            interval = f"{ends[0]}{low:g}, {high:g}{ends[1]}"
+            raise UnknownEventError(
+                f"Expected a number in {interval} in the event, got {value!r:.40}."
+            )
+        found: int | float = value
         return found
 
     return read
+
+
+_positive = _between()
 
 
 def _whole(value: Any) -> int:
@@ -163,25 +159,29 @@ _FIELDS: Mapping[str, _Readers] = {
     "LaplaceDpEvent": {"noise_multiplier": _positive},
     "DiscreteLaplaceDpEvent": {"noise_parameter": _positive, "sensitivity": _whole},
     "ExponentialMechanismDpEvent": {"epsilon": _positive},
-    "ApproximateDpEvent": {"epsilon": _positive, "delta": _below(1, least=-1)},
-    "ZCDpEvent": {"rho": _positive, "xi": _below(0, least=-1, closed=True)},
+    "ApproximateDpEvent": {"epsilon": _positive, "delta": _between(0, 1, "[)")},
+    "ZCDpEvent": {"rho": _positive, "xi": _between(0, 0, "[]")},
     "ProposeTestReleaseDpEvent": {
         "noise_multiplier": _or("inf", _positive),
-        "propose": _number,
+        "propose": _between(ends="[]"),
         "test": _test,
-        "failure": _below(0.5),
+        "failure": _between(0, 0.5, "()"),
         "robust_noise_multiplier": _or(None, _positive),
         "reveals": _reveals,
     },
-    SAMPLED: {"sampling_probability": _below(1, closed=True), "event": parsed},
+    SAMPLED: {"sampling_probability": _between(0, 1), "event": parsed},
     "SelfComposedDpEvent": {"event": parsed, "count": _whole},
     "ComposedDpEvent": {"events": _several},
     WORST: {"events": _several},
     ALLOCATED: {"event": parsed, "steps": _whole},
-    "RepeatAndSelectDpEvent": {"event": parsed, "mean": _positive, "shape": _or("inf", _number)},
+    "RepeatAndSelectDpEvent": {
+        "event": parsed,
+        "mean": _positive,
+        "shape": _or("inf", _between(ends="[]")),
+    },
     "BinomialSelectionDpEvent": {
         "event": parsed,
         "draws": _whole,
-        "probability": _below(1, closed=True),
+        "probability": _between(0, 1),
     },
 }

@@ -125,14 +125,10 @@ class Law:
                 found = found.max(masses[cut] - growth * damped[cut])
         return self.infinite + found
 
-    @cached_property
-    def _places(self) -> _Floats:
-        return np.array(self.steps, dtype=float)
-
     def floats(self) -> tuple[_Floats, _Floats]:
         """Losses and masses, in floating point."""
         masses = np.array([max(float(mass), 0.0) for mass in self.masses])
-        return self._places * float(self.interval), masses
+        return np.array(self.steps, dtype=float) * float(self.interval), masses
 
 
 def _grid(
@@ -245,9 +241,8 @@ def _beyond(laws: Sequence[tuple[Law, int]], end: int, sign: int) -> arb:
     for rate in _RATES:
         bound = (-rate * sign * interval * end).exp()
         for law, count in laws:
-            moment = arb(0)
-            for step, mass in zip(law.steps, law.masses, strict=True):
-                moment += mass * (rate * sign * interval * step).exp()
-            bound *= moment**count
+            own = zip(law.steps, law.masses, strict=True)
+            terms = (mass * (rate * sign * interval * step).exp() for step, mass in own)
+            bound *= sum(terms, arb(0)) ** count
         best = best.min(bound)
     return best

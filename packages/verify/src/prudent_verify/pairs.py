@@ -8,7 +8,7 @@ Propose-Test-Release are those of the errata, 2.1 to 2.5, written down from ther
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -209,10 +209,7 @@ def sampled(profile: Callable[..., arb], rate: arb) -> Callable[..., arb]:
 
 def largest(balls: list[arb]) -> arb:
     """The largest of some balls."""
-    found = balls[0]
-    for ball in balls[1:]:
-        found = found.max(ball)
-    return found
+    return reduce(arb.max, balls)
 
 
 def worst_of(event: Event, rate: arb) -> Worst:

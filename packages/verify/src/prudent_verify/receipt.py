@@ -68,22 +68,13 @@ def _is_signature(value: Any) -> bool:
     )
 
 
-def _are_theorems(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        set(each) == {"claim", "theorem", "proof"} for each in value
-    )
-
-
 _CONTEXT: Mapping[str, Callable[[Any], bool]] = {
     "data": _texts("(?s:.*)", "schema", "snapshot", "digest"),
     "program": _texts(".*", "record", "commit"),
     "randomness": lambda _: True,  # these two are compared with other fields
     "budget": lambda _: True,
 }
-
-
-def _is_context(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_CONTEXT[name](value[name]) for name in value)
+_THEOREM = {"claim", "theorem", "proof"}
 
 
 @attrs.frozen(kw_only=True)
@@ -101,11 +92,18 @@ class Receipt:
     files: Mapping[str, str] = _if(_texts("[0-9a-f]{64}"))
     digests: Mapping[str, str] = _if(_texts())
     ledger: Mapping[str, Any] | None = _of(Mapping, type(None))
-    theorems: Sequence[Mapping[str, str]] = _if(_are_theorems)
+    theorems: Sequence[Mapping[str, str]] = _if(
+        lambda value: isinstance(value, list) and all(set(each) == _THEOREM for each in value)
+    )
     versions: Mapping[str, str] = _if(_texts())
     predictable: bool = _of(bool)
     signature: Mapping[str, str] | None = _if(_is_signature)
-    context: Mapping[str, Any] = _if(_is_context, factory=dict)
+    context: Mapping[str, Any] = _if(
+        lambda value: (
+            isinstance(value, Mapping) and all(_CONTEXT[name](value[name]) for name in value)
+        ),
+        factory=dict,
+    )
 
     @property
     def digest(self) -> str:

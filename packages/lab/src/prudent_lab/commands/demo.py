@@ -175,31 +175,22 @@ def show_certified(found: "Sequence[tuple[Classifier, CertifyResult]]", console:
 
     table = Table(title="MNIST, one private release: certified accuracy against bad records")
     table.add_column("bad records", justify="right")
+    attacked = len(found[0][1].attacked) > 1  # and so are all
     for each, result in found:
         title = f"{each.title}\nε = {exact(result.epsilon)}"
         table.add_column(f"{title}\ncertified", justify="right", style="bold")
-        if _attacked(result):
+        if attacked:
             table.add_column(f"{each.title}\nafter the worst\nattack tried", justify="right")
-    for k in found[0][1].attacked if _attacked(found[0][1]) else RECORDS:
+    for k in found[0][1].attacked if attacked else RECORDS:
         cells = [f"{k:,}"]
         for _, result in found:
-            cells.append(f"{percent(_certified_at(result, k))}%")
-            cells += [f"{percent(result.attacked[k])}%"] if _attacked(result) else []
+            # Between two points of the curve the later one, which is never too high.
+            share = next((share for reach, share in result.curve if reach >= k), 0.0)
+            cells.append(f"{percent(result.certified.get(k, share))}%")
+            cells += [f"{percent(result.attacked[k])}%"] if attacked else []
         table.add_row(*cells)
     console.print(table)
     console.print(f"Neighbours differ by {ADD_REMOVE}.")
     if not output_mode().quiet:
-        attacked = any(_attacked(result) for _, result in found)
         console.print(f"{_PROVED} {_ATTACKED}" if attacked else _PROVED)
     console.print()
-
-
-def _attacked(result: "CertifyResult") -> bool:
-    return len(result.attacked) > 1
-
-
-def _certified_at(result: "CertifyResult", records: int) -> float:
-    """The share certified against that many records, never too high."""
-    if records in result.certified:
-        return result.certified[records]
-    return next((share for reach, share in result.curve if reach >= records), 0.0)

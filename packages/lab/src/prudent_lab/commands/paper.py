@@ -18,10 +18,9 @@ from prudent.cli.display import echo, echo_json, neutral, note, remark, show_fil
 from prudent_lab.commands import completion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from prudent_lab.paper.jobs import Job
-    from prudent_lab.paper.panels import Figure
     from prudent_lab.paper.results import Results
 
 FIGURES = (1, 2, 3, 4, 5)
@@ -127,7 +126,7 @@ def table(
     r"""Print a table of the paper: its number, ours, the difference.
 
     Reads the results that come with the package, so it takes seconds; a cell
-    that nobody ran says so. By RDP a run is read where Rényi accounting
+    that was not run says so. By RDP a run is read where Rényi accounting
     reaches ε, by PLD where the exact accounting does. Accuracy is in percent
     on clean test data, mean ± standard deviation over seeds.
 
@@ -320,8 +319,9 @@ def report(
     """
     if seeds is not None:
         _validate.count(1, seeds=seeds)
+    from prudent_lab.paper import plots
     from prudent_lab.paper.panels import figure
-    from prudent_lab.paper.report import page
+    from prudent_lab.paper.report import comparison, page, tables
     from prudent_lab.paper.results import read, shipped
 
     found = read(shipped() if results is None else results, seeds=seeds)
@@ -338,26 +338,16 @@ def report(
             text = page.as_markdown(found, f"{command} {flag}", whole=flag == "--docs")
             given.write_text(text, "utf-8")
             written.append(given)
-    if folder is not None:
-        written += _parts(found, drawn, folder)
+    if folder is not None:  # every figure and every table, each in files of its own
+        written += [path for each in drawn for path in plots.save(each, folder)]
+        for number in track(TABLES, "tables"):
+            parts = [comparison.paper_table(found, number, n) for n in comparison.datasets(number)]
+            text = "\n\n".join(map(tables.as_markdown, parts))
+            rows = json.dumps(comparison.plain_table(found, number), allow_nan=False, indent=1)
+            for ending, content in ((".md", text), (".json", rows)):
+                written.append(folder / f"table{number}{ending}")
+                written[-1].write_text(content + "\n", "utf-8")
     show_files(written, as_json=as_json)
-
-
-def _parts(found: "Results", drawn: "Sequence[Figure]", folder: Path) -> list[Path]:
-    """Every figure and every table, each in files of its own."""
-    from prudent_lab.paper import plots
-    from prudent_lab.paper.report import tables
-    from prudent_lab.paper.report.comparison import datasets, paper_table, plain_table
-
-    written = [path for each in drawn for path in plots.save(each, folder)]
-    for number in track(TABLES, "tables"):
-        parts = [paper_table(found, number, name) for name in datasets(number)]
-        text = "\n\n".join(map(tables.as_markdown, parts))
-        rows = json.dumps(plain_table(found, number), allow_nan=False, indent=1)
-        for ending, content in ((".md", text), (".json", rows)):
-            written.append(folder / f"table{number}{ending}")
-            written[-1].write_text(content + "\n", "utf-8")
-    return written
 
 
 @app.command()

@@ -38,7 +38,7 @@ def tune(
     distribution: Literal["geometric", "logarithmic", "poisson", "fixed"] = options.value(
         "NAME",
         "Distribution of the number of candidates: geometric, logarithmic (cheaper; often "
-        "one, sometimes very many), poisson or fixed (dearer).",
+        "one, sometimes very many), poisson or fixed (higher prices).",
         default="geometric",
     ),
     held_out: float = options.number(
@@ -189,25 +189,6 @@ def _tuned(
         raise typer.Exit(OVER_BUDGET) from None
 
 
-def _price(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
-    """The price of the search and of one candidate, and dp_accounting's where it has one."""
-    from dp_accounting.rdp import RdpAccountant
-
-    from prudent.accounting import epsilon_of
-    from prudent.tune import price
-
-    event, delta = whole.event(plan), whole.experiment.privacy.delta
-    training, peer = whole.trials.event(plan.event), RdpAccountant()  # of training alone
-    known = peer.supports(training)
-    return {
-        "epsilon": price(event, whole.trials, delta, plan.relation),
-        "candidate_epsilon": epsilon_of(event, delta, plan.relation),
-        "peer_epsilon": float(peer.compose(training).get_epsilon(delta)) if known else None,
-        "delta": delta,
-        **_facts(whole, plan),
-    }
-
-
 def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
     from prudent_lab.search import noise_of
 
@@ -220,14 +201,28 @@ def _facts(whole: "SettingSearch", plan: "Plan") -> dict[str, Any]:
 
 
 def _show_price(whole: "SettingSearch", plan: "Plan", *, as_json: bool) -> None:
-    price = _price(whole, plan)
+    """The price of the search and of one candidate, and dp_accounting's where it has one."""
+    from dp_accounting.rdp import RdpAccountant
+
+    from prudent.accounting import epsilon_of
+    from prudent.tune import price
+
+    event, delta = whole.event(plan), whole.experiment.privacy.delta
+    training, peer = whole.trials.event(plan.event), RdpAccountant()  # of training alone
+    theirs = float(peer.compose(training).get_epsilon(delta)) if peer.supports(training) else None
+    found = {
+        "epsilon": price(event, whole.trials, delta, plan.relation),
+        "candidate_epsilon": epsilon_of(event, delta, plan.relation),
+        "peer_epsilon": theirs,
+        "delta": delta,
+        **_facts(whole, plan),
+    }
     if as_json:
-        echo_json(price)
+        echo_json(found)
         return
-    _echo_price(price, plan, whole)
-    if price["peer_epsilon"] is not None:
-        peer = rounded_up(price["peer_epsilon"])
-        echo(f"dp_accounting ε = {peer} for the same, by Rényi divergences")
+    _echo_price(found, plan, whole)
+    if theirs is not None:
+        echo(f"dp_accounting ε = {rounded_up(theirs)} for the same, by Rényi divergences")
     note("Nothing was trained or charged.")
 
 

@@ -107,9 +107,21 @@ class GradientCorruption(ABC):
             generator: source of the random numbers drawn in each step, on the gradients' device;
                 the default generator of that device if not given.
         """
-        bad, known = _bad_and_known(gradients, mask, valid)
+        valid = torch.ones_like(mask) if valid is None else valid
+        for name, rows in (("mask", mask), ("valid", valid)):
+            if rows.dtype != torch.bool or rows.ndim != 1:
+                shown = f"{rows.dtype} of shape {tuple(rows.shape)}"
+                raise _validate.ArgumentError(name, "to be a vector of booleans", shown=shown)
+        for name, gradient in gradients.items():
+            if not gradient.shape[:1] == mask.shape == valid.shape:
+                raise ValueError(
+                    f"Expected one row of {name}, mask and valid for each record of the batch, got "
+                    f"shapes {tuple(gradient.shape)}, {tuple(mask.shape)} and {tuple(valid.shape)}."
+                )
         if not gradients or not len(mask):
             return dict(gradients)
+        bad, honest = mask & valid, valid & ~mask
+        known = torch.where(honest.any(), honest, valid)
         sent = self.sent(AttackedBatch(gradients, bad, known, generator))
         return {
             name: torch.where(by_row(bad, gradient), sent[name], gradient)
@@ -127,34 +139,11 @@ class GradientCorruption(ABC):
             gradients: Gradients, chunk: Chunk, generator: torch.Generator
         ) -> dict[str, Tensor]:
             if chunk.ids is None:
-                raise _validate.ArgumentError(
-                    "ids", "in every Chunk, to tell whose gradients are bad", got=None
-                )
+                why = "in every Chunk, to tell whose gradients are bad"
+                raise _validate.ArgumentError("ids", why, got=None)
             return self(gradients, is_bad[chunk.ids], valid=chunk.valid, generator=generator)
 
         return corrupt
-
-
-def _bad_and_known(
-    gradients: Gradients, mask: Tensor, valid: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The rows to overwrite, and the rows that the attacker considers honest."""
-    valid = torch.ones_like(mask) if valid is None else valid
-    for name, rows in (("mask", mask), ("valid", valid)):
-        if rows.dtype != torch.bool or rows.ndim != 1:
-            raise _validate.ArgumentError(
-                name,
-                "to be a vector of booleans",
-                shown=f"{rows.dtype} of shape {tuple(rows.shape)}",
-            )
-    for name, gradient in gradients.items():
-        if not gradient.shape[:1] == mask.shape == valid.shape:
-            raise ValueError(
-                f"Expected one row of {name}, mask and valid for each record of the batch, got "
-                f"shapes {tuple(gradient.shape)}, {tuple(mask.shape)} and {tuple(valid.shape)}."
-            )
-    honest = valid & ~mask
-    return mask & valid, torch.where(honest.any(), honest, valid)
 
 
 def by_row(rows: Tensor, gradient: Tensor) -> Tensor:
@@ -243,22 +232,12 @@ class ColludingDirection(GradientCorruption):
 
     @override
     def sent(self, batch: AttackedBatch) -> dict[str, Tensor]:
-        gradients = batch.gradients
-        first = next(iter(gradients.values()))
-        directions = _unit_direction(
-            self.direction_seed,
-            tuple(gradient.shape[1:] for gradient in gradients.values()),
-            first.dtype,
-            first.device,
-        )
-        if self.norm is None:
-            norm = batch.honest_norm()
-        else:
-            norm = torch.full((), self.norm, dtype=first.dtype, device=first.device)
-        return {
-            name: (norm * direction).to(gradient.dtype)
-            for (name, gradient), direction in zip(gradients.items(), directions, strict=True)
-        }
+        names, rows = zip(*batch.gradients.items(), strict=True)
+        like, shapes = rows[0], tuple(each.shape[1:] for each in rows)
+        directions = _unit_direction(self.direction_seed, shapes, like.dtype, like.device)
+        norm = batch.honest_norm() if self.norm is None else like.new_full((), self.norm)
+        sent = ((norm * d).to(each.dtype) for d, each in zip(directions, rows, strict=True))
+        return dict(zip(names, sent, strict=True))
 
 
 @attrs.frozen

@@ -114,15 +114,9 @@ def resnet18(path: Path | str) -> ResNet18Features:
     The file is torchvision's, or one whose batch normalisation is already folded into the
     convolutions.
     """
-    weights = _folded(read_weights(path))
-    stages = max((s for s in range(1, 5) if f"layer{s}.0.conv1.weight" in weights), default=1)
-    return loaded(ResNet18Features(stages), weights, path)
-
-
-def _folded(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with each batch normalisation folded into the preceding convolution."""
-    folded = dict(weights)
-    for name, weight in weights.items():
+    weights = read_weights(path)
+    # Each batch normalisation is folded into the convolution before it.
+    for name, weight in list(weights.items()):
         convolution = name.removesuffix(".weight")
         normalisation = (
             convolution.removesuffix("0") + "1"
@@ -136,9 +130,10 @@ def _folded(weights: dict[str, Tensor]) -> dict[str, Tensor]:
             for part in ("weight", "bias", "running_mean", "running_var")
         )
         gain = gain / (variance + _EPSILON).sqrt()
-        folded[name] = (weight.double() * gain[:, None, None, None]).float()
-        folded[f"{convolution}.bias"] = (bias - mean * gain).float()
-    return folded
+        weights[name] = (weight.double() * gain[:, None, None, None]).float()
+        weights[f"{convolution}.bias"] = (bias - mean * gain).float()
+    stages = max((s for s in range(1, 5) if f"layer{s}.0.conv1.weight" in weights), default=1)
+    return loaded(ResNet18Features(stages), weights, path)
 
 
 def loaded(network: Network, weights: dict[str, Tensor], path: Path | str) -> Network:

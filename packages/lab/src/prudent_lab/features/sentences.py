@@ -74,19 +74,16 @@ class SentenceEncoder(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Embeddings (n, width) of token numbers (n, length), 0 being no token."""
         present = tokens > 0
-        values = self._embedded(tokens)
-        for layer in range(self.layers):
-            values = self._layer(values, present, f"encoder.layer.{layer}.")
-        counts = present.sum(1, keepdim=True).clamp_min(1)
-        return (values * present[:, :, None]).sum(1) / counts
-
-    def _embedded(self, tokens: Tensor) -> Tensor:
         words, places, kinds = (
             self.weights[f"embeddings.{name}_embeddings.weight"]
             for name in ("word", "position", "token_type")
         )
         values = words[tokens] + places[: tokens.shape[1]] + kinds[0]
-        return self._normalised(values, "embeddings.")
+        values = self._normalised(values, "embeddings.")
+        for layer in range(self.layers):
+            values = self._layer(values, present, f"encoder.layer.{layer}.")
+        counts = present.sum(1, keepdim=True).clamp_min(1)
+        return (values * present[:, :, None]).sum(1) / counts
 
     def _layer(self, values: Tensor, present: Tensor, name: str) -> Tensor:
         count, length, width = values.shape

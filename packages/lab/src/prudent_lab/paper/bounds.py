@@ -1,7 +1,6 @@
 """ε of many Poisson-sampled steps by each analysis in the paper and by exact accounting."""
 
 import math
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import attrs
@@ -149,13 +148,23 @@ class Price:
     note: str  # its assumptions, or why it does not hold
 
 
+_STAYS = "; accidents of the test stay in the curve"
+_CONVERSIONS = (
+    ("classic", rdp_to_epsilon_classic, f"Mironov 2017{_STAYS}"),
+    ("improved", rdp_to_epsilon_balle, f"Balle et al. 2020, Canonne et al. 2020{_STAYS}"),
+    ("optimal", rdp_to_epsilon_optimal, f"Asoodeh et al. 2021{_STAYS}"),
+)
+
+
 def price_list(setting: Setting, steps: int) -> list[Price]:
     """The ε of the same run by every analysis, and with cheaper tests."""
     count = np.array([float(steps)])
-    run = setting.run(steps)
+    run, curve = (
+        setting.run(steps),
+        RdpAccountant(list(ORDERS)).compose(setting.run(1).event, steps)._rdp,
+    )
     threshold = LaplaceTest(setting.test_scale).threshold(setting.failure)
-    gaussian = GaussianTest(1.0)
-    gaussian = GaussianTest(threshold / gaussian.threshold(setting.failure))
+    gaussian = GaussianTest(threshold / GaussianTest(1.0).threshold(setting.failure))
 
     def priced(name: str, epsilon: Array, note: str) -> Price:
         value = float(epsilon[0])
@@ -174,25 +183,16 @@ def price_list(setting: Setting, steps: int) -> list[Price]:
         priced("Rényi, black-box", black, "Theorem 4.3, any mechanism"),
         _white_box_price(setting, count),
         priced("Rényi, exact", exact_renyi_epsilon(setting, count), "both cases, no conditions"),
-        *_conversions(setting, steps),
+        *(
+            Price(f"Rényi, {name} conversion", convert(ORDERS, curve, setting.delta), note)
+            for name, convert, note in _CONVERSIONS
+        ),
         exact("PLD, noisy margin shown", "the paper's mechanism, exactly"),
         exact("PLD, branch shown", "only whether the test passed", reveals=Reveals.BRANCH),
         exact("PLD, monotone branch shown", monotone, reveals=Reveals.MONOTONE_BRANCH),
         exact("PLD, Gaussian test", same, test=gaussian),
         exact("PLD, no test", "the Gaussian mechanism alone", test=None),
     ]
-
-
-def _conversions(setting: Setting, steps: int) -> Iterator[Price]:
-    """ε from the exact Rényi curve, including failures, by each known conversion."""
-    curve = RdpAccountant(list(ORDERS)).compose(setting.run(1).event, steps)._rdp
-    for name, convert, source in (
-        ("classic", rdp_to_epsilon_classic, "Mironov 2017"),
-        ("improved", rdp_to_epsilon_balle, "Balle et al. 2020, Canonne et al. 2020"),
-        ("optimal", rdp_to_epsilon_optimal, "Asoodeh et al. 2021"),
-    ):
-        note = f"{source}; accidents of the test stay in the curve"
-        yield Price(f"Rényi, {name} conversion", convert(ORDERS, curve, setting.delta), note)
 
 
 def _white_box_price(setting: Setting, count: Array) -> Price:

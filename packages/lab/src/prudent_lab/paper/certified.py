@@ -19,7 +19,7 @@ from prudent.certify.landmarks import Codes, Partition
 from prudent.records.arrays import parts
 from prudent.release.noise import ReproducibleNoise
 from prudent_lab.attacks import Target, best_attacks
-from prudent_lab.certifying import coded_by, of_codes
+from prudent_lab.certifying import cells_of, coded_by, of_codes
 from prudent_lab.corruption import AIMED, Backdoor, DataCorruption, corrupted_mask, parse
 from prudent_lab.datasets import Dataset, load
 from prudent_lab.paper.jobs import Job, settings
@@ -75,7 +75,7 @@ class Measured:
     @functools.cached_property
     def places(self) -> Whole:
         """The cells of the clean records."""
-        return _cells(self.partition, self.train)
+        return cells_of(self.partition, self.train)
 
     @functools.cached_property
     def weights(self) -> list[Weights]:
@@ -121,7 +121,7 @@ class Measured:
         keys = [hashlib.sha256(image.tobytes()).digest() for image in images]
         new = {key: index for index, key in enumerate(keys) if key not in self.seen}
         if new:
-            found = _cells(self.public, images[list(new.values())])
+            found = cells_of(self.public, images[list(new.values())])
             self.seen.update(zip(new, found, strict=True))
         return np.array([self.seen[key] for key in keys])
 
@@ -174,10 +174,6 @@ def _labels(weights: Iterable[Weights], counts: Counts) -> Whole:
     found = [scores_of(each, counts.cells, counts.totals, counts.tables) for each in weights]
     winners: Whole = np.concatenate(found).argmax(axis=1)
     return winners
-
-
-def _cells(partition: Partition, records: Images) -> Whole:
-    return np.concatenate([partition.cells(each) for each in parts(records, _ROWS)])
 
 
 def _percent(right: npt.NDArray[np.bool_]) -> float:

@@ -29,12 +29,8 @@ class ConvergenceBound:
     @classmethod
     def of(cls, decrease: float, residual: float, largest: float) -> Self:
         """The bound by what a step takes away, as a factor, and by what it adds."""
-        return cls(
-            contraction=1 - decrease,
-            residual=residual,
-            bound=residual / decrease,
-            largest_learning_rate=largest,
-        )
+        made = {"contraction": 1 - decrease, "residual": residual, "bound": residual / decrease}
+        return cls(**made, largest_learning_rate=largest)
 
 
 @attrs.frozen(kw_only=True)
@@ -113,17 +109,12 @@ class CorruptedDescent:
         n, f, rate = self.oracles, self.corrupted, self.learning_rate
         theorem = "The printed convergence theorem"
         if 2 * f >= n:
-            raise ConditionError(
-                theorem, "2 * corrupted < oracles", f"corrupted={f} and oracles={n}", _CORRECTED
-            )
+            given = f"corrupted={f} and oracles={n}"
+            raise ConditionError(theorem, "2 * corrupted < oracles", given, _CORRECTED)
         noise, needed = self.trimmed_noise, self.least_trimmed_noise()
         if noise**2 < needed**2 * (1 - 1e-12):
-            raise ConditionError(
-                theorem,
-                f"trimmed_noise >= {needed:.6g}",
-                f"{noise:g} ({needed - noise:.3g} too small)",
-                _CORRECTED,
-            )
+            given = f"{noise:g} ({needed - noise:.3g} too small)"
+            raise ConditionError(theorem, f"trimmed_noise >= {needed:.6g}", given, _CORRECTED)
         curvature = n**2 + (n - f + 1) * (n - f) * self.smoothness**2
         largest = 2 * self.strong_convexity * (n - 2 * f) / curvature
         _check_rate(theorem, rate, largest)
@@ -135,12 +126,9 @@ class CorruptedDescent:
 
 def _check_rate(theorem: str, rate: float, largest: float) -> None:
     if rate >= largest:
-        raise ConditionError(
-            theorem,
-            f"learning_rate < {largest:.6g}",
-            f"{rate:g} ({rate - largest:.3g} too large)",
-            "Take a smaller learning rate.",
-        )
+        given = f"{rate:g} ({rate - largest:.3g} too large)"
+        instead = "Take a smaller learning rate."
+        raise ConditionError(theorem, f"learning_rate < {largest:.6g}", given, instead)
 
 
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
@@ -176,9 +164,8 @@ def distances(
     common = {"oracles": workers, "sum_noise": noise, "learning_rate": learning_rate, **problem}
     rows = []
     for bad in dict.fromkeys(int(share * workers) for share in _SHARES):
-        one = CorruptedDescent(corrupted=bad, trimmed_noise=noise, **common)
+        one, printed = CorruptedDescent(corrupted=bad, trimmed_noise=noise, **common), None
         one = attrs.evolve(one, trimmed_noise=max(noise, one.least_trimmed_noise()))
-        printed = None
         with contextlib.suppress(ConditionError):
             printed = one.printed().bound
         rows.append(Distance(bad, one.corrected().bound, printed))

@@ -366,18 +366,13 @@ class Plans:
         if job.target is None:
             wanted = [(e, a) for e in job.epsilons for a in ACCOUNTANTS]
             wanted += [(e, "pld") for e in job.setting["curve"] if e < max(job.epsilons)]
-            marks = {mark for e, a in wanted if (mark := _reached(plan, e, a, delta))}
+            marks = set[Mark]()
+            for e, a in wanted:
+                with contextlib.suppress(UnreachableTargetError):  # even one step exceeds it
+                    within = plan.longest(epsilon=e, delta=delta, accountant=ACCOUNTANTS[a])
+                    marks.add(Mark(within.steps, e, a))
         else:
             parts = [plan.steps * part // _PARTS for part in range(1, _PARTS)]
             spent = [Mark(s, float(rounded_up(plan.epsilon_after(s, delta))), "pld") for s in parts]
             marks = {*spent, Mark(plan.steps, job.target, "pld")}
         return {"noise": plan.aggregation.noise_multiplier, "marks": sorted(marks)}  # type: ignore[attr-defined]
-
-
-def _reached(plan: Plan, epsilon: float, accountant: str, delta: float) -> Mark | None:
-    """The last step within ε; None if even one step exceeds it."""
-    try:
-        within = plan.longest(epsilon=epsilon, delta=delta, accountant=ACCOUNTANTS[accountant])
-    except UnreachableTargetError:
-        return None
-    return Mark(within.steps, epsilon, accountant)

@@ -203,11 +203,11 @@ def table_jobs(
     wanted: dict[Job, None] = {}
     for seed in range(seeds):
         for cell in cells:
+            place = cell.dataset, cell.corrupt
             epsilons = tuple(settings()["datasets"][cell.dataset]["epsilons"])
-            wanted[Job(cell.dataset, cell.corrupt, cell.method, epsilons, seed)] = None
+            wanted[Job(*place, cell.method, epsilons, seed)] = None
             if cell.dataset in settings()["ours"]["ours"]:
-                for column in OUR_COLUMNS:
-                    wanted[Job(cell.dataset, cell.corrupt, column, (cell.epsilon,), seed)] = None
+                wanted |= {Job(*place, own, (cell.epsilon,), seed): None for own in OUR_COLUMNS}
     yield from wanted
 
 
@@ -303,7 +303,13 @@ def read_settings(path: Path) -> Settings:
         raise ArgumentError("grid", "only tables [datasets.NAME], at least one", got=list(grid))
     known = settings()["datasets"]
     for position, (name, mine) in enumerate(named.items()):
-        _check_names(name, mine, [*known, *list(named)[:position]])
+        if not isinstance(mine, dict):
+            raise ArgumentError("grid", f"a table [datasets.{name}]", got=mine)
+        for key in mine:
+            _validate.one_of(_KNOWN, **{f"datasets.{name}": key})
+        if "like" in mine:
+            above = [*known, *list(named)[:position]]
+            _validate.one_of(above, **{f"datasets.{name}.like": mine["like"]})
     datasets = {name: _DEFAULTS | mine for name, mine in resolved(named, known).items()}
     for name, mine in datasets.items():
         _check_values(name, mine)
@@ -317,15 +323,6 @@ def own_jobs(mine: Settings, seeds: int) -> Iterator[Job]:
             for corrupt in one["corruptions"]:
                 for method in one["methods"]:
                     yield Job(name, corrupt, method, tuple(one["epsilons"]), seed, mine)
-
-
-def _check_names(name: str, mine: Any, before: list[str]) -> None:
-    if not isinstance(mine, dict):
-        raise ArgumentError("grid", f"a table [datasets.{name}]", got=mine)
-    for key in mine:
-        _validate.one_of(_KNOWN, **{f"datasets.{name}": key})
-    if "like" in mine:
-        _validate.one_of(before, **{f"datasets.{name}.like": mine["like"]})
 
 
 def _check_values(name: str, mine: Settings) -> None:

@@ -225,8 +225,8 @@ _FIGURES: dict[int, Callable[..., Figure]] = {
         _over_noise,
         {f"τ = {text}, ": propose for text, propose in _PROPOSALS.items()},
         title="One release: ε over its noise, for three proposals (δ = 10⁻⁵, b = 1)",
-        note="As Figure 1. The smaller the proposal, the dearer its accident to Rényi accounting; "
-        "the exact ε hardly moves.",
+        note="As Figure 1. The smaller the proposal, the more a false pass costs in Rényi "
+        "accounting; the exact ε hardly moves.",
     ),
     5: functools.partial(
         _over_rounds,

@@ -106,9 +106,9 @@ class Results:
             if reading.target in (None, reading.epsilon):
                 place = reading.dataset, reading.corrupt, reading.epsilon
                 column = reading.column, reading.accountant
-                values["accuracy", place][column].append(reading.accuracy)
-                if reading.success is not None:
-                    values["success", place][column].append(reading.success)
+                for quantity in ("accuracy", "success"):
+                    if (value := getattr(reading, quantity)) is not None:
+                        values[quantity, place][column].append(value)
         found: dict[str, Any] = {"accuracy": {}, "success": {}}
         for (quantity, place), columns in values.items():
             found[quantity][place] = {key: Estimate.over(v) for key, v in columns.items()}
@@ -234,19 +234,19 @@ def append(path: Path, readings: Iterable[Reading]) -> None:
 
 def _reading(row: dict[str, str | None], place: str) -> Reading:
     values: dict[str, Any] = {}
-    for name in COLUMNS:
-        if (text := row[name]) is None:
-            raise ValueError(f"{place}: expected {len(COLUMNS)} values, got fewer.")
-        if not text.isprintable() or "[" in text:
-            raise ValueError(f"{place}: expected {name} in plain characters, got {text!r}.")
-        values[name] = text if name in _WORDS else _number(name, text, place)
     try:
+        for name in COLUMNS:
+            if (text := row[name]) is None:
+                raise ValueError(f"expected {len(COLUMNS)} values, got fewer.")
+            if not text.isprintable() or "[" in text:
+                raise ValueError(f"expected {name} in plain characters, got {text!r}.")
+            values[name] = text if name in _WORDS else _number(name, text)
         return Reading(**values)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _number(name: str, text: str, place: str) -> float | None:
+def _number(name: str, text: str) -> float | None:
     if not text and name in _MAY_BE_EMPTY:
         return None
     try:
@@ -254,7 +254,7 @@ def _number(name: str, text: str, place: str) -> float | None:
         finite = math.isfinite(number)
     except (OverflowError, ValueError):
         kind = "a whole number" if name in _WHOLE else "a number"
-        raise ValueError(f"{place}: expected {name} {kind}, got {text!r}.") from None
+        raise ValueError(f"expected {name} {kind}, got {text!r}.") from None
     if not finite:
-        raise ValueError(f"{place}: expected {name} finite, got {text!r}.")
+        raise ValueError(f"expected {name} finite, got {text!r}.")
     return number

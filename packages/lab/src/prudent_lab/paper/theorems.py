@@ -160,12 +160,12 @@ def white_box_rdp(
         if np.any(a > limit):
             at = int(np.argmax((a - limit).ravel()))
             worst, allowed = float(a.ravel()[at]), float(limit.ravel()[at])
-            raise ConditionError(
-                "The white-box bound (Theorem 4.4)",
+            broken = (
                 f"order <= {allowed:.6g} at order {worst:g} (its {name} condition on the order)",
                 f"{worst:g} ({worst - allowed:.3g} too large; white_box_applies lists the orders "
                 "that do)",
             )
+            raise ConditionError("The white-box bound (Theorem 4.4)", *broken)
     return _white_box_formula(a, sampling_rate, noise_multiplier, propose, test_scale, failure)
 
 
@@ -260,8 +260,7 @@ def _sampled_curve(
     q = _validate.between(0, 1, sampling_rate=sampling_rate)
     if q == 0 or a.size == 0:
         return np.zeros(a.shape)[()]
-    below = np.floor(a)
-    above = np.ceil(a)
+    below, above = np.floor(a), np.ceil(a)
     whole = np.unique(np.concatenate([below.ravel(), above.ravel(), [2.0]]))
     last = int(whole[-1])
     terms = np.arange(2, last + 1)

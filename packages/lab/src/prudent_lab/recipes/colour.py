@@ -137,7 +137,15 @@ def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Enco
     key = f"encoder-{_VERSION}-{hashlib.sha256(stated.encode()).hexdigest()[:32]}"
 
     def compute() -> npt.NDArray[np.generic]:
-        values = _weights(_pretrained_now(setting, torch.device(device))).values()
+        if torch.device(device).type == "cpu" and setting.steps * setting.batch > _MOST_ON_CPU:
+            raise ArgumentError(
+                "device",
+                "a GPU for the first run of this recipe",
+                got="cpu",
+                why="its network is not in the cache yet, and a CPU would pretrain it for days",
+                hint="Run it once with --device cuda; later runs read the network from the cache.",
+            )
+        values = _weights(pretrain(setting, device)).values()
         stored: npt.NDArray[np.generic]
         stored = torch.cat([value.flatten() for value in values]).half().cpu().numpy()
         return stored
@@ -149,18 +157,6 @@ def pretrained(setting: Pretraining, device: torch.device | str = "cpu") -> Enco
     named = zip(wanted.items(), parts, strict=True)
     encoder.load_state_dict({name: p.view(t.shape) for (name, t), p in named}, strict=False)
     return encoder.eval().requires_grad_(False)
-
-
-def _pretrained_now(setting: Pretraining, device: torch.device) -> Encoder:
-    if device.type == "cpu" and setting.steps * setting.batch > _MOST_ON_CPU:
-        raise ArgumentError(
-            "device",
-            "a GPU for the first run of this recipe",
-            got="cpu",
-            why="its network is not in the cache yet, and a CPU would pretrain it for days",
-            hint="Run it once with --device cuda; later runs read the network from the cache.",
-        )
-    return pretrain(setting, device)
 
 
 def _weights(encoder: Encoder) -> dict[str, Tensor]:

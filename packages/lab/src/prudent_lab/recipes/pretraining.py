@@ -186,7 +186,13 @@ def pretrain(setting: Pretraining, device: torch.device | str = "cpu") -> Encode
         encoder = Encoder(setting.widths).to(device)
         projector = Projector(setting.widths[-1]).to(device)
     generator = torch.Generator(device).manual_seed(setting.seed + 1)
-    optimizer = _optimizer([*encoder.parameters(), *projector.parameters()], setting)
+    parameters = [*encoder.parameters(), *projector.parameters()]
+    # Matrices and filters decay, but no gains and biases.
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": setting.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=setting.lr, betas=(0.9, 0.98))
     warm, total = max(1, setting.steps // 20), setting.steps
     scheduler = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
@@ -209,13 +215,3 @@ def pretrain(setting: Pretraining, device: torch.device | str = "cpu") -> Encode
         scheduler.step()
     encoder.eval().requires_grad_(False)
     return encoder
-
-
-def _optimizer(parameters: list[nn.Parameter], setting: Pretraining) -> torch.optim.Optimizer:
-    """AdamW that decays matrices and filters, but no gains and biases."""
-    decay = setting.weight_decay
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=setting.lr, betas=(0.9, 0.98))

@@ -1,4 +1,4 @@
-"""Colour images drawn from random processes: data to pretrain on that show nobody.
+"""Colour images drawn from random processes: data to pretrain on that are public.
 
 | process | what it draws |
 | --- | --- |

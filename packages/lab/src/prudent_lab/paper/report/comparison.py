@@ -105,10 +105,14 @@ def paper_table(results: Results, number: int, dataset: str, choice: CellChoice 
     known = {place[1] for place in here}
     missing = [name for name in columns if name not in run]
     left_out = dict.fromkeys(display_names.corruption(p[1]) for p in chosen if p[1] not in known)
+
+    def absent(names: Collection[str]) -> str:
+        return f"Not run: {'; '.join(names)}." if names else ""
+
     notes = [
         f"Seeds: {', '.join(seeds)}, unless a cell says otherwise." if seeds else "",
-        "Not run." if len(run) <= len(methods) else _not_run_note(missing),
-        _not_run_note(left_out),
+        "Not run." if len(run) <= len(methods) else absent(missing),
+        absent(left_out),
         display_names.substitute_note(dataset),
         display_names.SMALL_NOTE if results.small else "",
         f"Tuned setting: {tuned[0]}." if tuned[0] not in ("", "ours") else "",
@@ -127,10 +131,6 @@ def _by_place(places: list[Place], columns: dict[str, list[Cell]], title: str, n
 def _usual_seeds(cells: Iterable[Estimate | None]) -> int | None:
     """The most common number of seeds; None if nothing was run."""
     return mode(seeds) if (seeds := [cell.seeds for cell in cells if cell is not None]) else None
-
-
-def _not_run_note(names: Collection[str]) -> str:
-    return f"Not run: {'; '.join(names)}." if names else ""
 
 
 def plain_table(
@@ -165,7 +165,7 @@ def _plain(cell: Estimate | None) -> dict[str, Any] | None:
 
 
 def _own_places(name: str, one: Settings) -> list[Place]:
-    return [(name, *place) for place in itertools.product(one["corruptions"], one["epsilons"])]
+    return [*itertools.product([name], one["corruptions"], one["epsilons"])]
 
 
 def own_table(results: Results, mine: Settings, dataset: str) -> Table:

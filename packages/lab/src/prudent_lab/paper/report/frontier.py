@@ -98,16 +98,9 @@ class Frontier:
 
     def plain(self) -> list[dict[str, Any]]:
         """The frontier as plain objects, one per method, ratio and attack that was run."""
+        own = {"dataset": self.dataset, "epsilon": self.epsilon, "attacker": str(self.attacker)}
         return [
-            {
-                "dataset": self.dataset,
-                "epsilon": self.epsilon,
-                "attacker": str(self.attacker),
-                "method": row.column,
-                "ratio": row.ratio,
-                "attack": kind,
-                **attrs.asdict(cell),
-            }
+            {**own, "method": row.column, "ratio": row.ratio, "attack": kind, **attrs.asdict(cell)}
             | ({"success": found.mean} if (found := row.success.get(kind)) else {})
             for row in self.rows
             for kind, cell in row.cells.items()
