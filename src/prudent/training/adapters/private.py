@@ -203,34 +203,10 @@ def make_private(
     Raises:
         ArgumentError: If an argument is missing or does not fit the others.
     """
+    given = dict(locals())  # all but the optimizer are arguments of `prepare`
     _validate.instance(nn.Module, "a torch module", model=model)
-    _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
-    preparation = prepare(
-        model,
-        loader,
-        plan=plan,
-        held_out_set=held_out_set,
-        held_out_loss=held_out_loss,
-        held_out_unit=held_out_unit,
-        loss_reduction=loss_reduction,
-        max_physical_batch=max_physical_batch,
-        example=example,
-        unit=unit,
-        records_per_person=records_per_person,
-        per_unit=per_unit,
-        fix=fix,
-        key=key,
-        ledger=ledger,
-        epsilon=epsilon,
-        delta=delta,
-        epochs=epochs,
-        clip=clip,
-        noise_multiplier=noise_multiplier,
-        aggregation=aggregation,
-        num_bands=num_bands,
-        watch=watch,
-        held_out=held_out,
-    )
+    _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=given.pop("optimizer"))
+    preparation = prepare(**given)
     return model, PrivateOptimizer(optimizer, preparation), preparation.loader
 
 

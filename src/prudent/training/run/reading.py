@@ -41,9 +41,24 @@ class ReadRequest(NamedTuple):
 class ReadBatch(NamedTuple):
     """A physical batch as it was read, on the host."""
 
-    inputs: Any  # the inputs, a tree of tensors
-    targets: Any  # the targets, likewise; of people a pair of them and of the shares of all slots
+    # Inputs and targets, trees of tensors; of people targets and the shares of all slots.
+    batch: tuple[Any, Any]
     readable: Tensor  # False for padding and for records, or people, that count as absent
+
+
+def chunk_on(
+    device: torch.device, batch: tuple[Any, Any], valid: Tensor, ids: Tensor, *, recompute: bool
+) -> Chunk:
+    """A physical batch on the device, or with `recompute` a function that places it there."""
+
+    def placed() -> tuple[Any, Any]:
+        found: tuple[Any, Any] = pytree.tree_map_only(
+            Tensor, lambda leaf: leaf.to(device, non_blocking=True), batch
+        )
+        return found
+
+    masks = {"valid": valid.to(device), "ids": ids.to(device)}
+    return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
 
 @attrs.frozen
@@ -58,7 +73,7 @@ class _ReadBatches:
         readable = torch.tensor([row is not None for row in rows])
         inputs, targets = inputs_and_targets(self.reader.batch(rows))
         shares = self.reader.shares(rows)
-        return ReadBatch(inputs, targets if shares is None else (targets, shares), readable)
+        return ReadBatch((inputs, targets if shares is None else (targets, shares)), readable)
 
 
 @attrs.frozen(kw_only=True)
@@ -80,23 +95,9 @@ class ItemLoader:
             batch = drawn.popleft()
             whole = [part, *islice(parts, len(batch.ids) - 1)]
             yield [
-                self.chunk(part, ids, recompute=recompute)
+                chunk_on(self.device, *part, ids, recompute=recompute)
                 for part, ids in zip(whole, batch.ids, strict=True)
             ]
-
-    def chunk(self, part: ReadBatch, ids: Tensor, *, recompute: bool = False) -> Chunk:
-        """A physical batch on the device, or with `recompute` a function that places it there."""
-
-        def placed() -> tuple[Any, Any]:
-            inputs, targets = pytree.tree_map_only(
-                Tensor,
-                lambda leaf: leaf.to(self.device, non_blocking=True),
-                (part.inputs, part.targets),
-            )
-            return inputs, targets
-
-        masks = {"valid": part.readable.to(self.device), "ids": ids.to(self.device)}
-        return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
     def _parts(self, requests: Iterable[ReadRequest]) -> Iterator[ReadBatch]:
         loader: DataLoader[Any] = DataLoader(
@@ -196,7 +197,8 @@ class RunRecords:
             return self.gather(ids.to(self.device))
         assert self.loader is not None
         request = ReadRequest(ids.tolist() or [0], [True] * len(ids) or [False], PUBLIC)
-        return self.loader.chunk(_ReadBatches(self.loader.reader)[request], ids).read()
+        read = _ReadBatches(self.loader.reader)[request]
+        return chunk_on(self.device, *read, ids, recompute=False).read()
 
 
 def check_same_records(

@@ -98,7 +98,6 @@ class Run:
     monitor: PassRateMonitor  # warns of a test that hardly ever passes, in the first process
     taken: int = 0  # number of steps taken
     last: StepOutcome | None = None  # the outcome of the last step
-    is_charged: bool = False  # whether the ledger, if there is one, was charged
     resumed: Paid | None = None  # what the run had paid for when it was resumed
     digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
     # Batches that are being read ahead, and the step of the next one.
@@ -250,7 +249,9 @@ class Run:
     def opened(self) -> Iterator[Self]:
         """Lock the folder, resume the run if asked to, charge its ledger; close it at the end."""
         first, folder = self.processes.first, self.reporting.out
-        with self._interruptions(), ExitStack() as stack:
+        again = folder and "resume=True goes on from the last checkpoint, without another charge"
+        again = again or "without a folder (out) it cannot be resumed"
+        with self.charge.interruptions(lambda: self.taken, again), ExitStack() as stack:
             stack.callback(self.close)
             if folder is not None:
                 first(partial(folder.mkdir, parents=True, exist_ok=True))
@@ -273,30 +274,12 @@ class Run:
                 self.monitor.before()
             self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
             first(self.charge.pay)
-            self.is_charged = True
+            self.charge.is_paid = True  # in every process
             yield self
             if self.average is not None:
                 self.average.apply_average()
             if self.best is not None:
                 self.best.restore_best(self.model)
-
-    @contextmanager
-    def _interruptions(self) -> Iterator[None]:
-        """Add to an interruption what it leaves behind."""
-        try:
-            yield
-        except KeyboardInterrupt as error:
-            further = "without a folder (out) it cannot be resumed"
-            if self.reporting.out is not None:
-                further = "resume=True goes on from the last checkpoint, without another charge"
-            charged = "charged for the whole plan" if self.charge.ledger else "not charged"
-            error.add_note(
-                f"The run was interrupted after {self.taken} steps. Its ledger was {charged}; "
-                f"{further}."
-                if self.is_charged
-                else "The run was interrupted before its first step. Nothing was charged."
-            )
-            raise
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
@@ -355,7 +338,7 @@ class Run:
         except OtherReleaseError:
             self.model.zero_grad(set_to_none=True)
             self.step.state.load_state_dict(before)
-            self._pass_lost_steps(lambda _: ["what a step releases"])
+            self._pass_lost_steps(lambda: ["what a step releases"])
             return False
         if self.average is not None:
             self.average.follow(self.taken - self.continuity.lost)
@@ -659,16 +642,12 @@ class Run:
         self.taken = int(state["step"])
         self.counters.restore(self.taken, state["passes"])
         saved = state["identity"]
-        self._pass_lost_steps(lambda is_last: self.identity().unproved(saved, same_key=is_last))
+        self._pass_lost_steps(lambda: self.identity().unproved(saved))
 
-    def _pass_lost_steps(self, unproved: Callable[[bool], list[str]]) -> None:
+    def _pass_lost_steps(self, unproved: Callable[[], list[str]]) -> None:
         """Go on with a new key after the steps that were paid for, unless they may be repeated."""
-        taken, self.taken = (
-            self.taken,
-            self.continuity.past_lost_steps(
-                self.taken, self.resumed, unproved, self.processes, self.plan
-            ),
-        )
+        given = self.resumed, unproved, self.processes, self.plan
+        taken, self.taken = self.taken, self.continuity.past_lost_steps(self.taken, *given)
         if self.taken > taken:
             self._use_key()
             self.step.state.move_to(self.taken)
