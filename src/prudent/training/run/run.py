@@ -500,23 +500,25 @@ class Run:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         plan, delta, step = self.plan, self.charge.delta, self.taken
-        averages = self.counters.read(step)
+        means, looks = self.counters.read(step)
         epsilon = None
         if delta is not None and not isinstance(plan.aggregation, Mean):
             epsilon = plan.epsilon_shown(step, delta)
-        if plan.watch is not None and averages.watched is not None:
-            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(averages.looks)
-            shown = shown | {"train_loss": averages.watched, "train_loss_noise": noise}
+        if plan.watch is not None and looks:
+            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(looks)
+            shown = shown | {"train_loss": means["watched"], "train_loss_noise": noise}
         return Metrics(
             step=step,
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else plan.relation.sentence(self.charge.protected),
-            pass_rate=averages.pass_rate if self.tested else None,
+            pass_rate=means["passes"] if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,
-            private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
+            private={"mean_drawn": means["drawn"], "mean_loss": means["losses"]}
+            if private
+            else None,
         )
 
     def _save(self) -> None:
