@@ -372,6 +372,19 @@ def test_promises_that_promise_nothing_are_warned_of(options, said):
         loop(epochs=1, **options)
 
 
+def test_fit_and_plans_of_ones_own_warn_as_well():
+    plan = prudent.Plan(
+        sampling_rate=0.5, steps=2, aggregation=prudent.Sum(clip=1.0, noise_multiplier=1.0)
+    )
+    with pytest.warns(RuntimeWarning, match="protects nobody"):
+        plan.calibrate(epsilon=1e9, delta=1e-5)
+    data = torch.randn(8, 4), torch.arange(8) % CLASSES
+    with pytest.warns(RuntimeWarning, match="not below 1/8"):
+        prudent.fit(
+            plan, nn.Linear(4, CLASSES), nn.CrossEntropyLoss(reduction="none"), data, delta=0.125
+        )
+
+
 def test_clipping_in_the_loop_is_named():
     model, optimizer, loader = loop(noise_multiplier=1.0, epochs=2)
     batches = iter(loader)

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, default_collate
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent._warning import warn
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget import LedgerLike
 from prudent.records.people import Unit, Units
@@ -26,7 +25,7 @@ from prudent.training.checking.check import refuse_untrainable, replace_unsuppor
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.plan import HeldOut, LossRelease, Plan
+from prudent.training.plan import HeldOut, LossRelease, Plan, warn_of_delta
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
@@ -34,9 +33,6 @@ from prudent.training.sampling import PoissonLoader, PoissonSampler, check_repla
 Model = TypeVar("Model", bound=nn.Module)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-_WEAK = 50.0
-"""An ε above which a promise is none."""
 
 _OPACUS = {
     "module": "model",
@@ -275,16 +271,7 @@ class PrivacyTarget:
             assert self.delta is not None
             epsilon = _validate.positive(epsilon=self.epsilon)
             plan = plan.calibrate(epsilon=epsilon, delta=self.delta)
-        if self.epsilon is not None and self.epsilon > _WEAK:
-            warn(
-                f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
-                "e^epsilon times as likely by one record. Values up to about 10 are usual."
-            )
-        if self.delta is not None and self.delta >= 1 / count:
-            warn(
-                f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
-                "it would allow for a record that is published as it is. Choose a far smaller one."
-            )
+        warn_of_delta(self.delta, count)
         return plan
 
 

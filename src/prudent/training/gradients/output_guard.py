@@ -332,7 +332,7 @@ class Replay:
         return tuple((n.function, values(n)) for n in self._nodes if n.function is not None)
 
     @property
-    def constants(self) -> tuple[tuple[Any, ...], list[Tensor]]:
+    def constants(self) -> tuple[tuple[Any, ...], list[Any]]:
         """The functions, and the numbers and tensors that they were given from elsewhere."""
         made = [node for node in self._nodes if node.function is not None]
         leaves = [leaf for n in made for leaf in pytree.tree_leaves((n.args, n.kwargs))]

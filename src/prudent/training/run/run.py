@@ -36,7 +36,7 @@ from prudent.training.parallel.sharding import (
     reshard,
     whole_state,
 )
-from prudent.training.plan import Plan
+from prudent.training.plan import Plan, warn_of_delta
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
     Paid,
@@ -149,7 +149,7 @@ class Run:
         check_same_records(processes, "train_set", records.count, records.fingerprint)
         key = shared_key(execution.key, processes)
         # Records on the device let the whole update of one process be captured.
-        whole = records.loader is None and processes.count == 1
+        whole = records.reader is None and processes.count == 1
         step = Step(
             plan,
             model,
@@ -162,6 +162,7 @@ class Run:
             compile=execution.compile,
             processes=processes,
         )
+        warn_of_delta(delta, round(step.expected_batch / plan.sampling_rate))  # both are public
         if example is None and (form := declared_form(train_set)) is not None:
             example = tuple(form)  # of held-out items as well
         held_out = HeldOutRecords.of(
@@ -183,7 +184,7 @@ class Run:
             plan.turn_rate,
             physical_batch=execution.physical_batch,
             key=key,
-            device=device if records.loader is None else "cpu",  # items are read on the host
+            device=device if records.reader is None else "cpu",  # items are read on the host
             processes=processes,
             num_bands=plan.parts,
             allocates=plan.allocates,
@@ -274,7 +275,7 @@ class Run:
                 self.monitor.before()
             self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
             first(self.charge.pay)
-            self.charge.is_paid = True  # in every process
+            self.charge.is_paid = True  # by the first process
             yield self
             if self.average is not None:
                 self.average.apply_average()
@@ -411,12 +412,12 @@ class Run:
 
     def _batch(self) -> Batch | Sequence[Chunk]:
         """The next batch; items that were read ahead are used."""
-        if self.records.loader is None:
+        if self.records.reader is None:
             return self.sampler.batch(self.taken)
         if self._coming is None or self._next != self.taken:
             self.close()
             ahead, again = range(self.taken, self.plan.steps), self.step.engine.recompute
-            self._coming = self.records.loader.batches(self.sampler, ahead, recompute=again)
+            self._coming = self.records.batches(self.sampler, ahead, recompute=again)
         self._next = self.taken + 1
         return next(self._coming)
 
