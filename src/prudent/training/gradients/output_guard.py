@@ -121,18 +121,20 @@ _READS = {
 
 def _note_read(func: Callable[..., Any], args: Any) -> None:
     """Note in the batch of a tensor that its size or its values are read on the host."""
+    is_size, is_read = func in _SIZES, func.__name__ in _READS
+    if not (is_size or is_read or func is Tensor.detach):
+        return
     for tensor in args[:2]:
-        node = node_of(tensor)
-        if node is None:
+        if (node := node_of(tensor)) is None:
             continue
         with DisableTorchFunctionSubclass():
-            # A scalar is detached to be shown, and has no node from then on.
-            is_read = func.__name__ in _READS or (func is Tensor.detach and not tensor.ndim)
-            count = tensor.numel()
-        for source in _sources(node) if is_read or func in _SIZES else ():
-            source.batch.is_counted |= func in _SIZES
-            # Which records are selected decides a size that is no multiple of the rows.
-            source.batch.is_read |= is_read or bool(count % max(1, source.shape[0]))
+            count, is_scalar = tensor.numel(), not tensor.ndim
+        for source in _sources(node) if is_size or is_read or is_scalar else ():
+            source.batch.is_counted |= is_size
+            # A scalar is detached to be shown, and has no node from then on; and which records are
+            # selected decides a size that is no multiple of the rows.
+            is_part = bool(count % max(1, source.shape[0]))
+            source.batch.is_read |= is_read or (is_part if is_size else is_scalar)
 
 
 class Computed(Traced):
