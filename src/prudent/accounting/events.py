@@ -281,7 +281,7 @@ class RandomAllocationDpEvent(DpEvent):
 
     The step is chosen uniformly and independently for each record ("balls and bins"), and nobody
     learns which. Batches of a shuffled data set are close to that, but their sizes are fixed, for
-    which no such bound is known: see docs/training-runs.md.
+    which no such bound is known: see docs/training.md.
 
     Attributes:
         event: One step, Gaussian noise: only for a mechanism that one pair dominates is there a

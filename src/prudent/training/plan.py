@@ -12,6 +12,7 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent._rounding import exact, nearest, rounded_up
+from prudent._warning import warn
 from prudent.accounting.calibration import Accountant, Search, check_bands, in_turns, solve
 from prudent.accounting.events import RandomAllocationDpEvent, WorstOfDpEvent
 from prudent.accounting.group_privacy import InfiniteEpsilon, epsilon_of, why_infinite
@@ -21,7 +22,7 @@ from prudent.accounting.robustness import AccuracyCertificate, Certifier
 from prudent.training.aggregation import Aggregation, Mean, Sum, TrimmedSum
 
 _SHOWN_DELTA = 1e-5
-
+_WEAK = 50.0  # an ε above which a promise is none
 
 RELEASED = "train_loss", "held_out_accuracy", "held_out_loss"
 """The names under which metrics show what is released here, each also with `_noise`."""
@@ -520,6 +521,11 @@ class Plan:
             relation=self.relation,
             name="noise_multiplier",
         )
+        if epsilon > _WEAK:
+            warn(
+                f"epsilon={epsilon:g} protects nobody: whatever is inferred may become e^epsilon "
+                "times as likely by one record. Values up to about 10 are usual."
+            )
         return self._with_noise(noise)
 
     def longest(
@@ -545,3 +551,12 @@ class Plan:
 
     def _with_noise(self, noise_multiplier: float) -> "Plan":
         return attrs.evolve(self, aggregation=self.aggregation.with_noise(noise_multiplier))
+
+
+def warn_of_delta(delta: float | None, records: float) -> None:
+    """Warn of a δ that is at least one over the public number of records."""
+    if delta is not None and delta >= 1 / max(1, records):
+        warn(
+            f"delta={delta:g} is not below 1/{records:g}, one over the number of records: it would "
+            "allow for a record that is published as it is. Choose a far smaller one."
+        )

@@ -467,6 +467,25 @@ def test_a_run_ends_at_the_end_of_its_last_epoch(
     assert own.state.epoch == 2.0
 
 
+@pytest.mark.parametrize("at", ["on_train_begin", "on_step_end"])
+def test_an_interruption_says_whether_anything_was_charged(
+    arguments: Callable[..., TrainingArguments], tmp_path: Path, at: str
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with Ledger(tmp_path / "budget.db", epsilon=50.0, delta=1e-3, relation=ZERO_OUT) as ledger:
+        own = trainer(bert(), arguments(), plan=None, epsilon=8.0, ledger=ledger)
+        impatient = type("Impatient", (TrainerCallback,), {at: interrupt})()
+        own.callback_handler.callbacks.insert(0, impatient)  # before the private step is made
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            own.train()
+        begun = at == "on_step_end"
+        assert len(ledger.history()) == begun
+    said = "after 1 steps. Its ledger was charged" if begun else "Nothing was charged"
+    assert said in interrupted.value.__notes__[0]
+
+
 @pytest.mark.parametrize(
     ("promise", "said"),
     [({"epsilon": 1e9}, "protects nobody"), ({"epsilon": 3.0, "delta": 0.05}, "not below 1/24")],

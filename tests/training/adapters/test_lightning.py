@@ -250,7 +250,7 @@ def test_results_of_validation_may_decide(tmp_path: Path) -> None:
 def test_no_learning_rate_is_searched_on_private_records(tmp_path: Path) -> None:
     made, batches = private()
     run = trainer(tmp_path)
-    with pytest.raises(ArgumentError, match="Search on public records"):
+    with pytest.raises(ArgumentError, match="search on public records"):
         Tuner(run).lr_find(made, batches)
     assert not run.optimizers or run.optimizers[0].steps == 0
 

@@ -1,5 +1,6 @@
 """Loops that `make_private` must refuse, and what they have in common with those it must not."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -104,6 +105,75 @@ def test_losses_that_mix_records_are_refused(name):
 def test_a_loss_that_hides_what_it_is_of_is_refused():
     with pytest.raises(ValueError, match=r"Expected loss.backward\(\) of a loss"):
         run(weighted_as_plain)
+
+
+def divided(number):
+    """A loss divided by a number that a function makes of the outputs and labels on the host."""
+    return lambda o, y: functional.cross_entropy(o, y) / number(o, y)
+
+
+READ = {
+    "float": divided(lambda o, y: float(o.max())),
+    "item": divided(lambda o, y: 1 + o.abs().sum().item() ** 2),
+    "tolist": divided(lambda o, y: max(map(max, o.tolist()))),
+    "numpy": lambda o, y: functional.cross_entropy(o, y) * o.detach().numpy().mean(),
+    "array": lambda o, y: functional.cross_entropy(o, y) * float(np.asarray(o.detach()).mean()),
+    "tensor of numpy": divided(lambda o, y: torch.tensor(o.detach().numpy().mean())),
+    "detached": divided(lambda o, y: o.max().detach()),
+    "text": divided(lambda o, y: float(f"{o.max():.9f}")),
+    "labels": divided(lambda o, y: float(y.numpy().std())),
+    "weights by numpy": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="none")
+        * torch.from_numpy(np.bincount(y.numpy(), minlength=CLASSES) / len(y)).float()[y]
+    ).mean(),
+    "weights of rows": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="none")
+        * torch.from_numpy(o.detach().numpy()[:, 0] - o.detach().numpy()[:, 0].mean())
+    ).mean(),
+    "a number of labels": lambda o, y: (
+        functional.cross_entropy(o, y, reduction="none") * (len(y[y > 0]) + 0.5)
+    ).mean(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+@pytest.mark.parametrize("name", READ)
+def test_a_loss_with_a_number_that_was_read_from_the_batch_is_refused(name):
+    with pytest.raises(prudent.ArgumentError, match=r"read what you show after backward\(\)"):
+        run(READ[name])
+
+
+def shown(o, y, loss):
+    """What loops show of a batch before backward, as Opacus's examples do."""
+    guesses = np.argmax(o.detach().cpu().numpy(), axis=1)
+    return (guesses == y.detach().cpu().numpy()).mean(), loss.item(), f"{loss:.2f}"
+
+
+def test_what_is_read_to_be_shown_changes_nothing():
+    """Every loss of `MEANS`, with its constants, also if values are read before backward."""
+
+    def reading(loss):
+        def made(o, y):
+            value = loss(o, y)
+            shown(o, y, value)
+            return value
+
+        return made
+
+    for loss in MEANS.values():
+        assert run(reading(loss)) > 0
+    for loss in SUMS.values():
+        assert run(reading(loss), "sum") > 0
+
+
+def test_a_weight_that_changes_from_step_to_step_is_public_if_no_value_was_read():
+    """A schedule, which a loop may compute as it likes; it must show values after backward."""
+    weights = iter((1.0, 0.8, 0.64, 0.512))
+    annealed = divided(lambda o, y: next(weights))
+    assert run(annealed) > 0
+    weights = iter((1.0, 0.8, 0.64, 0.512))
+    with pytest.raises(prudent.ArgumentError, match=r"after backward\(\)"):
+        run(lambda o, y: (annealed(o, y), o.max().item())[0])
 
 
 SUMS = {
@@ -300,6 +370,19 @@ def test_a_noise_that_contradicts_is_refused(options, name):
 def test_promises_that_promise_nothing_are_warned_of(options, said):
     with pytest.warns(RuntimeWarning, match=said):
         loop(epochs=1, **options)
+
+
+def test_fit_and_plans_of_ones_own_warn_as_well():
+    plan = prudent.Plan(
+        sampling_rate=0.5, steps=2, aggregation=prudent.Sum(clip=1.0, noise_multiplier=1.0)
+    )
+    with pytest.warns(RuntimeWarning, match="protects nobody"):
+        plan.calibrate(epsilon=1e9, delta=1e-5)
+    data = torch.randn(8, 4), torch.arange(8) % CLASSES
+    with pytest.warns(RuntimeWarning, match="not below 1/8"):
+        prudent.fit(
+            plan, nn.Linear(4, CLASSES), nn.CrossEntropyLoss(reduction="none"), data, delta=0.125
+        )
 
 
 def test_clipping_in_the_loop_is_named():

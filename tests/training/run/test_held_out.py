@@ -110,7 +110,7 @@ def records(data, settings=SETTINGS, seed=0, **options):
 
 def total(data, *args, **options):
     held, step = records(data, *args, **options)
-    return held._sum(step.values(), step)
+    return held._sum(step)
 
 
 def guesses(rights, of=2):
@@ -126,6 +126,19 @@ class TestOneRecord:
         assert some == 0.5
         assert total(guesses([1, 1, 0, 1])) - some == 0.5
         assert total(guesses([1, 1, 0, 0])) - some == -0.5
+
+    def test_the_sum_is_rounded_by_less_than_the_noise_pays_for(self):
+        """Single precision would round the sum of so many records by 1e-4 of half the bound."""
+        loss = HeldOut(
+            every=1, metric="loss", bound=0.6, noise_multiplier=1e-9, expected_records=1.0
+        )
+        sums = []
+        for count in (3_000, 3_001):
+            held, step = records(
+                guesses([1] * count), loss, loss=lambda outputs, _: 0 * outputs.sum(1) + 0.6
+            )
+            sums.append(held.release(step, Key.from_seed(0))["held_out_loss"])
+        assert abs(sums[1] - sums[0] - 0.3) <= 0.3e-6
 
     def test_a_loss_is_clipped_and_what_is_no_number_counts_as_the_bound(self):
         settings = HeldOut(every=1, metric="loss", bound=2.0)

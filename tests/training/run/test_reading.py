@@ -223,7 +223,7 @@ class TestOddItems:
         reader = RecordReader(data, None, range(RECORDS), example=pair(2))
         part = _ReadBatches(reader)[ReadRequest([0, 5, 0], [True, True, False], PUBLIC)]
         assert part.readable.tolist() == [False, True, False]
-        assert torch.equal(part.inputs, INPUTS[[2, 5, 2]])
+        assert torch.equal(part.batch[0], INPUTS[[2, 5, 2]])
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -3,7 +3,6 @@
 Requires the extra `lightning`.
 """
 
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -49,8 +48,7 @@ def make_private(
     After every epoch the ε so far is logged as "epsilon", and what the plan releases besides the
     model under its name: "train_loss" of the losses that `training_step` passes to `self.watch`,
     "held_out_accuracy" or "held_out_loss". Callbacks and schedulers may monitor these.
-    Checkpoints hold the number of steps taken; to resume, make a module private with the same
-    arguments and pass `ckpt_path`.
+    To resume, make a module private with the same arguments and pass `ckpt_path`.
 
     Args:
         module: The same object is returned. Copies of it are ordinary modules.
@@ -65,26 +63,17 @@ def make_private(
         As for `prudent.make_private`. Values that `training_step` logs, such as the loss, are
         neither released nor charged: they must not leave the data's owner, and what would stop
         training by them, choose or name a model by them, or change the learning rate by them is
-        refused. Steps taken after the checkpoint that a run resumes from are not in it; see
-        `docs/opacus.md`.
-
-    Raises:
-        ArgumentError: If an argument, or at the start of `fit` a setting of the trainer, does not
-            fit; at the first step, if something monitors what training has logged.
+        refused at the first step. Steps taken after the checkpoint that a run resumes from are not
+        in it; see `docs/opacus.md`.
     """
     options |= {"plan": plan, "delta": delta if plan is None else None}
     privacy = _Privacy(prepare(module if model is None else model, loader, **options), delta)
     configure, callbacks = module.configure_optimizers, module.configure_callbacks
-
-    def watch(_: LightningModule, losses: torch.Tensor) -> None:
-        if privacy.optimizer is not None:
-            privacy.optimizer.watch(losses)
-
     specialise(
         module,
         configure_optimizers=lambda self: privacy.configured(configure()),
         configure_callbacks=lambda self: [*pytree.tree_leaves(callbacks()), privacy],
-        watch=watch,
+        watch=lambda self, losses: privacy.watch(losses),
     )
     return module, privacy.preparation.loader
 
@@ -97,14 +86,18 @@ class _Privacy(Callback):
         # Another `fit` gets the same one, so that no step is forgotten and no noise repeated.
         self.optimizer: PrivateOptimizer | None = None
 
+    def watch(self, losses: torch.Tensor) -> None:
+        """Hand over the losses of a batch, once there is an optimizer."""
+        if self.optimizer is not None:
+            self.optimizer.watch(losses)
+
     def configured(self, configuration: Any) -> Any:
         """What `configure_optimizers` returns, with the optimizer made private."""
         leaves, form = pytree.tree_flatten(configuration)
         given = [leaf for leaf in leaves if isinstance(leaf, torch.optim.Optimizer)]
         if len(given) != 1:
-            raise ArgumentError(
-                "configure_optimizers", "to return one optimizer", shown=str(len(given))
-            )
+            allowed, shown = "to return one optimizer", str(len(given))
+            raise ArgumentError("configure_optimizers", allowed, shown=shown)
         if self.optimizer is None:
             self.optimizer = PrivateOptimizer(given[0], self.preparation)
         else:
@@ -119,22 +112,17 @@ class _Privacy(Callback):
 
     @override
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        for callback in trainer.callbacks:
-            if isinstance(callback, LearningRateFinder | BatchSizeFinder):
-                raise ArgumentError(
-                    "callbacks",
-                    "without a search on the private records",
-                    shown=type(callback).__name__,
-                    hint="Search on public records before make_private, or with prudent.tune.",
-                )
-
-    @override
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if stage != "fit":
+            return
         steps, taken = self.preparation.charge.plan.steps, trainer.estimated_stepping_batches
         parts, clip = trainer.accumulate_grad_batches, trainer.gradient_clip_val
-        processes, scaled = trainer.world_size, trainer.precision
+        count, scaled = trainer.world_size, trainer.precision
+        finders = [
+            c for c in trainer.callbacks if isinstance(c, LearningRateFinder | BatchSizeFinder)
+        ]
         for name, allowed, value, is_allowed in (
-            ("devices", "one process", processes, processes == 1),
+            ("callbacks", "without finders: search on public records", finders, not finders),
+            ("devices", "one process", count, count == 1),
             ("accumulate_grad_batches", "1: a step is one Poisson batch", parts, parts == 1),
             ("gradient_clip_val", "None: the plan clips every record", clip, not clip),
             ("precision", "without scaled losses", scaled, scaled != "16-mixed"),
@@ -148,14 +136,21 @@ class _Privacy(Callback):
         self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
     ) -> None:
         # Before the step releases anything; training_step has logged what it logs.
-        for name, what in _monitored(trainer):
-            raise ArgumentError(
-                "monitor",
-                "a result of validation on public records",
-                shown=f"{name!r} in {what}, which training has logged",
-                why="it is neither released nor charged, and whatever follows it publishes it",
-                hint="Log it in validation_step, or release it: see prudent.HeldOut.",
-            )
+        found = (each.meta for each in trainer.fit_loop.epoch_loop._results.values())
+        names = {meta.name for meta in found if (meta.fx, meta.name) not in _RELEASED}
+        logged = {name + ending for name in names for ending in ("", "_step", "_epoch")}
+        plateaus = [each for each in trainer.lr_scheduler_configs if each.reduce_on_plateau]
+        for follower in (*trainer.callbacks, *plateaus):
+            file, monitor = str(getattr(follower, "filename", "")), getattr(follower, "monitor", "")
+            for name in logged:
+                if name == monitor or f"{{{name}}}" in file or f"{{{name}:" in file:
+                    raise ArgumentError(
+                        "monitor",
+                        "a result of validation on public records",
+                        shown=f"{name!r} in {type(follower).__name__}, which training has logged",
+                        why="it is neither released nor charged, and whatever follows it shows it",
+                        hint="Log it in validation_step, or release it: see prudent.HeldOut.",
+                    )
 
     @override
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -166,20 +161,3 @@ class _Privacy(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.optimizer is not None and self.delta is not None:
             pl_module.log("epsilon", self.optimizer.epsilon(self.delta), prog_bar=True)
-
-
-def _monitored(trainer: Trainer) -> Iterator[tuple[str, str]]:
-    """Names that training has logged, unless released, and that something follows; with that."""
-    found = (each.meta for each in trainer.fit_loop.epoch_loop._results.values())
-    names = {meta.name for meta in found if (meta.fx, meta.name) not in _RELEASED}
-    logged = {name + ending for name in names for ending in ("", "_step", "_epoch")}
-    for callback in trainer.callbacks:
-        kind, file = type(callback).__name__, str(getattr(callback, "filename", None))
-        if (name := getattr(callback, "monitor", None)) in logged:
-            yield str(name), kind
-        for name in logged:
-            if f"{{{name}}}" in file or f"{{{name}:" in file:
-                yield name, f"the file names of {kind}"
-    for configuration in trainer.lr_scheduler_configs:
-        if configuration.reduce_on_plateau and configuration.monitor in logged:
-            yield configuration.monitor, type(configuration.scheduler).__name__

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, default_collate
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent._warning import warn
 from prudent.accounting.relations import ZERO_OUT
 from prudent.budget import LedgerLike
 from prudent.records.people import Unit, Units
@@ -26,7 +25,7 @@ from prudent.training.checking.check import refuse_untrainable, replace_unsuppor
 from prudent.training.gradients.caller_loss import Reduction
 from prudent.training.gradients.engine import Loss
 from prudent.training.keystream import Key, given_or_random
-from prudent.training.plan import HeldOut, LossRelease, Plan
+from prudent.training.plan import HeldOut, LossRelease, Plan, warn_of_delta
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.held_out import HeldOutRecords
 from prudent.training.sampling import PoissonLoader, PoissonSampler, check_replaceable
@@ -34,9 +33,6 @@ from prudent.training.sampling import PoissonLoader, PoissonSampler, check_repla
 Model = TypeVar("Model", bound=nn.Module)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
-_WEAK = 50.0
-"""An ε above which a promise is none."""
 
 _OPACUS = {
     "module": "model",
@@ -203,34 +199,10 @@ def make_private(
     Raises:
         ArgumentError: If an argument is missing or does not fit the others.
     """
+    given = dict(locals())  # all but the optimizer are arguments of `prepare`
     _validate.instance(nn.Module, "a torch module", model=model)
-    _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=optimizer)
-    preparation = prepare(
-        model,
-        loader,
-        plan=plan,
-        held_out_set=held_out_set,
-        held_out_loss=held_out_loss,
-        held_out_unit=held_out_unit,
-        loss_reduction=loss_reduction,
-        max_physical_batch=max_physical_batch,
-        example=example,
-        unit=unit,
-        records_per_person=records_per_person,
-        per_unit=per_unit,
-        fix=fix,
-        key=key,
-        ledger=ledger,
-        epsilon=epsilon,
-        delta=delta,
-        epochs=epochs,
-        clip=clip,
-        noise_multiplier=noise_multiplier,
-        aggregation=aggregation,
-        num_bands=num_bands,
-        watch=watch,
-        held_out=held_out,
-    )
+    _validate.instance(torch.optim.Optimizer, "a torch optimizer", optimizer=given.pop("optimizer"))
+    preparation = prepare(**given)
     return model, PrivateOptimizer(optimizer, preparation), preparation.loader
 
 
@@ -299,16 +271,7 @@ class PrivacyTarget:
             assert self.delta is not None
             epsilon = _validate.positive(epsilon=self.epsilon)
             plan = plan.calibrate(epsilon=epsilon, delta=self.delta)
-        if self.epsilon is not None and self.epsilon > _WEAK:
-            warn(
-                f"epsilon={self.epsilon:g} protects nobody: whatever is inferred may become "
-                "e^epsilon times as likely by one record. Values up to about 10 are usual."
-            )
-        if self.delta is not None and self.delta >= 1 / count:
-            warn(
-                f"delta={self.delta:g} is not below 1/{count}, one over the number of records: "
-                "it would allow for a record that is published as it is. Choose a far smaller one."
-            )
+        warn_of_delta(self.delta, count)
         return plan
 
 

@@ -6,6 +6,7 @@ The first is `prudent.check`; the second is what `make_private(..., fix=True)` d
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -162,21 +163,18 @@ def _measured(subject: Subject) -> Cost:
 
 def _seconds(model: nn.Module, step: Callable[[], object]) -> float:
     """The least time of several runs, after one that is not counted."""
-    times: list[float] = []
+    device, times = next(model.parameters()).device, list[float]()
+    wait: Callable[[], object] = lambda: None  # noqa: E731
+    if device.type == "cuda":
+        wait = partial(torch.cuda.synchronize, device)
     while not times or (times[-1] < _LONG and len(times) <= _REPEATS):
         model.zero_grad()
-        _wait(model)
+        wait()
         start = time.perf_counter()
         step()
-        _wait(model)
+        wait()
         times.append(time.perf_counter() - start)
     return min(times[1:] or times)
-
-
-def _wait(model: nn.Module) -> None:
-    device = next(model.parameters()).device
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _peak_bytes(model: nn.Module, step: Callable[[], object]) -> int:
@@ -281,10 +279,8 @@ def _group_norm(layer: Any) -> nn.Module | None:
 
 
 def _untracked(layer: Any) -> nn.Module | None:
-    if not layer.track_running_stats:
-        return None
-    new: nn.Module = type(layer)(layer.num_features, eps=layer.eps, affine=layer.affine)
-    return new
+    tracks = layer.track_running_stats
+    return type(layer)(layer.num_features, eps=layer.eps, affine=layer.affine) if tracks else None
 
 
 _INSTEAD: tuple[tuple[type[nn.Module], Callable[..., nn.Module | None]], ...] = (

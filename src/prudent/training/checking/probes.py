@@ -357,31 +357,32 @@ def _traced(subject: Subject, inputs: Any) -> list[tuple[str, Any, Any]]:
 
     for path, module in model.named_modules():
         module.register_forward_hook(partial(note, path), with_kwargs=True)
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(0)
-        run_on(model, _cloned(inputs))
+    _run_seeded(model, inputs)
     return calls
 
 
-def _kept(error: KeptRecordError) -> Finding:
-    return Finding(
-        "model",
-        str(error),
-        "Pass the state on as an argument, or set it back to None before forward returns; change "
-        "what is public between steps.",
-    )
+def _run_seeded(model: nn.Module, inputs: Any, seed: int = 0) -> Any:
+    """A copy of the outputs for the inputs, which are not changed, with fixed random numbers."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _cloned(run_on(model, _cloned(inputs)))
+
+
+_FREE_OF_STATE = (
+    "Pass the state on as an argument, or set it back to None before forward returns; change what "
+    "is public between steps."
+)
 
 
 def _state_problems(subject: Subject) -> Iterator[Finding]:
     """State on the host by which a call of the model or the loss depends on earlier calls."""
     model = subject.copied()
     try:
-        with contextlib.suppress(RuntimeError, TypeError, IndexError):  # found by other probes
-            BookKeeping(model, subject.record_loss).check_repeatable(model, subject.batch())
+        BookKeeping(model, subject.record_loss).check_repeatable(model, subject.batch())
     except KeptRecordError as error:
-        yield _kept(error)
-    except ValueError:
-        pass
+        yield Finding("model", str(error), _FREE_OF_STATE)
+    except (RuntimeError, TypeError, IndexError, ValueError):
+        pass  # found by other probes
 
 
 def _engine_problems(subject: Subject) -> Iterator[Finding]:
@@ -390,7 +391,7 @@ def _engine_problems(subject: Subject) -> Iterator[Finding]:
         model = subject.copied()
         norms = BookKeeping(model, subject.record_loss)(model, *subject.batch()).norms
     except KeptRecordError as error:
-        yield _kept(error)
+        yield Finding("model", str(error), _FREE_OF_STATE)
         return
     except UnsupportedLayerError as error:
         where, fix = error.layer.path or "model", error.layer.instead
@@ -423,12 +424,7 @@ def _engine_problems(subject: Subject) -> Iterator[Finding]:
 
 def _is_deterministic(subject: Subject) -> bool:
     """Whether the model draws no random numbers."""
-    outputs = []
-    for seed in range(2):
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(seed)
-            outputs.append(_cloned(subject.outputs()))
-    return _same(*outputs)
+    return _same(*(_run_seeded(subject.copied(), subject.inputs, seed) for seed in range(2)))
 
 
 def _norm_alone(subject: Subject, place: int) -> Tensor:

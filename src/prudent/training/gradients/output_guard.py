@@ -11,6 +11,10 @@ one is changed: nothing about the others may change. With fewer records, the gra
 change as a mean or a sum prescribes. What was found depends on the code and the number of records,
 never on their values. What cannot be run again is not judged.
 
+A loop may show what it reads on the host (`item()`, `float()`, `numpy()`), but also compute with it
+where no function is noted. So once a value of a batch was read, no number or tensor from elsewhere
+in the loss of this batch may change from step to step or, at first, have many digits.
+
 A mean with ignored labels, which every `cross_entropy` is by default (`ignore_index=-100`), is
 divided by the number of labels that are not ignored. It is divided by the number of all labels
 instead: then an ignored label adds nothing, no term depends on another record, and nothing changes
@@ -18,10 +22,13 @@ for a batch without ignored labels.
 """
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
+from numbers import Number
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -57,6 +64,7 @@ class Batch:
     """What a loop has done with a batch as a whole, whichever tensor of it."""
 
     is_counted: bool = False  # whether the number of its rows was read
+    is_read: bool = False  # whether a value, or a number that depends on values, left torch
 
 
 @attrs.define(eq=False)
@@ -83,6 +91,7 @@ class Traced(Tensor):
     ) -> Any:
         """Call `func` on ordinary tensors, and note what it did."""
         kwargs = kwargs or {}
+        _note_read(func, args)
         if func in (Tensor.__format__, Tensor.__repr__):
             return func(plain(args[0]), *args[1:], **kwargs)
         if func is Tensor.backward:
@@ -91,9 +100,6 @@ class Traced(Tensor):
                 check = next((n.args for n in _sources(node) if n.is_output), None)
                 if check is not None:
                     check(node)
-        if func in _SIZES and (node := node_of(args[0])) is not None:
-            for source in _sources(node):
-                source.batch.is_counted = True
         with DisableTorchFunctionSubclass():
             if func in _LOSSES and any(isinstance(arg, Computed) for arg in args[:1]):
                 result = _with_public_divisor(func, args, kwargs)
@@ -106,6 +112,29 @@ _SIZES = {
     *(Tensor.shape.__get__, Tensor.size, Tensor.__len__, Tensor.numel, Tensor.nelement),  # type: ignore[attr-defined]
     torch.numel,
 }
+_READS = {
+    *("item", "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"),
+    *("__float__", "__int__", "__bool__", "__index__", "__complex__", "__format__", "__repr__"),
+    *("equal", "allclose", "is_nonzero", "__contains__", "__deepcopy__", "__reduce_ex__"),
+}
+
+
+def _note_read(func: Callable[..., Any], args: Any) -> None:
+    """Note in the batch of a tensor that its size or its values are read on the host."""
+    is_size, is_read = func in _SIZES, func.__name__ in _READS
+    if not (is_size or is_read or func is Tensor.detach):
+        return
+    for tensor in args[:2]:
+        if (node := node_of(tensor)) is None:
+            continue
+        with DisableTorchFunctionSubclass():
+            count, is_scalar = tensor.numel(), not tensor.ndim
+        for source in _sources(node) if is_size or is_read or is_scalar else ():
+            source.batch.is_counted |= is_size
+            # A scalar is detached to be shown, and has no node from then on; and which records are
+            # selected decides a size that is no multiple of the rows.
+            is_part = bool(count % max(1, source.shape[0]))
+            source.batch.is_read |= is_read or (is_part if is_size else is_scalar)
 
 
 class Computed(Traced):
@@ -290,6 +319,7 @@ class Replay:
         self._sources = [each for each in self._nodes if each.function is None]
         self.rows = self._sources[0].shape[0] if self._sources else 0
         self.counts = any(source.batch.is_counted for source in self._sources)
+        self.is_read = any(source.batch.is_read for source in self._sources)
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -302,6 +332,15 @@ class Replay:
             return tuple(leaf for leaf in leaves if type(leaf) in _PLAIN)
 
         return tuple((n.function, values(n)) for n in self._nodes if n.function is not None)
+
+    @property
+    def constants(self) -> tuple[tuple[Any, ...], list[Any]]:
+        """The functions, and the numbers and tensors that they were given from elsewhere."""
+        made = [node for node in self._nodes if node.function is not None]
+        leaves = [leaf for n in made for leaf in pytree.tree_leaves((n.args, n.kwargs))]
+        found = [leaf for leaf in leaves if isinstance(leaf, Number | Tensor | np.ndarray)]
+        kinds = tuple(node.function for node in made), len(found)
+        return kinds, [x.detach().clone() if isinstance(x, Tensor) else x for x in found]
 
     def run(self, rows: int, change: _Change | None = None) -> tuple[Tensor, list[Tensor]]:
         """The tensor for so many records, of which the first may be changed, and their outputs."""
@@ -448,6 +487,7 @@ def check_inputs(tensors: Sequence[Tensor], judged: dict[Any, int]) -> None:
 def check_loss(node: Node, declared: str, judged: dict[Any, int]) -> None:
     """Raise an error if a loss is not the declared mean or sum of terms of single records."""
     replay = Replay(node)
+    _check_constants(replay, judged)
     signature, rows = replay.signature, replay.rows
     # What stays the same with another number of rows is not that number.
     replay.counts &= judged.setdefault((signature, "counted"), rows) == rows
@@ -475,6 +515,55 @@ def check_loss(node: Node, declared: str, judged: dict[Any, int]) -> None:
     is_final = found is not None or rows >= _FEW  # too few may be why it could not be judged
     if is_final and not replay.counts:  # a public number may be that of rows by chance
         judged[signature] = rows
+
+
+def _check_constants(replay: Replay, judged: dict[Any, Any]) -> None:
+    """Raise an error for a number in a loss that a loop may have computed from values it read."""
+    functions, constants = replay.constants
+    rows, before = judged.get(functions, (0, []))
+    judged[functions] = replay.rows, constants
+    if not replay.is_read:
+        return
+    if rows:
+        pairs = zip(constants, before, strict=True)
+        is_public = all(_is_same(one, other, replay.rows / rows) for one, other in pairs)
+    else:
+        is_public = all(_is_simple(torch.as_tensor(each), replay.rows) for each in constants)
+    if not is_public:
+        raise ArgumentError(
+            "loss",
+            "to be computed from the model's outputs by torch functions alone",
+            shown="one with numbers or tensors from elsewhere, after values of the batch were read",
+            why="what item(), float() or numpy() returns is not followed, and a number computed "
+            "from it may depend on all records",
+            hint="Compute the loss with tensors, and read what you show after backward().",
+        )
+
+
+def _is_simple(constant: Tensor, rows: int) -> bool:
+    """Whether a tensor of rows are integers, or another has few digits as a number in code has."""
+    if not constant.is_floating_point():
+        return not constant.is_complex()
+    values = constant.double().flatten()
+    values = values[values.isfinite() & (values != 0)]
+    digits = 10.0 ** (3 - values.abs().log10().floor())
+    short = (values * digits).round() / digits
+    inverse = 1 / values / max(1, rows)  # of a number of rows
+    counts = (inverse > 0.5) & ((inverse - inverse.round()).abs() < _SAME)
+    return bool((((short - values).abs() <= _SAME * values.abs()) | counts).all())
+
+
+def _is_same(one: Any, other: Any, ratio: float) -> bool:
+    """Whether constants of two steps are the same, or in the ratio of the rows or its inverse."""
+    one, other = torch.as_tensor(one), torch.as_tensor(other)
+    if one.ndim != other.ndim or one.shape[1:] != other.shape[1:]:
+        return False
+    if not one.ndim:
+        factors = 1.0, ratio, 1 / ratio
+        return any(math.isclose(one, other * factor, rel_tol=_SAME) for factor in factors)
+    few = min(len(one), len(other))
+    # Integers are labels of rows, or places.
+    return not one.is_floating_point() or torch.equal(one[:few], other[:few])
 
 
 def _name(node: Node) -> str:

@@ -3,7 +3,8 @@
 import hashlib
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class RunCharge:
     taken: int = 0  # number of steps taken so far, for people to read
     protected: str = "record"  # what neighbours differ in: a record, or a person
     kind: str = "training"  # of the receipt
+    is_paid: bool = attrs.field(default=False, init=False)  # also if there is no ledger to charge
     _made: dict[str, list[Any]] = attrs.field(factory=dict, init=False)
     _noted: list[Any] = attrs.field(factory=list, init=False)
 
@@ -66,6 +68,7 @@ class RunCharge:
         If the ledger refuses, its error is raised and nothing is charged.
         """
         if self.ledger is None or self.name in self._made:
+            self.is_paid = True
             return
         label = f"training run {self.name}"
         charges = []
@@ -78,6 +81,21 @@ class RunCharge:
             noted = charge_calibrated(self.ledger, event, label, delta=self.delta, request=request)
             charges.append(noted)
         self._made[self.name] = self._noted = charges
+        self.is_paid = True
+
+    @contextmanager
+    def interruptions(self, taken: Callable[[], int], again: str) -> Iterator[None]:
+        """Add to an interruption (Ctrl-C) what it leaves behind, and how to go on."""
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            charged = "charged for the whole plan" if self.ledger else "not charged"
+            error.add_note(
+                f"The run was interrupted after {taken()} steps. Its ledger was {charged}; {again}."
+                if self.is_paid
+                else "The run was interrupted before its first step. Nothing was charged."
+            )
+            raise
 
     @property
     def binds_answers(self) -> bool:

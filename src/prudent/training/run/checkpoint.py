@@ -211,13 +211,9 @@ class RunFingerprint:
     processes: str = _part("the number of processes")
     machine: str = _part("the kind of device, versions or threads")
 
-    def unproved(self, saved: dict[str, str], *, same_key: bool) -> list[str]:
-        """The parts that are not proved to be those of a checkpoint, in words.
-
-        `same_key` tells whether its key is the last that the run has drawn.
-        """
-        parts = [] if same_key else ["the key, of which a later checkpoint has a new one"]
-        return parts + [
+    def unproved(self, saved: dict[str, str]) -> list[str]:
+        """The parts that are not proved to be those of a checkpoint, in words."""
+        return [
             part.metadata["words"]
             for part in attrs.fields(RunFingerprint)
             if not getattr(self, part.name) or getattr(self, part.name) != saved.get(part.name)
@@ -273,22 +269,22 @@ class ResumeState:
         self,
         taken: int,
         paid: Paid | None,
-        unproved: Callable[[bool], list[str]],
+        unproved: Callable[[], list[str]],
         processes: Processes,
         plan: Plan,
     ) -> int:
         """The number of steps after which to go on: `taken` if lost steps may be repeated.
 
-        `unproved` lists the parts of the run that are not proved to be what they were, given
-        whether the key of the checkpoint is the last that the run has drawn. A new key has new
-        parts that take turns, so it begins with a new cycle: with those of the old one a record
-        takes part no more often than is paid for.
+        `unproved` lists the parts of the run that are not proved to be what they were. A new key
+        has new parts that take turns, so it begins with a new cycle: with those of the old one a
+        record takes part no more often than is paid for.
         """
         if paid is None or paid.steps <= taken:
             return taken
-        is_last = self.renewals == paid.renewals
+        is_old = self.renewals < paid.renewals
+        old = ["the key, of which a later checkpoint has a new one"] if is_old else []
         self.renewals = max(self.renewals, paid.renewals)
-        parts = processes.gathered(unproved(is_last))
+        parts = processes.gathered(old + unproved())
         if not any(parts):
             return taken
         resumed = min(plan.steps, paid.steps + -paid.steps % plan.cycle)

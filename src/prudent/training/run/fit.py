@@ -143,6 +143,10 @@ def fit(
         and the relation declares this number public. With a `unit`, all this holds for
         neighbours that differ in one person, with any number of records.
     """
+    given = dict(locals())  # the others are arguments of `Run.prepare`
+    for name in ("unit", "records_per_person", "per_unit", "optimizer_options"):
+        del given[name]
+    people = Unit.given(unit, records_per_person, per_unit)
     if delta is not None:
         _validate.small_delta(delta=delta)
     is_covered = not isinstance(corrupt, Corruption) or corrupt.per_record
@@ -155,26 +159,7 @@ def fit(
                 why="its bad records read the gradients of others, which no accounting covers, so "
                 f"no epsilon is {done}",
             )
-    run = Run.prepare(
-        plan,
-        model,
-        loss,
-        train_set,
-        optimizer=optimizer,
-        options=optimizer_options,
-        execution=execution,
-        corrupt=corrupt,
-        average=average,
-        collate_fn=collate_fn,
-        example=example,
-        unit=Unit.given(unit, records_per_person, per_unit),
-        scheduler=scheduler,
-        held_out_set=held_out_set,
-        held_out_unit=held_out_unit,
-        reporting=reporting,
-        delta=delta,
-        ledger=ledger,
-    )
+    run = Run.prepare(**given, unit=people, options=optimizer_options)
     out, file, first = run.reporting.out, run.reporting.receipt_file, run.processes.first
     ReceiptFile.at(run.reporting.receipt)  # found to be writable before anything is charged
     with run.opened():

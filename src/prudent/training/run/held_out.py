@@ -18,7 +18,7 @@ from prudent.records.form import inputs_and_targets
 from prudent.records.people import TensorReader, Units
 from prudent.records.reader import Collate, RecordReader
 from prudent.training.gradients import BookKeeping
-from prudent.training.gradients.engine import Loss, Values
+from prudent.training.gradients.engine import Loss
 from prudent.training.gradients.unsupported import made_up
 from prudent.training.keystream import Key, Purpose
 from prudent.training.noise import noise_on
@@ -117,12 +117,8 @@ class HeldOutRecords:
 
     def rehearse(self, step: Step) -> None:
         """Raise the errors of the model or the score on a made-up record; nothing is released."""
-
-        def run(values: Values) -> None:
-            batch = self._placed([None], step)
-            self._engine(step).losses(values, *made_up(batch, 1, varied=True))
-
-        _in_evaluation(step, run)
+        with self._scores(step) as scores:
+            scores(made_up(self._placed([None], step), 1, varied=True))
 
     def release(self, step: Step, key: Key) -> dict[str, float]:
         """The noisy value for the model as it is, and the standard deviation of its noise, by name.
@@ -131,9 +127,9 @@ class HeldOutRecords:
         """
         settings, processes = self.settings, step.processes
         half = settings.largest / 2
-        total = torch.tensor([_in_evaluation(step, lambda values: self._sum(values, step))])
         device = next(step.model.parameters()).device
-        total = processes.summed(total.to(device, torch.float64))
+        total = torch.tensor([self._sum(step)], dtype=torch.float64, device=device)
+        total = processes.summed(total)
         if processes.rank == 0:
             # The sum is rounded by less than the last factor pays for.
             deviation = settings.noise_multiplier * half * (1 + SUM_ROUNDING)
@@ -143,29 +139,27 @@ class HeldOutRecords:
         noise_shown = settings.deviation(self.size)
         return {settings.name: value, f"{settings.name}_noise": noise_shown}
 
-    def _sum(self, values: Values, step: Step) -> float:
+    def _sum(self, step: Step) -> float:
         """What the people of this process add up to, each less half of the largest value. Secret.
 
         Sums are rounded once, so that the order of records has no effect.
         """
-        largest, worst = self.settings.largest, 0.0
-        if self.settings.metric is HeldOutMetric.LOSS:
-            worst = largest
+        largest = self.settings.largest
+        worst = largest if self.settings.metric is HeldOutMetric.LOSS else 0.0
         own = self.members[step.processes.rank :: step.processes.count]
         asked = [(person, record) for person, records in enumerate(own) for record in records]
         found: list[list[float]] = [[] for _ in own]
-        engine = self._engine(step)
-        for start in range(0, len(asked), self.batch):
-            part = asked[start : start + self.batch]
-            with generators_kept():
-                rows: list[Any] = [self.reader.row(record, PUBLIC.of(0)) for _, record in part]
-            # As many rows in every batch: another shape could round differently.
-            padded = rows + [None] * (self.batch - len(rows))
-            scores = engine.losses(values, *self._placed(padded, step)).double()
-            scores = scores.nan_to_num(nan=worst, posinf=largest, neginf=0.0).clamp(0.0, largest)
-            for (person, _), row, score in zip(part, rows, scores.tolist(), strict=False):
-                if row is not None:
-                    found[person].append(score)
+        with self._scores(step) as scores:
+            for start in range(0, len(asked), self.batch):
+                part = asked[start : start + self.batch]
+                with generators_kept():
+                    rows: list[Any] = [self.reader.row(record, PUBLIC.of(0)) for _, record in part]
+                # As many rows in every batch: another shape could round differently.
+                given = scores(self._placed(rows + [None] * (self.batch - len(rows)), step))
+                given = given.nan_to_num(nan=worst, posinf=largest, neginf=0.0).clamp(0.0, largest)
+                for (person, _), row, score in zip(part, rows, given.tolist(), strict=False):
+                    if row is not None:
+                        found[person].append(score)
         return math.fsum(math.fsum(each) / len(each) - largest / 2 for each in found if each)
 
     def _placed(self, rows: list[Any], step: Step) -> tuple[Any, Any]:
@@ -176,8 +170,20 @@ class HeldOutRecords:
         )
         return batch
 
-    def _engine(self, step: Step) -> BookKeeping:
-        return BookKeeping(step.model, self.score, autocast=self.autocast)
+    @contextmanager
+    def _scores(self, step: Step) -> Iterator[Callable[[tuple[Any, Any]], Tensor]]:
+        """A context with a function from a batch to its scores by the model in evaluation mode."""
+        model = step.model
+        engine = BookKeeping(model, self.score, autocast=self.autocast)
+        reshard(model)
+        gathered = without_gathering(model) if has_shards(model) else nullcontext()
+        device = next(model.parameters()).device
+        drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])  # training goes on
+        with modes_kept(model), gathered, drawn, torch.no_grad():
+            model.eval()
+            values = step.values()
+            yield lambda batch: engine.losses(values, *batch).double()
+        reshard(model)
 
 
 def check_held_out(plan: Plan, data: Any) -> HeldOut | None:
@@ -204,20 +210,6 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
-
-
-def _in_evaluation(step: Step, run: Callable[[Values], Any]) -> Any:
-    """What `run` returns for the values of the model, gathered, in evaluation mode."""
-    model = step.model
-    reshard(model)
-    gathered = without_gathering(model) if has_shards(model) else nullcontext()
-    device = next(model.parameters()).device
-    drawn = torch.random.fork_rng([device] if device.type == "cuda" else [])  # training goes on
-    with modes_kept(model), gathered, drawn, torch.no_grad():
-        model.eval()
-        found = run(step.values())
-    reshard(model)
-    return found
 
 
 def right_labels(outputs: Any, targets: Tensor) -> Tensor:

@@ -41,9 +41,24 @@ class ReadRequest(NamedTuple):
 class ReadBatch(NamedTuple):
     """A physical batch as it was read, on the host."""
 
-    inputs: Any  # the inputs, a tree of tensors
-    targets: Any  # the targets, likewise; of people a pair of them and of the shares of all slots
+    # Inputs and targets, trees of tensors; of people targets and the shares of all slots.
+    batch: tuple[Any, Any]
     readable: Tensor  # False for padding and for records, or people, that count as absent
+
+
+def chunk_on(
+    device: torch.device, batch: tuple[Any, Any], valid: Tensor, ids: Tensor, *, recompute: bool
+) -> Chunk:
+    """A physical batch on the device, or with `recompute` a function that places it there."""
+
+    def placed() -> tuple[Any, Any]:
+        found: tuple[Any, Any] = pytree.tree_map_only(
+            Tensor, lambda leaf: leaf.to(device, non_blocking=True), batch
+        )
+        return found
+
+    masks = {"valid": valid.to(device), "ids": ids.to(device)}
+    return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
 
 
 @attrs.frozen
@@ -58,62 +73,7 @@ class _ReadBatches:
         readable = torch.tensor([row is not None for row in rows])
         inputs, targets = inputs_and_targets(self.reader.batch(rows))
         shares = self.reader.shares(rows)
-        return ReadBatch(inputs, targets if shares is None else (targets, shares), readable)
-
-
-@attrs.frozen(kw_only=True)
-class ItemLoader:
-    """Reads the batches of a run ahead of time and places them on the device."""
-
-    reader: RecordReader | PeopleReader  # reads the records, or people
-    device: torch.device  # where batches are needed; those for a GPU are copied from pinned memory
-    workers: int = 0  # processes that read; 0: this one reads when a batch is needed
-    prefetch: int = 2  # physical batches that each worker reads ahead
-
-    def batches(
-        self, sampler: PoissonSampler, steps: range, *, recompute: bool
-    ) -> Generator[list[Chunk], None, None]:
-        """The chunks of each step; with `recompute` they stay on the host until they are read."""
-        drawn: deque[Draw] = deque()
-        parts = self._parts(_requests(sampler, steps, drawn))
-        for part in parts:
-            batch = drawn.popleft()
-            whole = [part, *islice(parts, len(batch.ids) - 1)]
-            yield [
-                self.chunk(part, ids, recompute=recompute)
-                for part, ids in zip(whole, batch.ids, strict=True)
-            ]
-
-    def chunk(self, part: ReadBatch, ids: Tensor, *, recompute: bool = False) -> Chunk:
-        """A physical batch on the device, or with `recompute` a function that places it there."""
-
-        def placed() -> tuple[Any, Any]:
-            inputs, targets = pytree.tree_map_only(
-                Tensor,
-                lambda leaf: leaf.to(self.device, non_blocking=True),
-                (part.inputs, part.targets),
-            )
-            return inputs, targets
-
-        masks = {"valid": part.readable.to(self.device), "ids": ids.to(self.device)}
-        return Chunk(placed, **masks) if recompute else Chunk(*placed(), **masks)
-
-    def _parts(self, requests: Iterable[ReadRequest]) -> Iterator[ReadBatch]:
-        loader: DataLoader[Any] = DataLoader(
-            _ReadBatches(self.reader),  # type: ignore[arg-type]
-            batch_size=None,  # an element is a whole physical batch
-            sampler=requests,
-            collate_fn=unchanged,
-            num_workers=self.workers,
-            prefetch_factor=self.prefetch if self.workers else None,
-            pin_memory=self.device.type == "cuda",
-            generator=torch.Generator(),  # or it would draw from the generator that dropout uses
-        )
-        with warnings.catch_warnings():
-            # Python warns of any fork beside other threads. Workers use one thread of torch, and
-            # none of what the others may have locked.
-            warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
-            return iter(loader)
+        return ReadBatch((inputs, targets if shares is None else (targets, shares)), readable)
 
 
 def _requests(sampler: PoissonSampler, steps: range, drawn: deque[Draw]) -> Iterator[ReadRequest]:
@@ -138,7 +98,10 @@ class RunRecords:
     fingerprint: Callable[[], str]  # returns the fingerprint of the records, which it computes once
     # reads a batch of this process from tensors on the device; None for items.
     gather: Gather | None = None
-    loader: ItemLoader | None = None  # reads batches of items on the host; None for tensors
+    # Reads items, or people, on the host; None for tensors.
+    reader: RecordReader | PeopleReader | None = None
+    workers: int = 0  # processes that read; 0: this one reads when a batch is needed
+    prefetch: int = 2  # physical batches that each worker reads ahead
 
     @classmethod
     def of(
@@ -164,7 +127,9 @@ class RunRecords:
         known = functools.cache(lambda: units.fingerprint(fingerprint(train_set)))
         if tensors is None:
             own = processes.rank, processes.count
-            reader = units.reader(collate_fn, own, example=example, check=inputs_and_targets)
+            reader: RecordReader | PeopleReader = units.reader(
+                collate_fn, own, example=example, check=inputs_and_targets
+            )
         else:
             for name, value in (("collate_fn", collate_fn), ("example", example)):
                 if value is not None:
@@ -177,13 +142,8 @@ class RunRecords:
                 gather = _gather(tensors, device, processes)
                 return cls(units=units, device=device, fingerprint=known, gather=gather)
             reader = PeopleReader(TensorReader(tensors), units.people)
-        loader = ItemLoader(
-            reader=reader,
-            device=device,
-            workers=execution.workers,
-            prefetch=execution.prefetch,
-        )
-        return cls(units=units, device=device, fingerprint=known, loader=loader)
+        ahead: Any = {"workers": execution.workers, "prefetch": execution.prefetch}
+        return cls(units=units, device=device, fingerprint=known, reader=reader, **ahead)
 
     @property
     def count(self) -> int:
@@ -194,9 +154,45 @@ class RunRecords:
         """Inputs and targets of public records; of none, they have the form of any batch."""
         if self.gather is not None:
             return self.gather(ids.to(self.device))
-        assert self.loader is not None
+        assert self.reader is not None
         request = ReadRequest(ids.tolist() or [0], [True] * len(ids) or [False], PUBLIC)
-        return self.loader.chunk(_ReadBatches(self.loader.reader)[request], ids).read()
+        read = _ReadBatches(self.reader)[request]
+        return chunk_on(self.device, *read, ids, recompute=False).read()
+
+    def batches(
+        self, sampler: PoissonSampler, steps: range, *, recompute: bool
+    ) -> Generator[list[Chunk], None, None]:
+        """The chunks of each step, of items that are read ahead of time.
+
+        With `recompute` they stay on the host until they are read.
+        """
+        drawn: deque[Draw] = deque()
+        parts = self._parts(_requests(sampler, steps, drawn))
+        for part in parts:
+            batch = drawn.popleft()
+            whole = [part, *islice(parts, len(batch.ids) - 1)]
+            yield [
+                chunk_on(self.device, *part, ids, recompute=recompute)
+                for part, ids in zip(whole, batch.ids, strict=True)
+            ]
+
+    def _parts(self, requests: Iterable[ReadRequest]) -> Iterator[ReadBatch]:
+        assert self.reader is not None
+        loader: DataLoader[Any] = DataLoader(
+            _ReadBatches(self.reader),  # type: ignore[arg-type]
+            batch_size=None,  # an element is a whole physical batch
+            sampler=requests,
+            collate_fn=unchanged,
+            num_workers=self.workers,
+            prefetch_factor=self.prefetch if self.workers else None,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # or it would draw from the generator that dropout uses
+        )
+        with warnings.catch_warnings():
+            # Python warns of any fork beside other threads. Workers use one thread of torch, and
+            # none of what the others may have locked.
+            warnings.filterwarnings("ignore", ".* is multi-threaded", DeprecationWarning)
+            return iter(loader)
 
 
 def check_same_records(

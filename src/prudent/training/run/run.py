@@ -36,7 +36,7 @@ from prudent.training.parallel.sharding import (
     reshard,
     whole_state,
 )
-from prudent.training.plan import Plan
+from prudent.training.plan import Plan, warn_of_delta
 from prudent.training.run.charging import RunCharge
 from prudent.training.run.checkpoint import (
     Paid,
@@ -98,7 +98,6 @@ class Run:
     monitor: PassRateMonitor  # warns of a test that hardly ever passes, in the first process
     taken: int = 0  # number of steps taken
     last: StepOutcome | None = None  # the outcome of the last step
-    is_charged: bool = False  # whether the ledger, if there is one, was charged
     resumed: Paid | None = None  # what the run had paid for when it was resumed
     digests: ReleaseDigests | None = None  # of what was released since the last checkpoint
     # Batches that are being read ahead, and the step of the next one.
@@ -150,7 +149,7 @@ class Run:
         check_same_records(processes, "train_set", records.count, records.fingerprint)
         key = shared_key(execution.key, processes)
         # Records on the device let the whole update of one process be captured.
-        whole = records.loader is None and processes.count == 1
+        whole = records.reader is None and processes.count == 1
         step = Step(
             plan,
             model,
@@ -163,6 +162,7 @@ class Run:
             compile=execution.compile,
             processes=processes,
         )
+        warn_of_delta(delta, round(step.expected_batch / plan.sampling_rate))  # both are public
         if example is None and (form := declared_form(train_set)) is not None:
             example = tuple(form)  # of held-out items as well
         held_out = HeldOutRecords.of(
@@ -184,7 +184,7 @@ class Run:
             plan.turn_rate,
             physical_batch=execution.physical_batch,
             key=key,
-            device=device if records.loader is None else "cpu",  # items are read on the host
+            device=device if records.reader is None else "cpu",  # items are read on the host
             processes=processes,
             num_bands=plan.parts,
             allocates=plan.allocates,
@@ -250,7 +250,9 @@ class Run:
     def opened(self) -> Iterator[Self]:
         """Lock the folder, resume the run if asked to, charge its ledger; close it at the end."""
         first, folder = self.processes.first, self.reporting.out
-        with self._interruptions(), ExitStack() as stack:
+        again = folder and "resume=True goes on from the last checkpoint, without another charge"
+        again = again or "without a folder (out) it cannot be resumed"
+        with self.charge.interruptions(lambda: self.taken, again), ExitStack() as stack:
             stack.callback(self.close)
             if folder is not None:
                 first(partial(folder.mkdir, parents=True, exist_ok=True))
@@ -273,30 +275,12 @@ class Run:
                 self.monitor.before()
             self.charge.name, self.charge.resumed = self.continuity.name, self.reporting.resume
             first(self.charge.pay)
-            self.is_charged = True
+            self.charge.is_paid = True  # by the first process
             yield self
             if self.average is not None:
                 self.average.apply_average()
             if self.best is not None:
                 self.best.restore_best(self.model)
-
-    @contextmanager
-    def _interruptions(self) -> Iterator[None]:
-        """Add to an interruption what it leaves behind."""
-        try:
-            yield
-        except KeyboardInterrupt as error:
-            further = "without a folder (out) it cannot be resumed"
-            if self.reporting.out is not None:
-                further = "resume=True goes on from the last checkpoint, without another charge"
-            charged = "charged for the whole plan" if self.charge.ledger else "not charged"
-            error.add_note(
-                f"The run was interrupted after {self.taken} steps. Its ledger was {charged}; "
-                f"{further}."
-                if self.is_charged
-                else "The run was interrupted before its first step. Nothing was charged."
-            )
-            raise
 
     def _rehearse(self) -> None:
         """Try step and evaluation before anything is charged; the run goes on as without it."""
@@ -355,7 +339,7 @@ class Run:
         except OtherReleaseError:
             self.model.zero_grad(set_to_none=True)
             self.step.state.load_state_dict(before)
-            self._pass_lost_steps(lambda _: ["what a step releases"])
+            self._pass_lost_steps(lambda: ["what a step releases"])
             return False
         if self.average is not None:
             self.average.follow(self.taken - self.continuity.lost)
@@ -428,12 +412,12 @@ class Run:
 
     def _batch(self) -> Batch | Sequence[Chunk]:
         """The next batch; items that were read ahead are used."""
-        if self.records.loader is None:
+        if self.records.reader is None:
             return self.sampler.batch(self.taken)
         if self._coming is None or self._next != self.taken:
             self.close()
             ahead, again = range(self.taken, self.plan.steps), self.step.engine.recompute
-            self._coming = self.records.loader.batches(self.sampler, ahead, recompute=again)
+            self._coming = self.records.batches(self.sampler, ahead, recompute=again)
         self._next = self.taken + 1
         return next(self._coming)
 
@@ -517,23 +501,25 @@ class Run:
         """The metrics since the last call. Only this call reads values from the device."""
         assert self.last is not None
         plan, delta, step = self.plan, self.charge.delta, self.taken
-        averages = self.counters.read(step)
+        means, looks = self.counters.read(step)
         epsilon = None
         if delta is not None and not isinstance(plan.aggregation, Mean):
             epsilon = plan.epsilon_shown(step, delta)
-        if plan.watch is not None and averages.watched is not None:
-            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(averages.looks)
-            shown = shown | {"train_loss": averages.watched, "train_loss_noise": noise}
+        if plan.watch is not None and looks:
+            noise = plan.watch.deviation(self.step.expected_batch) / math.sqrt(looks)
+            shown = shown | {"train_loss": means["watched"], "train_loss_noise": noise}
         return Metrics(
             step=step,
             epsilon=epsilon,
             delta=delta,
             relation=None if epsilon is None else plan.relation.sentence(self.charge.protected),
-            pass_rate=averages.pass_rate if self.tested else None,
+            pass_rate=means["passes"] if self.tested else None,
             trim=int(self.last.trim),
             noise=float(self.last.noise),
             evaluation=shown,
-            private={"mean_drawn": averages.drawn, "mean_loss": averages.loss} if private else None,
+            private={"mean_drawn": means["drawn"], "mean_loss": means["losses"]}
+            if private
+            else None,
         )
 
     def _save(self) -> None:
@@ -659,16 +645,12 @@ class Run:
         self.taken = int(state["step"])
         self.counters.restore(self.taken, state["passes"])
         saved = state["identity"]
-        self._pass_lost_steps(lambda is_last: self.identity().unproved(saved, same_key=is_last))
+        self._pass_lost_steps(lambda: self.identity().unproved(saved))
 
-    def _pass_lost_steps(self, unproved: Callable[[bool], list[str]]) -> None:
+    def _pass_lost_steps(self, unproved: Callable[[], list[str]]) -> None:
         """Go on with a new key after the steps that were paid for, unless they may be repeated."""
-        taken, self.taken = (
-            self.taken,
-            self.continuity.past_lost_steps(
-                self.taken, self.resumed, unproved, self.processes, self.plan
-            ),
-        )
+        given = self.resumed, unproved, self.processes, self.plan
+        taken, self.taken = self.taken, self.continuity.past_lost_steps(self.taken, *given)
         if self.taken > taken:
             self._use_key()
             self.step.state.move_to(self.taken)

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import attrs
 import torch
@@ -34,12 +34,7 @@ class Average:
     def __init__(self, model: nn.Module, keep: float) -> None:
         self._keep = _validate.between(0, 1, ends="[)", average=keep)
         if has_shards(model):
-            raise _validate.ArgumentError(
-                "average",
-                "None for a model sharded by fully_shard",
-                got=keep,
-                why="averages are not sharded",
-            )
+            raise ArgumentError("average", "None for a model sharded by fully_shard", got=keep)
         self._trained: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         self.values = _copies(self._trained)
 
@@ -56,7 +51,7 @@ class Average:
 
     def restore(self, values: list[Tensor] | None) -> None:
         """Restore saved averages, or start from the parameters if there are none."""
-        _put(self._trained if values is None else values, self.values)
+        _put(values or self._trained, self.values)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -78,16 +73,6 @@ def _put(values: list[Tensor], places: list[Tensor]) -> None:
     """Copy values in place, because a captured step refers to parameters by address."""
     for place, value in zip(places, values, strict=True):
         place.copy_(value)
-
-
-class Averages(NamedTuple):
-    """Means over the steps since the previous reading."""
-
-    pass_rate: float  # fraction of passed tests
-    drawn: float  # Mean number of records drawn. Private.
-    loss: float  # Mean loss. Private.
-    watched: float | None  # mean of the released losses; None if there are none
-    looks: int  # how many there are
 
 
 @attrs.define
@@ -119,21 +104,19 @@ class Counters:
         self.watched += outcome.watched.nan_to_num(nan=0.0)
         self.looks += outcome.watched.isfinite()
 
-    def read(self, step: int) -> Averages:
-        """The averages since the last reading, which this one replaces."""
-        since = max(1, step - self.read_step)
-        passes = float(self.passes)
-        averages = Averages(
-            pass_rate=(passes - self.read_passes) / since,
-            drawn=float(self.drawn) / since,
-            loss=float(self.losses) / since,
-            watched=float(self.watched / self.looks) if (looks := int(self.looks)) else None,
-            looks=looks,
-        )
+    def read(self, step: int) -> tuple[dict[str, float], int]:
+        """The means since the last reading, which this one replaces, by the names of fields.
+
+        With the number of released losses, without which there is no mean of them.
+        """
+        since, passes, looks = max(1, step - self.read_step), float(self.passes), int(self.looks)
+        means = {name: float(getattr(self, name)) / since for name in ("drawn", "losses")}
+        means["passes"] = (passes - self.read_passes) / since
+        means["watched"] = float(self.watched) / max(1, looks)
         self.read_step, self.read_passes = step, passes
         for since_reading in (self.drawn, self.losses, self.watched, self.looks):
             since_reading.zero_()
-        return averages
+        return means, looks
 
     def restore(self, step: int, passes: Tensor) -> None:
         """Continue after `step` steps of a saved run, `passes` of which passed."""
@@ -183,15 +166,12 @@ def restore_schedule(scheduler: LRScheduler | None, saved: dict[str, Any] | None
         ValueError: If the run was started with another kind of scheduler. Its repeated steps would
             be taken from other parameters with the same noise.
     """
-    kinds = [None if saved is None else saved["kind"]]
-    kinds.append(None if scheduler is None else type(scheduler).__name__)
-    if kinds[0] != kinds[1]:
-        raise ArgumentError(
-            "scheduler",
-            f"as at the start of this run: {kinds[0]}",
-            shown=str(kinds[1]),
-            why="repeated steps would release other sums with the same noise",
-        )
+    kind = None if scheduler is None else type(scheduler).__name__
+    begun = None if saved is None else saved["kind"]
+    if kind != begun:
+        why = "repeated steps would release other sums with the same noise"
+        allowed = f"as at the start of this run: {begun}"
+        raise ArgumentError("scheduler", allowed, shown=str(kind), why=why)
     if scheduler is not None and saved is not None:
         scheduler.load_state_dict(saved["state"])
 
@@ -206,9 +186,7 @@ def optimizer_of(
         options = {**options, "lr": rate}
     trained: Iterable[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
     if not trained:
-        raise _validate.ArgumentError(
-            "model", "with a parameter that requires a gradient", shown="none"
-        )
+        raise ArgumentError("model", "with a parameter that requires a gradient", shown="none")
     try:
         return optimizer(trained, **options)
     except TypeError as error:
@@ -219,6 +197,5 @@ def optimizer_of(
             "resume and progress in prudent.Reporting."
         ) from error
     except ValueError as error:
-        raise _validate.ArgumentError(
-            "options", "that the optimizer takes", shown=f"{sorted(options)}: {error}"
-        ) from error
+        shown = f"{sorted(options)}: {error}"
+        raise ArgumentError("options", "that the optimizer takes", shown=shown) from error

@@ -88,9 +88,9 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
     The gradient of a parameter that the model does not have would be used without noise.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    missed = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    own, held = dict(model.named_parameters()), set[nn.Parameter]()
+    held.update(p for group in optimizer.param_groups for p in group["params"])
+    missed = [name for name, p in own.items() if p.requires_grad and p not in held]
     if missed:
         raise ArgumentError(
             "optimizer",
@@ -99,7 +99,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             why="they would never move, and their noise would still be paid for",
             hint="Make the optimizer after adapters are added and layers are frozen.",
         )
-    if not held <= names.keys():
+    if not held <= set(own.values()):
         raise ArgumentError(
             "optimizer",
             "with parameters of the model alone",
@@ -108,41 +108,35 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-@attrs.frozen(eq=False)
-class Positions:
+def positions(model: nn.Module) -> dict[str, Tensor]:
     """Where the parameters of a model are, as two sums over each, to see later which have moved."""
+    values = {name: p.detach().double() for name, p in model.named_parameters()}
+    return {n: torch.stack([v.sum(), v.square().sum()]) for n, v in values.items()}
 
-    sums: dict[str, Tensor]
 
-    @classmethod
-    def of(cls, model: nn.Module) -> "Positions":
-        """The present position of every parameter."""
-        values = {name: p.detach().double() for name, p in model.named_parameters()}
-        return cls({n: torch.stack([v.sum(), v.square().sum()]) for n, v in values.items()})
+def check_moved(before: dict[str, Tensor], model: nn.Module, *, last: bool = True) -> bool:
+    """Whether every trained parameter has moved; raises an error if a frozen one has.
 
-    def check(self, model: nn.Module, *, last: bool = True) -> bool:
-        """Whether every trained parameter has moved; raises an error if a frozen one has.
-
-        At last also if a trained one has not: the very first update can be too small to change any
-        number.
-        """
-        now = Positions.of(model).sums
-        moved = {name for name, sums in self.sums.items() if not torch.equal(sums, now[name])}
-        trained = {name for name, p in model.named_parameters() if p.requires_grad}
-        if frozen := moved - trained:
-            raise RuntimeError(
-                f"The first updates moved {_named(sorted(frozen))}, which should be frozen: "
-                "neither clipping nor noise covers such a change. Remove whatever changes weights "
-                "outside of the optimizer."
-            )
-        still = trained - moved
-        if still and last:
-            raise RuntimeError(
-                f"The first updates did not move {_named(sorted(still))}, which should be trained. "
-                "The optimizer may hold other tensors than the model; make it from the "
-                "parameters of this model, with a learning rate that is not too small."
-            )
-        return not still
+    At last also if a trained one has not: the very first update can be too small to change any
+    number.
+    """
+    now = positions(model)
+    moved = {name for name, sums in before.items() if not torch.equal(sums, now[name])}
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    if frozen := moved - trained:
+        raise RuntimeError(
+            f"The first updates moved {_named(sorted(frozen))}, which should be frozen: neither "
+            "clipping nor noise covers such a change. Remove whatever changes weights outside of "
+            "the optimizer."
+        )
+    still = trained - moved
+    if still and last:
+        raise RuntimeError(
+            f"The first updates did not move {_named(sorted(still))}, which should be trained. The "
+            "optimizer may hold other tensors than the model; make it from the parameters of this "
+            "model, with a learning rate that is not too small."
+        )
+    return not still
 
 
 def _named(names: Iterable[str]) -> str:

@@ -35,9 +35,10 @@ from prudent.training.adapters.huggingface.records import (
     token_axes,
 )
 from prudent.training.adapters.huggingface.self_test import (
-    Positions,
+    check_moved,
     check_optimizer,
     check_reach,
+    positions,
     reach,
 )
 from prudent.training.adapters.huggingface.settings import digests, restorable
@@ -57,6 +58,7 @@ from prudent.training.run.checkpoint import (
     save_checkpoint,
 )
 from prudent.training.run.held_out import HeldOutRecords, check_held_out
+from prudent.training.run.reading import chunk_on
 from prudent.training.sampling import Draws, PoissonSampler, unchanged
 from prudent.training.step import Step
 
@@ -106,14 +108,13 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             logged as `eval_held_out_accuracy` or `eval_held_out_loss`, each with `_noise`, and
             `metric_for_best_model`, `load_best_model_at_end` and `EarlyStoppingCallback` may use
             it at no further cost.
-        held_out_set: The private records of which it is released, as for `prudent.fit`.
-        held_out_unit: As for `prudent.fit`.
+        held_out_set, held_out_unit: The private records of which it is released, as for
+            `prudent.fit`.
         unit: Who each record belongs to, as for `prudent.fit`; the name of a column, such as
             "user_id", is taken out of the inputs of the model. Batches are then drawn of people, of
             whom the batch size of the settings are expected, and `max_grad_norm` bounds the
             gradient of each person.
-        records_per_person: As for `prudent.fit`.
-        per_unit: As for `prudent.fit`.
+        records_per_person, per_unit: As for `prudent.fit`.
         max_length: The public number of tokens to which every record is padded or cut. Needed if
             the collator pads to the longest record. Or several, such as (64, 128, 256): a record
             is padded to the smallest that holds it, which computes less for short ones.
@@ -200,12 +201,11 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             )
         self._charge = RunCharge(ledger, self.plan, self.delta, protected=self._units.protected)
         self._continuity = ResumeState(given_or_random(key), self._charge.name)
-        self._begun = False
         self._paid = PaidSteps(self.plan, Processes(), self._charge.name)
         self._identity: RunFingerprint | None = None
         self._saved: dict[str, Any] | None = None
         self._step: Step | None = None
-        self._positions: Positions | None = None
+        self._positions: dict[str, Tensor] = {}  # where the parameters were
         self._passes = torch.zeros(())
         self._losses: list[float] = []  # released since the last entry of the log
         given["args"] = settings.adapted(args, self.plan)
@@ -318,7 +318,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
             if folder is True:
                 folder = get_last_checkpoint(self.args.output_dir)
             self._saved = restorable(folder, self._run())
-        elif self._begun:
+        elif self._charge.is_paid:
             raise RuntimeError(
                 "This trainer has already trained: the plan pays for one run. Resume from a "
                 "checkpoint, or make a new trainer and add up both costs."
@@ -327,7 +327,9 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._identity = self._own_identity()
         if self._saved is not None:
             self._go_on(self._saved, Path(folder).parent)
-        output = super().train(resume_from_checkpoint, *rest, **options)
+        again = "resume_from_checkpoint goes on from a checkpoint, without another charge"
+        with self._charge.interruptions(lambda: self._step.taken if self._step else 0, again):
+            output = super().train(resume_from_checkpoint, *rest, **options)
         if not self._charge.binds_answers:  # else the first model that is saved now is noted
             self._charge.note_release()
         return TrainOutput(output.global_step, math.nan, output.metrics)
@@ -359,18 +361,10 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         return torch.zeros((), device=self.args.device)
 
     def _chunk(self, part: PhysicalBatch) -> Chunk:
-        device = self.args.device
-
-        def read() -> tuple[Any, Any]:
-            row = {name: value.to(device) for name, value in part.inputs.items()}
-            inputs, targets = self._split(row)
-            if part.shares is not None:
-                targets = targets, part.shares.to(device)
-            return inputs, targets
-
-        valid, ids = part.valid.to(device), part.ids.to(device)
-        inputs, targets = (read, None) if self._recompute else read()
-        return Chunk(inputs, targets, valid, ids)
+        inputs, targets = self._split(part.inputs)
+        batch = inputs, targets if part.shares is None else (targets, part.shares)
+        placed = batch, part.valid, part.ids
+        return chunk_on(self.args.device, *placed, recompute=self._recompute)
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """The inputs of an evaluation on the device, without the column of the unit."""
@@ -428,8 +422,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         if self._held_out is not None:
             self._held_out.rehearse(step)
         self._charge.pay()
-        self._begun = True
-        self._positions = Positions.of(self.model)
+        self._positions = positions(self.model)
         self._step = step
         self._passes = torch.zeros((), device=self.args.device)
         if self._saved is not None:
@@ -550,7 +543,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         self._write_receipt(Path(self.args.output_dir if output_dir is None else output_dir))
 
     def _write_receipt(self, folder: Path) -> None:
-        if not self._begun:
+        if not self._charge.is_paid:
             return
         folder.mkdir(parents=True, exist_ok=True)
         file, state = ReceiptFile(folder / "receipt.json"), self.model.state_dict
@@ -588,13 +581,12 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         loss = self.compute_loss_func, self.label_smoother
         reading = self.data_collator, self._lengths, self._given_example
         execution = self._recompute, self._compile, self._accumulates
+        decisive = (self.optimizer_cls_and_kwargs, optimizer), settings.decisive(args)
         return RunFingerprint(
             records=self._records_fingerprint + held_out,
             loss=fingerprint(loss, reading, restored=self.model),
             model=fingerprint(self.model, restored=self.model),
-            optimizer=fingerprint(
-                (self.optimizer_cls_and_kwargs, optimizer), settings.decisive(args)
-            ),
+            optimizer=fingerprint(*decisive),
             execution=repr((execution, args.bf16, args.per_device_train_batch_size)),
             processes="1",
             machine=machine(args.device),
@@ -618,7 +610,7 @@ class PrivateTrainer(NoCopyMixin, Trainer):
         step = self._continuity.past_lost_steps(
             taken,
             paid,
-            lambda is_last: identity.unproved(state["identity"], same_key=is_last),
+            lambda: identity.unproved(state["identity"]),
             Processes(),
             self.plan,
         )
@@ -650,10 +642,9 @@ class _Follow(TrainerCallback):
         trainer = self._trainer
         rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
         if self._left and all(rate > 0 for rate in rates):
-            assert trainer._positions is not None
             self._left -= 1
-            if trainer._positions.check(trainer.model, last=not self._left):
-                self._left, trainer._positions = 0, None
+            if check_moved(trainer._positions, trainer.model, last=not self._left):
+                self._left, trainer._positions = 0, {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Evaluate when the plan releases something of held-out records, and only then."""
