@@ -32,8 +32,11 @@ from prudent.training.gradients.record_streams import Branches, followed_branche
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
-_SETTLED = 2
-"""Calls that run as they are after programs were dropped, lest one is compiled for every step."""
+_SETTLED = 1
+"""Calls that run as they are after programs were dropped, lest one is compiled for every step.
+
+Fewer than `_WARM_UP`: nothing can be compiled while a graph is captured.
+"""
 
 
 class Compiled:
@@ -77,9 +80,11 @@ class Compiled:
         with torch.no_grad(), native_products(), precision:
             if key in self._programs:
                 program, branches = self._programs[key]
+                if not branches.holds():
+                    return self._function(*arguments)
                 if (outer := followed_branches()) is not None:
                     outer.include(branches)  # a graph of the program repeats its branches, too
-                return (program if branches.holds() else self._function)(*arguments)
+                return program(*arguments)
             if self._waits:
                 self._waits -= 1
                 return self._function(*arguments)
@@ -188,6 +193,8 @@ def kind_of(tree: Any) -> Hashable:
 _WARM_UP = 2
 """Calls that run as they are before a capture."""
 _MOST, _MOST_KEYS = 32, 1 << 10
+_RESULTS = 1 / 8
+"""Share of the device's memory for the results of graphs of one shape: each is a whole model."""
 _LOG = logging.getLogger(__name__)
 
 Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
@@ -216,8 +223,8 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     A graph repeats the branches that the function took by numbers drawn on the host; others that
-    recur get a graph as well. Only a few get one, because each keeps memory; further shapes and
-    branches, and functions that cannot be captured, run as they are.
+    recur get a graph as well, if graphs share memory. Only a few get one, because each keeps its
+    result; further shapes and branches, and functions that cannot be captured, run as they are.
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
@@ -262,12 +269,23 @@ class Captured:
             # Branches that recur, as with LayerDrop, get graphs of their own.
             path = key, graphs[0].branches.now() if graphs else ()
             calls = self._calls[path] = self._calls.get(path, 0) + 1
-            if calls == _WARM_UP + 1 and sum(map(len, self._graphs.values())) < _MOST:
+            if calls == _WARM_UP + 1 and self._has_room(graphs):
                 graph = self._capture(fixed, arguments)
             if graph is None or not graph.branches.holds():
                 return self._function(fixed, *arguments)
             self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
+
+    def _has_room(self, graphs: "list[_Graph]") -> bool:
+        """Whether one more graph may be kept beside those of the same shape."""
+        if sum(map(len, self._graphs.values())) >= _MOST:
+            return False
+        if not graphs:
+            return True
+        results = pytree.tree_leaves(graphs[0].result)
+        size = sum(leaf.nbytes for leaf in results if isinstance(leaf, Tensor))
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return self._shares and size * (len(graphs) + 1) <= _RESULTS * device.total_memory
 
     def _capture(self, fixed: Any, arguments: tuple[Any, ...]) -> "_Graph | None":
         inputs = pytree.tree_map_only(Tensor, torch.clone, arguments)

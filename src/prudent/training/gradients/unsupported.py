@@ -150,7 +150,10 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
     ),
 )
 
-_SIGNS = "vmap", "atching rule", "functorch", "doesn't match the broadcast shape"
+_SIGNS = (
+    *("vmap", "atching rule", "functorch", "doesn't match the broadcast shape"),
+    "doesn't have storage",  # .tolist() and .numpy()
+)
 _TYPE = (
     "Convert records to the type of the weights, as .float() does, and labels to that of the loss: "
     ".long() for classes."
@@ -184,7 +187,7 @@ _BRANCH = (
 )
 _IN_PLACE = (
     "A record cannot be written into a tensor that does not depend on it: write out of place, or "
-    "make the tensor with record.new_zeros."
+    "make the tensor with record.new_zeros. If it is a cache, set model.config.use_cache = False."
 )
 _ADVICE = {
     "setup_context": (
@@ -193,10 +196,12 @@ _ADVICE = {
     ),
     "dynamic shape": (
         "The number of selected elements would depend on the record: use torch.where and masks "
-        "instead of boolean indices and nonzero."
+        "instead of boolean indices and nonzero, and torch.nn.functional.grouped_mm for a mixture "
+        "of experts."
     ),
     "data-dependent": _BRANCH,
     ".item()": _BRANCH,
+    "doesn't have storage": _BRANCH.replace(".item()", ".tolist()"),
     "inplace": _IN_PLACE,
     "in-place": _IN_PLACE,
     "broadcast shape": _IN_PLACE,

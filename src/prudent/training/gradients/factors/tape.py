@@ -96,6 +96,8 @@ class Tape(ABC):
         self._converted: tuple[weakref.ref[Tensor], int, Tensor] | None = None
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
         self._behind: set[str] = set()
+        self._uses = dict.fromkeys(self.parameters, 0)
+        self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
 
     def again(self) -> Self:
         """A view of this tape for a part that is recomputed, whose uses are already announced."""
@@ -117,7 +119,7 @@ class Tape(ABC):
                 self._behind |= {self._names[leaf] for leaf in behind if leaf in self._names}
             return self._of_people(self._derived[id(shared)][1].append)
         if self._announces:
-            self._announce(name)
+            self._uses[name] += 1
         return self._of_people(lambda contribution: self._receive(name, contribution))
 
     def stored(self, shared: Tensor) -> tuple[Tensor, bool]:
@@ -184,8 +186,9 @@ class Tape(ABC):
         allowed = self.anchor, *self.parameters.values(), *others
         refuse_foreign(leaves_behind(results), allowed, self.parameters)
 
-    def _announce(self, name: str) -> None:  # noqa: B027 - not every tape counts uses
-        """Note that a parameter will be used."""
+    def _is_alone(self, name: str) -> bool:
+        """Whether the parameter has a single use; in the backward pass all uses are announced."""
+        return self._uses[name] == 1 and name not in self._behind
 
     @abstractmethod
     def _receive(self, name: str, contribution: Contribution) -> None: ...
@@ -216,8 +219,6 @@ class NormTape(Tape):
     def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool, slots: int = 1) -> None:
         super().__init__(parameters, slots)
         self._keep = keep
-        self._uses = dict.fromkeys(self.parameters, 0)
-        self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
         self._squares = SquaredNorms()
 
     def norms(self, losses: Tensor) -> Tensor:
@@ -234,11 +235,8 @@ class NormTape(Tape):
         tape = SumTape(self.parameters, weights)
         for name, contributions in self._contributions.items():
             while contributions:
-                tape._receive(name, contributions.pop())
+                tape._sum(name, contributions.pop())
         return tape.sums()
-
-    def _announce(self, name: str) -> None:
-        self._uses[name] += 1
 
     def _receive(self, name: str, contribution: Contribution) -> None:
         self._contributions[name].append(contribution)
@@ -246,17 +244,16 @@ class NormTape(Tape):
             self._squares.add([contribution])
             self._forget(name)
 
-    def _is_alone(self, name: str) -> bool:
-        """Whether the parameter has a single use; in the backward pass all uses are announced."""
-        return self._uses[name] == 1 and name not in self._behind
-
     def _forget(self, name: str) -> None:
         if not self._keep:
             self._contributions[name].clear()
 
 
 class SumTape(Tape):
-    """Accumulates the weighted sum as contributions arrive and stores nothing else.
+    """Accumulates the weighted sum as contributions arrive.
+
+    Those of a parameter with several uses are kept and merged, as for its norm: where terms cancel,
+    the sum must round them as the norm did.
 
     Args:
         parameters: As for every tape.
@@ -273,6 +270,10 @@ class SumTape(Tape):
 
     def sums(self) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
+        for name, contributions in self._contributions.items():
+            for contribution in merged(contributions):
+                self._sum(name, contribution)
+            contributions.clear()
         for small in self._small.values():
             names, gradients = zip(*small, strict=True)
             for name, added in zip(names, weighted_sums(gradients, self._weights), strict=True):
@@ -289,6 +290,12 @@ class SumTape(Tape):
         }
 
     def _receive(self, name: str, contribution: Contribution) -> None:
+        if self._is_alone(name):
+            self._sum(name, contribution)
+        else:
+            self._contributions[name].append(contribution)
+
+    def _sum(self, name: str, contribution: Contribution) -> None:
         if isinstance(contribution, Dense) and is_small(contribution):
             self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
         elif isinstance(contribution, TableRows) and contribution.is_joined:
