@@ -102,9 +102,7 @@ def test_terms_that_cancel_add_no_more_than_their_norm(recompute):
     torch.manual_seed(0)
     first = torch.rand(64, 1, 4) + 0.5
     inputs = torch.cat([first, first * (1 + 2e-7 * torch.rand(64, 1, 1))], 1)
-    engine = BookKeeping(
-        Cancelling(), lambda outputs, _: 1e9 * outputs.sum(1), recompute=recompute
-    )
+    engine = BookKeeping(Cancelling(), lambda outputs, _: 1e9 * outputs.sum(1), recompute=recompute)
     weights = (1 / engine(engine.model, inputs, ()).norms).clamp_max(1).double()
     for record in range(len(inputs)):
         gradients = engine(engine.model, inputs[record : record + 1], ())

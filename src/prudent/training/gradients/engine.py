@@ -50,7 +50,6 @@ from prudent.training.gradients.unsupported import (
     UnsupportedLayerError,
     attempt,
     made_up,
-    named,
     refuse_unsupported,
 )
 from prudent.training.gradients.watching import FunctionInterceptor
@@ -393,7 +392,7 @@ class Engine(ABC):
         answer = attempt(run, batch)
         if answer is not None:
             return answer, None
-        rejected = RejectedRecords(run, batch, lambda error: named(error, self.model))
+        rejected = RejectedRecords(run, batch, self.model)
         restart()  # the second attempt draws what the first drew
         return run(rejected.replaced(batch)), rejected
 

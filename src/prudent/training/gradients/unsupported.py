@@ -217,8 +217,6 @@ _OTHERWISE = (
 Run = Callable[[Any], Any]
 """Runs a batch: a tree of tensors with records along the first axis."""
 
-Explain = Callable[[Exception], Exception]
-
 
 def attempt(run: Run, batch: Any) -> Any:
     """The result of `run(batch)`, or None if it raises an error that may come from the records."""
@@ -256,7 +254,7 @@ class RejectedRecords:
     Args:
         run: The function that fails on some record.
         batch: The batch.
-        explain: Maps an error to the one to raise.
+        model: The model that it runs, which the error names.
 
     Attributes:
         refused: True for the records that fail on their own.
@@ -265,12 +263,12 @@ class RejectedRecords:
         Exception: The error that `run` raises on made-up records, if it accepts none of them.
     """
 
-    def __init__(self, run: Run, batch: Any, explain: Explain = lambda error: error) -> None:
+    def __init__(self, run: Run, batch: Any, model: nn.Module) -> None:
         if is_traced():
             raise RuntimeError("A record was refused while the step was traced.")
         first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
-            self._record = _accepted(run, batch, explain)
+            self._record = _accepted(run, batch, model)
             rows = _refused_rows(run, batch, range(len(first)))
         self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
         self.refused[rows] = True
@@ -286,7 +284,7 @@ class RejectedRecords:
         return pytree.tree_map(one, batch, self._record)
 
 
-def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
+def _accepted(run: Run, batch: Any, model: nn.Module) -> Any:
     """A made-up record that `run` accepts; if there is none, raises the first error."""
     first: Exception | None = None
     for varied in (True, False):
@@ -298,7 +296,7 @@ def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
         else:
             return record
     assert first is not None
-    raise explain(first)
+    raise named(first, model)
 
 
 def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:

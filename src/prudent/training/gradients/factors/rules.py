@@ -253,7 +253,7 @@ def _embedding(
         return NotImplemented
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    use = tape.use(weight)
+    use = tape.use(weight, looked_up=True)
 
     def look_up(records: int, indices: Tensor) -> Tensor:
         flat = indices.reshape(records, -1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
+    Outer,
     TableRows,
     Use,
     merged,
@@ -97,6 +98,7 @@ class Tape(ABC):
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
         self._behind: set[str] = set()
         self._uses = dict.fromkeys(self.parameters, 0)
+        self._lookups = dict.fromkeys(self.parameters, 0)  # uses as a table of embeddings
         self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
 
     def again(self) -> Self:
@@ -105,7 +107,7 @@ class Tape(ABC):
         same._announces = False
         return same
 
-    def use(self, shared: Tensor | None) -> Use | None:
+    def use(self, shared: Tensor | None, *, looked_up: bool = False) -> Use | None:
         """Announce a use of a shared tensor; None if it is not trained."""
         if shared is None or not shared.requires_grad:
             return None
@@ -120,6 +122,7 @@ class Tape(ABC):
             return self._of_people(self._derived[id(shared)][1].append)
         if self._announces:
             self._uses[name] += 1
+            self._lookups[name] += looked_up
         return self._of_people(lambda contribution: self._receive(name, contribution))
 
     def stored(self, shared: Tensor) -> tuple[Tensor, bool]:
@@ -252,8 +255,8 @@ class NormTape(Tape):
 class SumTape(Tape):
     """Accumulates the weighted sum as contributions arrive.
 
-    Those of a parameter with several uses are kept and merged, as for its norm: where terms cancel,
-    the sum must round them as the norm did.
+    Those that are merged for the norm of a parameter are kept and merged here, too: where terms
+    cancel, the sum must round them as the norm did.
 
     Args:
         parameters: As for every tape.
@@ -290,7 +293,14 @@ class SumTape(Tape):
         }
 
     def _receive(self, name: str, contribution: Contribution) -> None:
-        if self._is_alone(name):
+        match contribution:
+            case Outer():  # merged with its like alone
+                is_final = self._uses[name] - self._lookups[name] <= 1
+            case Dense():  # a sum of two is rounded once, by a part of itself
+                is_final = self._uses[name] <= 2 and name not in self._behind
+            case _:
+                is_final = True
+        if is_final:
             self._sum(name, contribution)
         else:
             self._contributions[name].append(contribution)
