@@ -88,12 +88,12 @@ class Compiled:
             if self._waits:
                 self._waits -= 1
                 return self._function(*arguments)
-            with _Recorded() as recorded:
+            with _RandomCalls() as calls:
                 self._function(*arguments)
-            drawn, branches = [draw.example for draw in recorded.draws], Branches()
+            drawn, branches = [draw.example for draw in calls.made], Branches()
             try:
                 with branches.followed():
-                    program = self._compile(arguments, recorded.draws)
+                    program = self._compile(arguments, calls.made)
             except Exception as error:  # any operation that cannot be traced or compiled
                 # Its text may come from values of the batch, so only its kind is shown.
                 warnings.warn(
@@ -103,7 +103,7 @@ class Compiled:
                     stacklevel=2,
                 )
                 self._programs[key] = self._function, Branches()
-                with _Replayed(drawn):
+                with _RandomCalls(drawn):
                     return self._function(*arguments)
             self._programs[key] = program, branches
             return program(*arguments, drawn=drawn)
@@ -118,7 +118,7 @@ class Compiled:
             given = list(leaves)
             for place, tensor in zip(places, tensors, strict=False):
                 given[place] = tensor
-            with _Replayed(tensors[len(places) :]):
+            with _RandomCalls(tensors[len(places) :]):
                 result = self._function(*pytree.tree_unflatten(given, structure))
             results, shape = pytree.tree_flatten(result)
             return results
@@ -142,39 +142,31 @@ class _RandomCall(NamedTuple):
     example: Tensor
 
 
-class _Recorded(TorchFunctionMode):
-    """Records every call with a `generator=` argument."""
+class _RandomCalls(TorchFunctionMode):
+    """Records every call with a `generator=` argument, or answers it with a given tensor.
 
-    def __init__(self) -> None:
+    Args:
+        given: The results of the calls, in their order; None: they are made and recorded.
+    """
+
+    def __init__(self, given: Sequence[Tensor] | None = None) -> None:
         super().__init__()
-        self.draws: list[_RandomCall] = []
+        self.made: list[_RandomCall] = []
+        self._given: Iterator[Tensor] | None = None if given is None else iter(given)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if "generator" not in (kwargs or {}):
             return func(*args, **(kwargs or {}))
+        if self._given is not None:
+            return next(self._given)
         call = partial(func, *args, **kwargs)
         example = call()
         if maybe_get_level(example) != -1:
             raise RuntimeError("A model that draws with a generator of its own is not compiled.")
-        self.draws.append(_RandomCall(call, example))
+        self.made.append(_RandomCall(call, example))
         return example
-
-
-class _Replayed(TorchFunctionMode):
-    """Returns given tensors from the same calls, in the same order."""
-
-    def __init__(self, drawn: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._drawn: Iterator[Tensor] = iter(drawn)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if "generator" in (kwargs or {}):
-            return next(self._drawn)
-        return func(*args, **(kwargs or {}))
 
 
 def kind(leaf: Any) -> Any:
