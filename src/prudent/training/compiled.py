@@ -38,8 +38,11 @@ from prudent.training.gradients.record_streams import Branches, followed_branche
 
 Program = Callable[..., Any]
 Backend = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
-_SETTLED = 2
-"""Calls that run as they are after programs were dropped, lest one is compiled for every step."""
+_SETTLED = 1
+"""Calls that run as they are after programs were dropped, lest one is compiled for every step.
+
+Fewer than `_WARM_UP`: nothing can be compiled while a graph is captured.
+"""
 
 
 class Compiled:
@@ -83,18 +86,20 @@ class Compiled:
         with torch.no_grad(), native_products(), precision:
             if key in self._programs:
                 program, branches = self._programs[key]
+                if not branches.holds():
+                    return self._function(*arguments)
                 if (outer := followed_branches()) is not None:
                     outer.include(branches)  # a graph of the program repeats its branches, too
-                return (program if branches.holds() else self._function)(*arguments)
+                return program(*arguments)
             if self._waits:
                 self._waits -= 1
                 return self._function(*arguments)
-            with _Recorded() as recorded:
+            with _RandomCalls() as calls:
                 self._function(*arguments)
-            drawn, branches = [draw.example for draw in recorded.draws], Branches()
+            drawn, branches = [draw.example for draw in calls.made], Branches()
             try:
                 with branches.followed():
-                    program = self._compile(arguments, recorded.draws)
+                    program = self._compile(arguments, calls.made)
             except Exception as error:  # any operation that cannot be traced or compiled
                 # Its text may come from values of the batch, so only its kind is shown.
                 warnings.warn(
@@ -104,7 +109,7 @@ class Compiled:
                     stacklevel=2,
                 )
                 self._programs[key] = self._function, Branches()
-                with _Replayed(drawn):
+                with _RandomCalls(drawn):
                     return self._function(*arguments)
             self._programs[key] = program, branches
             return program(*arguments, drawn=drawn)
@@ -119,7 +124,7 @@ class Compiled:
             given = list(leaves)
             for place, tensor in zip(places, tensors, strict=False):
                 given[place] = tensor
-            with _Replayed(tensors[len(places) :]):
+            with _RandomCalls(tensors[len(places) :]):
                 result = self._function(*pytree.tree_unflatten(given, structure))
             results, shape = pytree.tree_flatten(result)
             return results
@@ -143,39 +148,31 @@ class _RandomCall(NamedTuple):
     example: Tensor
 
 
-class _Recorded(TorchFunctionMode):
-    """Records every call with a `generator=` argument."""
+class _RandomCalls(TorchFunctionMode):
+    """Records every call with a `generator=` argument, or answers it with a given tensor.
 
-    def __init__(self) -> None:
+    Args:
+        given: The results of the calls, in their order; None: they are made and recorded.
+    """
+
+    def __init__(self, given: Sequence[Tensor] | None = None) -> None:
         super().__init__()
-        self.draws: list[_RandomCall] = []
+        self.made: list[_RandomCall] = []
+        self._given: Iterator[Tensor] | None = None if given is None else iter(given)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if "generator" not in (kwargs or {}):
             return func(*args, **(kwargs or {}))
+        if self._given is not None:
+            return next(self._given)
         call = partial(func, *args, **kwargs)
         example = call()
         if maybe_get_level(example) != -1:
             raise RuntimeError("A model that draws with a generator of its own is not compiled.")
-        self.draws.append(_RandomCall(call, example))
+        self.made.append(_RandomCall(call, example))
         return example
-
-
-class _Replayed(TorchFunctionMode):
-    """Returns given tensors from the same calls, in the same order."""
-
-    def __init__(self, drawn: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._drawn: Iterator[Tensor] = iter(drawn)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if "generator" in (kwargs or {}):
-            return next(self._drawn)
-        return func(*args, **(kwargs or {}))
 
 
 def kind(leaf: Any) -> Any:
@@ -194,6 +191,8 @@ def kind_of(tree: Any) -> Hashable:
 _WARM_UP = 2
 """Calls that run as they are before a capture."""
 _MOST, _MOST_KEYS = 32, 1 << 10
+_RESULTS = 1 / 8
+"""Share of the device's memory for the results of graphs of one shape: each is a whole model."""
 _LOG = logging.getLogger(__name__)
 
 Split = Callable[[Callable[..., None], tuple[Tensor, ...]], None]
@@ -222,8 +221,8 @@ class Captured:
     default generator, as dropout draws them, follow its seed at every replay, as without a graph.
 
     A graph repeats the branches that the function took by numbers drawn on the host; others that
-    recur get a graph as well. Only a few get one, because each keeps memory; further shapes and
-    branches, and functions that cannot be captured, run as they are.
+    recur get a graph as well, if graphs share memory. Only a few get one, because each keeps its
+    result; further shapes and branches, and functions that cannot be captured, run as they are.
 
     Args:
         function: Takes and returns trees of tensors on one CUDA device. The tensors of its first
@@ -268,12 +267,23 @@ class Captured:
             # Branches that recur, as with LayerDrop, get graphs of their own.
             path = key, graphs[0].branches.now() if graphs else ()
             calls = self._calls[path] = self._calls.get(path, 0) + 1
-            if calls == _WARM_UP + 1 and sum(map(len, self._graphs.values())) < _MOST:
+            if calls == _WARM_UP + 1 and self._has_room(graphs):
                 graph = self._capture(fixed, arguments)
             if graph is None or not graph.branches.holds():
                 return self._function(fixed, *arguments)
             self._graphs[key] = [*graphs, graph]
         return graph.replay(pytree.tree_leaves(arguments))
+
+    def _has_room(self, graphs: "list[_Graph]") -> bool:
+        """Whether one more graph may be kept beside those of the same shape."""
+        if sum(map(len, self._graphs.values())) >= _MOST:
+            return False
+        if not graphs:
+            return True
+        results = pytree.tree_leaves(graphs[0].result)
+        size = sum(leaf.nbytes for leaf in results if isinstance(leaf, Tensor))
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        return self._shares and size * (len(graphs) + 1) <= _RESULTS * device.total_memory
 
     def _capture(
         self, fixed: Any, arguments: tuple[Any, ...], placing: "PlacedNumbers | None" = None

@@ -240,10 +240,10 @@ class Stream(NoCopyMixin):
     secret: bytes = attrs.field(repr=False)
     _process: int = attrs.field(factory=os.getpid, init=False, eq=False, repr=False)
 
-    def at(self, step: int, rank: int = 0) -> "Reader":
-        """A reader at the start of the keystream of a position."""
+    def at(self, step: int, rank: int = 0, block: int = 0) -> "Reader":
+        """A reader of the keystream of a position, from the start of a block of 8 words on."""
         check_process(self._process)
-        return Reader(self.secret, step.to_bytes(8, "little") + rank.to_bytes(4, "little"))
+        return Reader(self.secret, step.to_bytes(8, "little") + rank.to_bytes(4, "little"), block)
 
     def words(self, count: int, *, step: int, rank: int = 0) -> Tensor:
         """The first `count` words of a position."""
@@ -251,10 +251,8 @@ class Stream(NoCopyMixin):
 
     def word(self, place: int, *, step: int, rank: int = 0) -> Tensor:
         """The word at one place of a position, as a tensor of one element."""
-        check_process(self._process)
-        nonce = step.to_bytes(8, "little") + rank.to_bytes(4, "little")
         block, offset = divmod(place, 8)
-        return Reader(self.secret, nonce, block).words(8)[offset : offset + 1]
+        return self.at(step, rank, block).words(8)[offset : offset + 1]
 
 
 class Reader:

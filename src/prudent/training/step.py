@@ -301,15 +301,19 @@ class Step:
     def _run_on(
         self, values: Values, trim: Tensor, chunks: tuple[Chunk, ...], words: Tensor, most: int
     ) -> "_Released":
-        arguments = values, trim, chunks, words, most
+        given = trim, chunks, words, most
         reads = any(callable(leaf) for leaf in pytree.tree_leaves(chunks))
         if reads or is_capturing():
-            return self._release(*arguments)
+            return self._release(values, *given)
         if self._in_turn is None:
-            return self._run(*arguments)
-        if len(set(map(kind_of, chunks))) > 1:
-            return self._release_in_turn(self._in_turn, *arguments)
-        released = self._run(*arguments)
+            return self._run(values, *given)
+        if len(set(map(kind_of, chunks))) > 1:  # chunks of different forms: a graph for each
+            trained = [name for name, value in self.model.named_parameters() if value.requires_grad]
+            total, released = self._in_turn(
+                values, trained, chunks, lambda norms, losses: self._decide(norms, losses, *given)
+            )
+            return released._replace(total=total)
+        released = self._run(values, *given)
         # The next replay overwrites what this one returned; the sum is used up before it.
         kept = StepOutcome(*(value.clone() for value in released.outcome))
         return released._replace(outcome=kept)
@@ -336,25 +340,6 @@ class Step:
         for batch, part in zip(batches, parts, strict=True):
             for name, value in batch.weighted_sum(part).items():
                 total[name] = total[name] + value if name in total else value
-        return released._replace(total=total)
-
-    def _release_in_turn(
-        self,
-        in_turn: SequentialChunks,
-        values: Values,
-        trim: Tensor,
-        chunks: tuple[Chunk, ...],
-        words: Tensor,
-        most: int,
-    ) -> "_Released":
-        """The same for chunks of different forms, with a graph for each of them."""
-        released: _Released
-        total, released = in_turn(
-            values,
-            [name for name, value in self.model.named_parameters() if value.requires_grad],
-            chunks,
-            lambda norms, losses: self._decide(norms, losses, trim, chunks, words, most),
-        )
         return released._replace(total=total)
 
     def _decide(

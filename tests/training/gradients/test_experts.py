@@ -29,6 +29,7 @@ class Mixture(nn.Module):
         self.router = nn.Linear(SIZE, EXPERTS)
         self.up = nn.Parameter(torch.randn(EXPERTS, 16, SIZE) / 3)
         self.down = nn.Parameter(torch.randn(EXPERTS, 16, SIZE) / 3)
+        self.shift = nn.Parameter(torch.randn(EXPERTS, 16))
         self.head = nn.Linear(SIZE, CLASSES)
 
     def forward(self, records):
@@ -38,6 +39,7 @@ class Mixture(nn.Module):
         counts = torch.histc(expert.float(), bins=EXPERTS, min=0, max=EXPERTS - 1)
         ends = counts.cumsum(0).int()
         hidden = functional.grouped_mm(values[order // 2], self.up.transpose(-2, -1), offs=ends)
+        hidden.add_(self.shift[expert])  # in place, as GPT-OSS does
         hidden = functional.grouped_mm(hidden.tanh(), self.down, offs=ends)
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)

@@ -83,3 +83,28 @@ def test_a_cell_in_a_loop_is_one_contribution(monkeypatch):
     model = Loop()
     BookKeeping(model, squares)(model, torch.randn(4, 6, 20), torch.zeros(4))
     assert seen == [1] * 4
+
+
+class Cancelling(nn.Module):
+    """The uses of a layer cancel, but for what single precision cannot tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4, bias=False)
+
+    def forward(self, inputs):
+        return self.inner(inputs[:, 0]) - self.inner(inputs[:, 1])
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_terms_that_cancel_add_no_more_than_their_norm(recompute):
+    """The sum rounds the uses of a shared layer as the norm did."""
+    torch.manual_seed(0)
+    first = torch.rand(64, 1, 4) + 0.5
+    inputs = torch.cat([first, first * (1 + 2e-7 * torch.rand(64, 1, 1))], 1)
+    engine = BookKeeping(Cancelling(), lambda outputs, _: 1e9 * outputs.sum(1), recompute=recompute)
+    weights = (1 / engine(engine.model, inputs, ()).norms).clamp_max(1).double()
+    for record in range(len(inputs)):
+        gradients = engine(engine.model, inputs[record : record + 1], ())
+        total = gradients.weighted_sum(weights[record : record + 1])["inner.weight"]
+        assert total.norm() < 1.001

@@ -9,7 +9,9 @@ from torch import nn
 from prudent.training import Chunk, Plan, Step, Sum
 from prudent.training.compiled import Compiled
 from prudent.training.gradients import BookKeeping
+from prudent.training.gradients.record_streams import Branches
 from prudent.training.gradients.watching import _span_masks
+from prudent.training.keystream import Key
 from tests.training.gradients.oracle import alone, cross_entropy
 
 PLAN = Plan(
@@ -41,6 +43,35 @@ def test_networks_that_skip_layers_are_traced(name, monkeypatch):
             step([Chunk(*CASES[name].draw(2, True, "cpu"))])
     ((_, branches),) = step.programs[0]._programs.values()
     assert len(branches._taken) == 2
+
+
+class Skipping(nn.Module):
+    """Skips a layer in half of the steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, values):
+        return self.inner(values) * (2 if torch.rand([]) < 0.5 else 1)
+
+
+def test_a_program_around_a_compiled_step_has_the_branches_that_were_taken(monkeypatch):
+    monkeypatch.setattr(
+        "prudent.training.step.Compiled", lambda f: Compiled(f, backend=lambda graph, _: graph)
+    )
+    step = Step(PLAN, Skipping(), cross_entropy, compile=True, key=Key(bytes(32)))
+    chunk = Chunk(torch.randn(3, 4), torch.tensor([0, 1, 2]))
+    step([chunk])
+    ((_, compiled),) = step._run._programs.values()
+    held = set()
+    for _ in range(10):
+        outer = Branches()
+        with outer.followed():
+            step([chunk])
+        assert outer.holds()
+        held.add(compiled.holds())
+    assert held == {True, False}
 
 
 def test_spans_have_the_length_and_the_number_that_is_asked_for():

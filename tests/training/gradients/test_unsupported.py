@@ -71,6 +71,15 @@ def written_in_place(x):
     return zeros
 
 
+def chosen_in_a_loop(x):
+    """Experts as many models have them."""
+    result = torch.zeros_like(x)
+    for expert in range(2):
+        (own,) = torch.where((x[:, 0] > 0) == expert)
+        result = result.index_add(0, own, x[own] * expert)
+    return result
+
+
 REFUSED = {
     "rrelu": (nn.RReLU(), r"RReLU at '1'.*LeakyReLU"),
     "batch norm": (nn.BatchNorm1d(3), r"BatchNorm1d in training mode at '1'.*GroupNorm"),
@@ -80,6 +89,8 @@ REFUSED = {
     "boolean index": (Then(lambda x: x[x > 0].sum()[None]), r"Then at '1'.*torch.where and masks"),
     "branch": (Then(lambda x: x if x.sum() > 0 else -x), r"Then at '1'.*torch.where instead of if"),
     "number": (Then(lambda x: x * x.sum().item()), r"Then at '1'.*no .item"),
+    "list": (Then(lambda x: x * x[0].tolist()[0]), r"Then at '1'.*no .tolist"),
+    "experts": (Then(chosen_in_a_loop), r"Then at '1'.*grouped_mm"),
     "in place": (Then(written_in_place), r"Then at '1'.*new_zeros"),
 }
 

@@ -1,7 +1,5 @@
 """Chunks of several forms, one after the other: the step is the same, bit for bit."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
@@ -45,18 +43,20 @@ def text(number, device):
 
 
 def uncaptured(step):
-    """A step on chunks of different forms, without graphs."""
+    """What a step does with chunks of different forms, without graphs."""
     in_turn = SequentialChunks(step._gradients)
     in_turn.captured = in_turn._halves
-    return functools.partial(step._release_in_turn, in_turn)
+    return in_turn
 
 
 def trained(device, *, in_turn, steps, **options):
     torch.manual_seed(0)
     model = Words().double().to(device).train()
     step = Step(PLAN, model, cross_entropy, expected_batch=12, key=Key.from_seed(1), **options)
-    if in_turn is not None:
-        step._run_on = uncaptured(step) if in_turn else step._release
+    if in_turn:
+        step._in_turn = uncaptured(step)
+    elif in_turn is False:
+        step._run_on = step._release
     found = []
     for number in range(steps):
         outcome = step(text(number, device))
@@ -80,7 +80,7 @@ def test_it_is_the_step_at_once(device):
 def test_layers_may_be_frozen_and_unfrozen(device):
     model = Words().to(device)
     step = Step(PLAN, model, cross_entropy, expected_batch=12, key=Key.from_seed(1))
-    step._run_on = uncaptured(step)
+    step._in_turn = uncaptured(step)
     for number, frozen in enumerate((model.table, model.head, model.inner)):
         model.requires_grad_(True)
         frozen.requires_grad_(False)

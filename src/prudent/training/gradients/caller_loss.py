@@ -231,10 +231,20 @@ class Pass:
 class _Part(ABC):
     """A part of a batch that has run forward: its outputs, with records on the first axis."""
 
-    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
+    outputs: Tensors
+
+    def __init__(
+        self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, first: int = 0
+    ) -> None:
+        """Run forward; `first` is the place of its first row in the batch."""
         self.engine, self.leaves, self.fixed = engine, leaves, fixed
-        self.rows, self.outputs = len(tensors[0]), list[Tensor]()
+        self.rows, self._first = len(tensors[0]), first
         self._refused: Tensor | None = None
+        self._begin(tensors)
+
+    @abstractmethod
+    def _begin(self, tensors: Tensors) -> None:
+        """Set the outputs."""
 
     def _try(self, run: Callable[[Tensors], Any], tensors: Tensors) -> tuple[Any, Tensors]:
         """What `run` returns, and the tensors for which: rejected records are replaced."""
@@ -255,8 +265,9 @@ class _Part(ABC):
 class _AtOnce(_Part):
     """A whole batch, whose activations are kept for its backward pass."""
 
-    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
-        super().__init__(engine, leaves, fixed, tensors)
+    @override
+    def _begin(self, tensors: Tensors) -> None:
+        engine, leaves, fixed = self.engine, self.leaves, self.fixed
 
         def run(tensors: Tensors) -> tuple[NormTape, Tensors]:
             tape = NormTape(leaves, keep=True, slots=engine._slots_of(tensors, ()))
@@ -280,17 +291,13 @@ class _AtOnce(_Part):
 
 
 class _Rerun(_Part):
-    """One part of a batch, of which only arguments are kept: it is run again for its norms and sum.
+    """One part of a batch, of which only arguments are kept: it is run again for norms and sum."""
 
-    `first` is the place of its first row in the batch.
-    """
-
-    def __init__(
-        self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors, first: int
-    ) -> None:
-        super().__init__(engine, leaves, fixed, tensors)
+    @override
+    def _begin(self, tensors: Tensors) -> None:
+        engine, leaves, fixed = self.engine, self.leaves, self.fixed
         streams = active_streams()
-        self._streams = None if streams is None else streams.part(first)
+        self._streams = None if streams is None else streams.part(self._first)
         self._replay = Replay(next(iter(leaves.values())).device)
 
         def run(tensors: Tensors) -> Tensors:
@@ -323,8 +330,9 @@ class _Rerun(_Part):
 class _Empty(_Part):
     """A batch of no records."""
 
-    def __init__(self, engine: "_Linear", leaves: Values, fixed: Values, tensors: Tensors) -> None:
-        super().__init__(engine, leaves, fixed, tensors)
+    @override
+    def _begin(self, tensors: Tensors) -> None:
+        engine, leaves, fixed = self.engine, self.leaves, self.fixed
 
         def run(tensors: Tensors) -> Tensors:
             return engine.outputs(NormTape(leaves, keep=False), fixed, tensors)

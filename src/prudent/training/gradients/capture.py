@@ -21,7 +21,7 @@ tape.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
@@ -46,9 +46,6 @@ from prudent.training.gradients.factors.tape import Tape, tensors
 from prudent.training.gradients.host_state import EscapedTensorGuard
 from prudent.training.gradients.record_streams import RANDOM, Draws, Replay
 from prudent.training.gradients.watching import OPENED, FunctionInterceptor
-
-Recapture = Callable[[Tensor, Draws, bool], AbstractContextManager[Any]]
-"""Captures the operations on a record; the flag is True for the recomputation."""
 
 Hold = Callable[[Callable[[], Any]], Any]
 """Runs a function while the model uses the parameters that are differentiated."""
@@ -85,84 +82,6 @@ def checkpoints_become(run: Callable[..., Any]) -> Iterator[None]:
             delattr(original, place)
         else:
             setattr(original, place, before)
-
-
-class Checkpointing:
-    """Runs the checkpointed parts of a model.
-
-    Args:
-        tape: Receives the contributions, from the recomputation.
-        watch: Captures the part's use of parameters.
-        is_record: Whether a tensor depends on the record.
-        hold: Gives the model its parameters for the recomputation.
-        draws: The random calls of the pass, which the part continues and its recomputation repeats.
-    """
-
-    def __init__(
-        self,
-        tape: Tape,
-        watch: Recapture,
-        is_record: Callable[[Tensor], bool],
-        hold: Hold,
-        draws: Draws,
-    ) -> None:
-        self._tape, self._watch, self._is_record, self._hold = tape, watch, is_record, hold
-        self._draws = draws
-
-    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return `function(*args, **kwargs)`; accepts the settings of torch's checkpoint."""
-        kwargs = _arguments(kwargs)
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        places = [
-            place
-            for place, leaf in enumerate(leaves)
-            if isinstance(leaf, Tensor) and self._is_record(leaf)
-        ]
-        if not places or not torch.is_grad_enabled():
-            return function(*args, **kwargs)
-        records = [*(leaves[place] for place in places), self._draws.row]
-        draws, before = self._draws, self._draws.number
-        for place in places:
-            leaves[place] = None  # the part may outlive the pass, but its records must not
-        shape: pytree.TreeSpec | None = None
-
-        def part(again: bool, *records: Tensor) -> tuple[Tensor, ...]:
-            """Run the part on plain tensors, with records along the first axis."""
-
-            def on_record(*values_and_row: Tensor) -> tuple[Tensor, ...]:
-                nonlocal shape
-                *values, row = values_and_row
-                own = draws.part(row, before)
-                given = list(leaves)
-                for place, value in zip(places, values, strict=True):
-                    given[place] = value
-                part_args, part_kwargs = pytree.tree_unflatten(given, structure)
-                with self._watch(values[0], own, again):
-                    results, shape = pytree.tree_flatten(function(*part_args, **part_kwargs))
-                if not again:
-                    draws.number = own.number
-                if not all(isinstance(result, Tensor) for result in results):
-                    raise ValueError(
-                        "Expected a checkpointed function to return tensors, got "
-                        f"{[type(result).__name__ for result in results]}."
-                    )
-                return tuple(results)
-
-            every = torch.vmap(on_record, randomness="different")
-            outputs: tuple[Tensor, ...]
-            outputs = self._hold(lambda: every(*records)) if again else every(*records)
-            return outputs
-
-        def run(_: int, *records: Tensor) -> tuple[Tensor, ...]:
-            replay = Replay(self._tape.anchor.device)
-            outputs: tuple[Tensor, ...] = _Checkpointed.apply(  # type: ignore[no-untyped-call]
-                self._tape.anchor, self._tape, part, replay, *records
-            )
-            return outputs
-
-        outputs = on_records(run, *records)
-        assert shape is not None
-        return pytree.tree_unflatten(outputs, shape)
 
 
 class _Checkpointed(Function):
@@ -258,8 +177,7 @@ class Capture(FunctionInterceptor):
         if self._around is not None:
             self._around._rests = True
         super().__enter__()
-        run = Checkpointing(self._tape, self._part, self._is_record, self._hold, self._draws)
-        self._contexts.enter_context(checkpoints_become(run))
+        self._contexts.enter_context(checkpoints_become(self._checkpointed))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -320,6 +238,61 @@ class Capture(FunctionInterceptor):
             yield
         finally:
             TorchFunctionMode.__exit__(self, None, None, None)  # type: ignore[no-untyped-call]
+
+    def _checkpointed(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`function(*args, **kwargs)`, recomputed in the backward pass, as torch's checkpoint."""
+        kwargs = _arguments(kwargs)
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        places = [
+            place
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, Tensor) and self._is_record(leaf)
+        ]
+        if not places or not torch.is_grad_enabled():
+            return function(*args, **kwargs)
+        records = [*(leaves[place] for place in places), self._draws.row]
+        draws, before, tape, hold = self._draws, self._draws.number, self._tape, self._hold
+        for place in places:
+            leaves[place] = None  # the part may outlive the pass, but its records must not
+        shape: pytree.TreeSpec | None = None
+
+        def part(again: bool, *records: Tensor) -> tuple[Tensor, ...]:
+            """Run the part on plain tensors, with records along the first axis."""
+
+            def on_record(*values_and_row: Tensor) -> tuple[Tensor, ...]:
+                nonlocal shape
+                *values, row = values_and_row
+                own = draws.part(row, before)
+                given = list(leaves)
+                for place, value in zip(places, values, strict=True):
+                    given[place] = value
+                part_args, part_kwargs = pytree.tree_unflatten(given, structure)
+                with self._part(values[0], own, again):
+                    results, shape = pytree.tree_flatten(function(*part_args, **part_kwargs))
+                if not again:
+                    draws.number = own.number
+                if not all(isinstance(result, Tensor) for result in results):
+                    raise ValueError(
+                        "Expected a checkpointed function to return tensors, got "
+                        f"{[type(result).__name__ for result in results]}."
+                    )
+                return tuple(results)
+
+            every = torch.vmap(on_record, randomness="different")
+            outputs: tuple[Tensor, ...]
+            outputs = hold(lambda: every(*records)) if again else every(*records)
+            return outputs
+
+        def run(_: int, *records: Tensor) -> tuple[Tensor, ...]:
+            replay = Replay(tape.anchor.device)
+            outputs: tuple[Tensor, ...] = _Checkpointed.apply(  # type: ignore[no-untyped-call]
+                tape.anchor, tape, part, replay, *records
+            )
+            return outputs
+
+        outputs = on_records(run, *records)
+        assert shape is not None
+        return pytree.tree_unflatten(outputs, shape)
 
     def _part(self, record: Tensor, draws: Draws, again: bool) -> "Capture":
         """The capture of a checkpointed part, in the forward pass or when it is recomputed."""

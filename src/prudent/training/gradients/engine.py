@@ -19,7 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.utils.rnn import PackedSequence
 from typing_extensions import override
 
-from prudent._torch_private import pytree
+from prudent._torch_private import is_traced, pytree
 from prudent._validate import ArgumentError
 from prudent.training.gradients.capture import Capture, checkpoints_become, without_checkpoint
 from prudent.training.gradients.factors.contributions import Dense, by_record
@@ -50,7 +50,6 @@ from prudent.training.gradients.unsupported import (
     UnsupportedLayerError,
     attempt,
     made_up,
-    named,
     refuse_unsupported,
 )
 from prudent.training.gradients.watching import FunctionInterceptor
@@ -247,7 +246,10 @@ class Engine(ABC):
 
     def _guard(self) -> EscapedTensorGuard:
         """The context of a pass."""
-        return EscapedTensorGuard(self.model, self.host)
+        # Tracing replaces members of torch's classes for as long as it lasts. That is no change of
+        # the model, for which a compiled program would have to be made again.
+        traced = HostState(model=self.model, loss=self.loss) if is_traced() else self.host
+        return EscapedTensorGuard(self.model, traced, self.host.choices)
 
     def __call__(self, parameters: Parameters, inputs: Any, targets: Any) -> Gradients:
         """Run one physical batch forward and backward.
@@ -390,7 +392,7 @@ class Engine(ABC):
         answer = attempt(run, batch)
         if answer is not None:
             return answer, None
-        rejected = RejectedRecords(run, batch, lambda error: named(error, self.model))
+        rejected = RejectedRecords(run, batch, self.model)
         restart()  # the second attempt draws what the first drew
         return run(rejected.replaced(batch)), rejected
 
@@ -555,14 +557,20 @@ class BookKeeping(Engine):
 
     def _run(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Gradients:
         tape = NormTape(trained, keep=True, slots=self._slots_of(inputs, targets))
-        norms, losses = self._record(tape, fixed, inputs, targets)
-        return _Kept(tape, norms, losses)
+        return _Kept(tape, *self._recorded(tape, fixed, inputs, targets))
 
     def _norms(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any
     ) -> tuple[Tensor, Tensor]:
         tape = NormTape(trained, keep=False, slots=self._slots_of(inputs, targets))
-        return self._record(tape, fixed, inputs, targets)
+        return self._recorded(tape, fixed, inputs, targets)
+
+    def _recorded(
+        self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
+    ) -> tuple[Tensor, Tensor]:
+        losses = self._collect(tape, fixed, inputs, targets)
+        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+            return tape.norms(losses), losses
 
     def _sum(
         self, trained: Values, fixed: Values, inputs: Any, targets: Any, weights: Tensor
@@ -570,26 +578,26 @@ class BookKeeping(Engine):
         tape = SumTape(trained, weights, self._slots_of(inputs, targets))
         losses = self._collect(tape, fixed, inputs, targets)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            return by_person(losses, tape.slots).sum(1), tape.sums()
-
-    def _record(
-        self, tape: NormTape, fixed: Values, inputs: Any, targets: Any
-    ) -> tuple[Tensor, Tensor]:
-        losses = self._collect(tape, fixed, inputs, targets)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            losses = by_person(losses, tape.slots).sum(1)
-            return tape.norms(losses), losses
+            return losses, tape.sums()
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
         tape = FormTape(trained, count_records(inputs, targets), self._slots_of(inputs, targets))
         losses = self._collect(tape, fixed, inputs, targets)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            return Formed(tape.formed(), by_person(losses, tape.slots).sum(1))
+            return Formed(tape.formed(), losses)
 
     def _collect(self, tape: Tape, fixed: Values, inputs: Any, targets: Any) -> Tensor:
-        """Fill the tape with one forward and one backward pass; return the losses."""
-        with self._guard() as guard:  # at its end the pass has freed its own tensors
-            return self._forward_backward(tape, fixed, inputs, targets, guard)
+        """Fill the tape with one forward and one backward pass; return the losses by person."""
+        with self._guard() as guard:
+            with torch.enable_grad():
+                losses = self._forward(tape, fixed, inputs, targets, guard)
+                # Autocast is for the model only: norms that bound a sensitivity must not be rounded
+                # to it.
+                with torch.autocast(losses.device.type, enabled=False):
+                    tape.collect(losses)
+            losses = losses.detach()  # the guard ends when the pass has freed its own tensors
+        with torch.autocast(losses.device.type, enabled=False):
+            return by_person(losses, tape.slots).sum(1)
 
     def losses(self, parameters: Parameters, inputs: Any, targets: Any) -> Tensor:
         """The loss of each record alone, without gradients; NaN where the model rejects it."""
@@ -606,17 +614,6 @@ class BookKeeping(Engine):
             found: Tensor
             found, rejected = self._tried(run, batch)
             return found if rejected is None else found.masked_fill(rejected.refused, torch.nan)
-
-    def _forward_backward(
-        self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
-    ) -> Tensor:
-        with torch.enable_grad():
-            losses = self._forward(tape, fixed, inputs, targets, guard)
-            # Autocast is for the model only: norms that bound a sensitivity must not be rounded to
-            # it.
-            with torch.autocast(losses.device.type, enabled=False):
-                tape.collect(losses)
-        return losses.detach()
 
     def _forward(
         self, tape: Tape, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
@@ -656,12 +653,6 @@ class Materialised(Engine):
     """Forms every record's gradient with `torch.func`."""
 
     def _form(self, trained: Values, fixed: Values, inputs: Any, targets: Any) -> Formed:
-        with self._guard() as guard:
-            return self._differentiate(trained, fixed, inputs, targets, guard)
-
-    def _differentiate(
-        self, trained: Values, fixed: Values, inputs: Any, targets: Any, guard: EscapedTensorGuard
-    ) -> Formed:
         def record_loss(values: Values, inputs: Any, targets: Any, row: Tensor) -> Tensor:
             guard.note((inputs, targets))
             with FunctionInterceptor(guard, Draws(row)):
@@ -671,13 +662,14 @@ class Materialised(Engine):
         differentiate = vmap(gradient, in_dims=(None, 0, 0, 0), randomness="different")
         values = {name: value.detach() for name, value in trained.items()}
         with (
+            self._guard() as guard,
             without_fused_attention(),
             checkpoints_become(without_checkpoint),
             torch.enable_grad(),  # so that leaves outside the model are detected
         ):
             rows = rows_of((inputs, targets))
             per_example, losses = differentiate(values, inputs, targets, rows)
-        refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
+            refuse_foreign(leaves_behind([losses, *per_example.values()]), (), values)
         with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
             slots = self._slots_of(inputs, targets)
             per_example = {n: by_person(g, slots).sum(1) for n, g in per_example.items()}

@@ -465,6 +465,7 @@ class EscapedTensorGuard:
     Args:
         model: The model. Its buffers must not change; its attributes are named in the error.
         host: The state of the model and the loss, which is restored.
+        choices: What the model has decided by tensors that hold nothing of records.
 
     Guarantee:
         If the context ends without an error, no tracked tensor is alive, wherever it was kept, no
@@ -473,10 +474,9 @@ class EscapedTensorGuard:
         reveals how many passes a batch took.
     """
 
-    def __init__(self, model: nn.Module, host: HostState) -> None:
-        self._model, self._host = model, host
+    def __init__(self, model: nn.Module, host: HostState, choices: dict[Any, Any]) -> None:
+        self._model, self._host, self.choices = model, host, choices
         self._kept = host.kept()
-        self.choices = host.choices  # as they were before the pass: tracing changes the state
         self._noted: list[weakref.ref[Tensor]] = []
         self._versions = {
             name: (buffer, buffer._version)

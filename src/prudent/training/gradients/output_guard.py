@@ -185,14 +185,12 @@ def _source(
     if not tensor.ndim:
         return tensor
     with DisableTorchFunctionSubclass():
-        found: Any = tensor.as_subclass(kind)
         shape = tuple(tensor.shape)
-    is_output = issubclass(kind, RecordOutputs)
-    found._node = Node(None, check, {}, None, shape, tensor.dtype, tensor.device, is_output)
-    if batch is not None:
-        found._node.batch = batch
-    noted: Tensor = found
-    return noted
+        is_output = issubclass(kind, RecordOutputs)
+        node = Node(None, check, {}, None, shape, tensor.dtype, tensor.device, is_output)
+        if batch is not None:
+            node.batch = batch
+        return _with_node(tensor, kind, node)
 
 
 def _kind(func: Callable[..., Any], args: Any, kwargs: Any) -> type[Tensor]:
@@ -440,9 +438,6 @@ def reduction_of(replay: Replay) -> str | None:
         for after in (replay.gradients(replay.rows, change) for change in _CHANGES):
             if not all(_close(a[1:], b[1:], _SAME) for a, b in zip(before, after, strict=True)):
                 return "mixed"
-    except Exception:
-        return None
-    try:
         if replay.is_ambiguous:
             return None
         few, many = (replay.gradients(rows) for rows in (2, 4))
@@ -450,8 +445,8 @@ def reduction_of(replay: Replay) -> str | None:
             pairs = list(zip(few, many, strict=True))
             if any(bool(a.any()) for a in few) and all(_close(b[:2], factor * a) for a, b in pairs):
                 return name
-    except Exception:
-        return None
+    except Exception:  # what cannot be run again is not judged
+        pass
     return None
 
 

@@ -46,15 +46,7 @@ def restarting(device: torch.device) -> Callable[[], None]:
     """A function that sets torch's default generators back to where they are now."""
     if is_capturing() or is_traced():
         return lambda: None  # nothing is run twice in a captured or a traced step
-    host = torch.get_rng_state()
-    own = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    def restart() -> None:
-        torch.set_rng_state(host)
-        if own is not None:
-            torch.cuda.set_rng_state(own, device)
-
-    return restart
+    return Replay(device).restart
 
 
 class Replay:
@@ -88,10 +80,14 @@ class Replay:
     def again(self) -> Iterator[None]:
         """Repeat the random draws made since this object was created."""
         with torch.random.fork_rng(devices=self._devices), torch.autocast(*self._autocast):
-            torch.set_rng_state(self._cpu)
-            for device, state in zip(self._devices, self._cuda, strict=True):
-                torch.cuda.set_rng_state(state, device)
+            self.restart()
             yield
+
+    def restart(self) -> None:
+        """Set the generators back to where they were."""
+        torch.set_rng_state(self._cpu)
+        for device, state in zip(self._devices, self._cuda, strict=True):
+            torch.cuda.set_rng_state(state, device)
 
 
 def sketch(batch: Any) -> list[Tensor]:

@@ -150,7 +150,10 @@ _WRONG: tuple[tuple[Callable[[nn.Module], bool], str, str], ...] = (
     ),
 )
 
-_SIGNS = "vmap", "atching rule", "functorch", "doesn't match the broadcast shape"
+_SIGNS = (
+    *("vmap", "atching rule", "functorch", "doesn't match the broadcast shape"),
+    "doesn't have storage",  # .tolist() and .numpy()
+)
 _TYPE = (
     "Convert records to the type of the weights, as .float() does, and labels to that of the loss: "
     ".long() for classes."
@@ -184,7 +187,7 @@ _BRANCH = (
 )
 _IN_PLACE = (
     "A record cannot be written into a tensor that does not depend on it: write out of place, or "
-    "make the tensor with record.new_zeros."
+    "make the tensor with record.new_zeros. If it is a cache, set model.config.use_cache = False."
 )
 _ADVICE = {
     "setup_context": (
@@ -193,10 +196,12 @@ _ADVICE = {
     ),
     "dynamic shape": (
         "The number of selected elements would depend on the record: use torch.where and masks "
-        "instead of boolean indices and nonzero."
+        "instead of boolean indices and nonzero, and torch.nn.functional.grouped_mm for a mixture "
+        "of experts."
     ),
     "data-dependent": _BRANCH,
     ".item()": _BRANCH,
+    "doesn't have storage": _BRANCH.replace(".item()", ".tolist()"),
     "inplace": _IN_PLACE,
     "in-place": _IN_PLACE,
     "broadcast shape": _IN_PLACE,
@@ -211,8 +216,6 @@ _OTHERWISE = (
 
 Run = Callable[[Any], Any]
 """Runs a batch: a tree of tensors with records along the first axis."""
-
-Explain = Callable[[Exception], Exception]
 
 
 def attempt(run: Run, batch: Any) -> Any:
@@ -251,7 +254,7 @@ class RejectedRecords:
     Args:
         run: The function that fails on some record.
         batch: The batch.
-        explain: Maps an error to the one to raise.
+        model: The model that it runs, which the error names.
 
     Attributes:
         refused: True for the records that fail on their own.
@@ -260,12 +263,12 @@ class RejectedRecords:
         Exception: The error that `run` raises on made-up records, if it accepts none of them.
     """
 
-    def __init__(self, run: Run, batch: Any, explain: Explain = lambda error: error) -> None:
+    def __init__(self, run: Run, batch: Any, model: nn.Module) -> None:
         if is_traced():
             raise RuntimeError("A record was refused while the step was traced.")
         first = next(leaf for leaf in pytree.tree_leaves(batch) if isinstance(leaf, Tensor))
         with torch.random.fork_rng([first.device] if first.is_cuda else []):
-            self._record = _accepted(run, batch, explain)
+            self._record = _accepted(run, batch, model)
             rows = _refused_rows(run, batch, range(len(first)))
         self.refused = torch.zeros(len(first), dtype=torch.bool, device=first.device)
         self.refused[rows] = True
@@ -281,7 +284,7 @@ class RejectedRecords:
         return pytree.tree_map(one, batch, self._record)
 
 
-def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
+def _accepted(run: Run, batch: Any, model: nn.Module) -> Any:
     """A made-up record that `run` accepts; if there is none, raises the first error."""
     first: Exception | None = None
     for varied in (True, False):
@@ -293,7 +296,7 @@ def _accepted(run: Run, batch: Any, explain: Explain) -> Any:
         else:
             return record
     assert first is not None
-    raise explain(first)
+    raise named(first, model)
 
 
 def _refused_rows(run: Run, batch: Any, rows: range) -> list[int]:

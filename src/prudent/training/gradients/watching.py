@@ -191,19 +191,11 @@ DOMAINS: dict[Callable[..., Any], Callable[..., Any]] = {
         not is_record(mask) and call(values, mask)
     ),
     Tensor.__getitem__: _item,
-    **dict.fromkeys(
-        (
-            torch.gather,
-            Tensor.gather,
-            torch.index_select,
-            Tensor.index_select,
-            torch.scatter,
-            Tensor.scatter,
-            torch.scatter_add,
-            Tensor.scatter_add,
-        ),
-        _along,
-    ),
+    **{
+        getattr(place, name): _along
+        for place in (torch, Tensor)
+        for name in ("gather", "index_select", "scatter", "scatter_add")
+    },
 }
 """Maps each function to its total version, whose first argument calls the original function."""
 

@@ -141,22 +141,24 @@ def _by_expert(ends: Tensor, positions: int) -> tuple[Tensor, list[int]]:
 )
 def grouped_product(values: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Each position of `values`, (records, positions, size), times the matrix of its expert."""
-    flat = values.reshape(-1, values.shape[2])
+    # No view of another tensor: models add a bias to it in place.
+    result = values.new_empty(*values.shape[:2], matrices.shape[2])
+    flat, by_position = values.reshape(-1, values.shape[2]), result.view(-1, matrices.shape[2])
     aligned = values.shape[2] % ALIGNED == matrices.shape[2] % ALIGNED == 0
     short = values.is_cuda and values.dtype == torch.bfloat16 and aligned
     if short and hasattr(functional, "grouped_mm"):
         experts = experts_at(ends, values.shape[1]).flatten()
         order = experts.argsort(stable=True)
         grouped = functional.grouped_mm(flat[order], matrices, offs=ends.sum(0, dtype=torch.int32))
-        result = torch.empty_like(grouped).index_copy_(0, order, grouped)
-        result.masked_fill_((experts == ends.shape[1])[:, None], 0)
+        by_position.index_copy_(0, order, grouped)
+        by_position.masked_fill_((experts == ends.shape[1])[:, None], 0)
     else:
         order, sizes = _by_expert(ends, values.shape[1])
         *own, beyond = torch.split(flat[order], sizes)
         products = [part @ matrix for part, matrix in zip(own, matrices, strict=True)]
         products.append(values.new_zeros(len(beyond), matrices.shape[2]))
-        result = torch.empty_like(torch.cat(products)).index_copy_(0, order, torch.cat(products))
-    return result.view(*values.shape[:2], -1)
+        by_position.index_copy_(0, order, torch.cat(products))
+    return result
 
 
 class Experts(Function):

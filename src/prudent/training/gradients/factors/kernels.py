@@ -9,7 +9,6 @@ last, and `Geometry` says where the patches of a convolution lie in them.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import product
 from typing import Any
@@ -160,34 +159,41 @@ def fuses(*values: Tensor, even_traced: bool = False) -> bool:
     )
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which a device is the current one; quick if it is."""
-    is_current = torch.cuda.current_device() == device.index
-    return nullcontext() if is_current else torch.cuda.device(device)
+@cache
+def _kernels() -> Any:
+    """The module with the kernels; importing it requires Triton."""
+    from prudent.training.gradients.factors import triton_kernels
+
+    return triton_kernels
 
 
 _STARTED: dict[Any, Any] = {}
 _MOST_STARTED = 1 << 12
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: int) -> None:
-    """Start a kernel, with all its arguments by position.
+def _launch(name: str, grid: tuple[int, ...], first: Tensor, *others: Any, **options: int) -> None:
+    """Start a kernel on the device of its first argument, with all arguments by position.
 
     Triton looks at every argument for what a program may depend on, which takes the host several
     times as long as the launch. So what it found is kept, for the types and numbers that a program
     is compiled for; of the address of a tensor that is whether it is aligned.
     """
+    if torch.cuda.current_device() != first.device.index:
+        with torch.cuda.device(first.device):
+            return _launch(name, grid, first, *others, **options)
+    arguments = first, *others
     of = [(x.dtype, x.data_ptr() & 15) if isinstance(x, Tensor) else x for x in arguments]
-    key = id(kernel), grid, torch.cuda.current_device(), *of
+    key = name, grid, first.device.index, *of
     start = _STARTED.get(key)
     if start is not None:
         start(*arguments)
-        return
-    compiled = kernel[grid](*arguments, **options)
+        return None
+    compiled = getattr(_kernels(), name)[grid](*arguments, **options)
     if _starts_compiled():
         if len(_STARTED) >= _MOST_STARTED:
             _STARTED.clear()
         _STARTED[key] = compiled[(*grid, 1, 1)[:3]]
+    return None
 
 
 @cache
@@ -223,12 +229,9 @@ def gram_sums(left: Tensor, right: Tensor, scales: Sequence[float]) -> Tensor:
     Returns:
         Shape (batch, PARTIAL_SUMS, 4), to be summed over the second axis.
     """
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     batch, positions, _ = left.shape
     sums = left.new_empty(batch, PARTIAL_SUMS, 4)
-    with _on(left.device):
-        _launch(triton.gram_sums, (batch, PARTIAL_SUMS), left, right, sums, positions, *scales)
+    _launch("gram_sums", (batch, PARTIAL_SUMS), left, right, sums, positions, *scales)
     return sums
 
 
@@ -245,18 +248,15 @@ def factor_sums(rows: Tensor, columns: Tensor, scales: Sequence[float]) -> Tenso
     Returns:
         Shape (batch, `tile_pairs`, 4), to be summed over the second axis.
     """
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     batch, positions, height = rows.shape
     pairs = tile_pairs(positions)
     sums = torch.empty(batch, pairs, 4, device=rows.device)
     cuts = rows.dtype == torch.float32
-    with _on(rows.device):
-        _launch(
-            triton.factor_sums, (pairs * batch,),
-            rows, columns, sums, positions, height, columns.shape[2], *scales, pairs, cuts, TILE,
-            32 if cuts else 64, num_warps=4, num_stages=4 if cuts else 3,
-        )  # fmt: skip
+    _launch(
+        "factor_sums", (pairs * batch,),
+        rows, columns, sums, positions, height, columns.shape[2], *scales, pairs, cuts, TILE,
+        32 if cuts else 64, num_warps=4, num_stages=4 if cuts else 3,
+    )  # fmt: skip
     return sums
 
 
@@ -279,8 +279,6 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     Returns:
         Shape (groups, size of rows, size of columns).
     """
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     groups, records, positions, height = rows.shape
     width = columns.shape[3]
     parts = 2 if rows.dtype == torch.float32 else 1
@@ -297,13 +295,12 @@ def record_sums(rows: Tensor, columns: Tensor, weights: Tensor) -> Tensor:
     share = -(-records // max(1, min(records, programs // tiles)))
     shares = -(-records // share)
     sums = weights.new_empty(shares, groups, height, width)
-    with _on(rows.device):
-        _launch(
-            triton.record_sums, (tiles, shares),
-            rows, columns, weights, sums, records, share, positions, height, width,
-            parts, at_once, tall, wide, depth, ADDED // (2 * parts - 1) // depth * depth,
-            num_warps=4, num_stages=4 if at_once else 3,
-        )  # fmt: skip
+    _launch(
+        "record_sums", (tiles, shares),
+        rows, columns, weights, sums, records, share, positions, height, width,
+        parts, at_once, tall, wide, depth, ADDED // (2 * parts - 1) // depth * depth,
+        num_warps=4, num_stages=4 if at_once else 3,
+    )  # fmt: skip
     return sums[0] if shares == 1 else sums.sum(0)
 
 
@@ -312,44 +309,35 @@ _ROUTED = 64, 64, 32  # rows, columns and positions that the two kernels below w
 
 def routed_squares(rows: Tensor, columns: Tensor, ends: Tensor) -> Tensor:
     """The squared norms of `experts.Routed`, in double precision."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     (records, positions, height), width, experts = rows.shape, columns.shape[2], ends.shape[1]
     tiles = -(-height // _ROUTED[0]) * -(-width // _ROUTED[1])
     squares = rows.new_empty(records, experts * tiles, dtype=torch.float64)
-    with _on(rows.device):
-        _launch(
-            triton.routed_squares, (records * experts, tiles),
-            rows, columns, ends, squares, positions, experts, height, width, *_ROUTED,
-        )  # fmt: skip
+    _launch(
+        "routed_squares", (records * experts, tiles),
+        rows, columns, ends, squares, positions, experts, height, width, *_ROUTED,
+    )  # fmt: skip
     return squares.sum(1)
 
 
 def routed_sums(rows: Tensor, columns: Tensor, ends: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum of `experts.Routed`, in double precision."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     (records, positions, height), width, experts = rows.shape, columns.shape[2], ends.shape[1]
     tiles = -(-height // _ROUTED[0]) * -(-width // _ROUTED[1])
     sums = weights.new_empty(experts, height, width)
-    with _on(rows.device):
-        _launch(
-            triton.routed_sums, (tiles, experts),
-            rows, columns, ends, weights, sums, records, positions, experts, height, width,
-            *_ROUTED,
-        )  # fmt: skip
+    _launch(
+        "routed_sums", (tiles, experts),
+        rows, columns, ends, weights, sums, records, positions, experts, height, width,
+        *_ROUTED,
+    )  # fmt: skip
     return sums
 
 
 def _short_parts(factor: Tensor) -> Tensor:
     """The two bfloat16 parts of every record of a factor truncated to TF32, one after the other."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     groups, records, positions, width = factor.shape
     parts = factor.new_empty(groups, records, 2 * positions, width, dtype=torch.bfloat16)
     size = positions * width
-    with _on(factor.device):
-        _launch(triton.short_parts, (groups * records, triton.pieces(size)), factor, parts, size)
+    _launch("short_parts", (groups * records, _kernels().pieces(size)), factor, parts, size)
     return parts
 
 
@@ -368,25 +356,14 @@ def norm_gradients(
     Returns:
         Both of the given shape, in single precision.
     """
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     records, size = shape
     positions = values.numel() // (records * size)
     slopes = torch.empty(shape, device=values.device)
     shifts = torch.empty_like(slopes)
-    with _on(values.device):
-        _launch(
-            triton.norm_gradients,
-            (records, triton.columns(size)),
-            gradient,
-            values,
-            mean,
-            scale,
-            slopes,
-            shifts,
-            positions,
-            size,
-        )
+    _launch(
+        "norm_gradients", (records, _kernels().columns(size)),
+        gradient, values, mean, scale, slopes, shifts, positions, size,
+    )  # fmt: skip
     return slopes, shifts
 
 
@@ -418,8 +395,6 @@ def group_norm(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The normalised images, the means and the scales, as torch's `native_group_norm` has them."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     images, channels, *size = values.shape
     result = torch.empty_like(values, dtype=torch.float32)
     means = values.new_empty(images, groups, dtype=torch.float32)
@@ -427,12 +402,11 @@ def group_norm(
     count, group = torch.Size(size).numel(), channels // groups
     weight, bias, affine = _both(weight, bias, channels)
     rows, width, wide, blocks = _blocks(count, channels, group)
-    with _on(values.device):
-        _launch(
-            triton.normalise, (images, blocks),
-            values, weight, bias, result, means, scales, count, channels, eps,
-            rows, width, group, wide, affine,
-        )  # fmt: skip
+    _launch(
+        "normalise", (images, blocks),
+        values, weight, bias, result, means, scales, count, channels, eps,
+        rows, width, group, wide, affine,
+    )  # fmt: skip
     return result, means, scales
 
 
@@ -440,20 +414,17 @@ def group_norm_backward(
     gradient: Tensor, values: Tensor, weight: Tensor | None, means: Tensor, scales: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient of the images, and those of weight and bias by image: (images, channels)."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     images, channels, *size = values.shape
     passed = torch.empty_like(values)
     slopes = torch.empty(images, channels, device=values.device)
     shifts = torch.empty_like(slopes)
     count, group = torch.Size(size).numel(), channels // means.shape[1]
     rows, width, wide, blocks = _blocks(count, channels, group)
-    with _on(values.device):
-        _launch(
-            triton.normalise_backward, (images, blocks),
-            gradient, values, means if weight is None else weight, means, scales, passed, slopes,
-            shifts, count, channels, rows, width, group, wide, weight is not None,
-        )  # fmt: skip
+    _launch(
+        "normalise_backward", (images, blocks),
+        gradient, values, means if weight is None else weight, means, scales, passed, slopes,
+        shifts, count, channels, rows, width, group, wide, weight is not None,
+    )  # fmt: skip
     return passed, slopes, shifts
 
 
@@ -461,27 +432,21 @@ def channel_gradients(
     gradient: Tensor, values: Tensor, means: Tensor, scales: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of weight and bias of a group normalisation by image, channels first."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     images, channels = values.shape[:2]
     slopes = torch.empty(images, channels, device=values.device)
     shifts, count = torch.empty_like(slopes), values.numel() // (images * channels)
     given = gradient, values, means, scales, slopes, shifts
-    with _on(values.device):
-        group = channels // means.shape[1]
-        _launch(triton.channel_gradients, (images * channels,), *given, count, group, _ADDED_ROW)
+    group = channels // means.shape[1]
+    _launch("channel_gradients", (images * channels,), *given, count, group, _ADDED_ROW)
     return slopes, shifts
 
 
 def row_squares(values: Tensor) -> Tensor:
     """Sums of squares of (records, size) in double precision, to be summed over the second axis."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     records, size = values.shape
     parts = min(64, -(-size // (4 * _ADDED_ROW)))
     sums = torch.empty(records, parts, dtype=torch.float64, device=values.device)
-    with _on(values.device):
-        _launch(triton.row_squares, (records, parts), values, sums, size, parts, _ADDED_ROW)
+    _launch("row_squares", (records, parts), values, sums, size, parts, _ADDED_ROW)
     return sums
 
 
@@ -512,28 +477,23 @@ def _power(number: int) -> int:
 
 def row_strips(values: Tensor, geometry: Geometry) -> tuple[Tensor, list[int]]:
     """As `Geometry.strips`, with channels last: (images, rows · positions, kernel · channels)."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     images, channels, height, breadth = values.shape
     (kernel, across), (stride, step) = geometry.kernel, geometry.stride
     positions = geometry.output_size([height, breadth])[1]
     rows = -(-(height + 2 * geometry.padding[0]) // stride)
     result = values.new_empty(images, stride * rows * positions, across * channels)
     count = positions * across * channels
-    with _on(values.device):
-        _launch(
-            triton.strips, (images * stride * rows, -(-count // _COPIED)),
-            values, result, height, breadth, channels, rows, positions,
-            *geometry.padding, stride, step, geometry.dilation[1], across, _COPIED,
-        )  # fmt: skip
+    _launch(
+        "strips", (images * stride * rows, -(-count // _COPIED)),
+        values, result, height, breadth, channels, rows, positions,
+        *geometry.padding, stride, step, geometry.dilation[1], across, _COPIED,
+    )  # fmt: skip
     offsets = (divmod(place * geometry.dilation[0], stride) for place in range(kernel))
     return result, [(residue * rows + start) * positions for start, residue in offsets]
 
 
 def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
     """As `Geometry.patches`, for one group and channels last; if `cut`, in TF32."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     images, channels, height, breadth = values.shape
     out_height, out_breadth = geometry.output_size([height, breadth])
     down, across = geometry.kernel
@@ -541,12 +501,11 @@ def image_patches(values: Tensor, geometry: Geometry, *, cut: bool) -> Tensor:
     size = down * across * channels
     result = values.new_empty(1, images * out_height * out_breadth, size, dtype=kind)
     blocks = -(-out_breadth * across * channels // _COPIED)
-    with _on(values.device):
-        _launch(
-            triton.patches, (images * out_height, blocks, down),
-            values, result, height, breadth, channels, out_height, out_breadth,
-            *geometry.padding, *geometry.stride, *geometry.dilation, across, cut, _COPIED,
-        )  # fmt: skip
+    _launch(
+        "patches", (images * out_height, blocks, down),
+        values, result, height, breadth, channels, out_height, out_breadth,
+        *geometry.padding, *geometry.stride, *geometry.dilation, across, cut, _COPIED,
+    )  # fmt: skip
     return result
 
 
@@ -562,19 +521,16 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
 
     A product over patches would copy as many numbers for each image as its kernel has offsets.
     """
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     images, channels, *size = values.shape
     offsets = math.prod(geometry.kernel)
     result = torch.empty(images, channels, offsets, device=values.device)
     wide, long = (_DEEP, _POSITIONS) if values.stride(1) == 1 else (1, _DEEP * _POSITIONS)
-    with _on(values.device):
-        _launch(
-            triton.depthwise, (images, -(-channels // wide), offsets),
-            values, gradient, result, channels, *size, *gradient.shape[2:],
-            *values.stride(), *gradient.stride(),
-            *geometry.padding, *geometry.stride, *geometry.dilation, geometry.kernel[1], wide, long,
-        )  # fmt: skip
+    _launch(
+        "depthwise", (images, -(-channels // wide), offsets),
+        values, gradient, result, channels, *size, *gradient.shape[2:],
+        *values.stride(), *gradient.stride(),
+        *geometry.padding, *geometry.stride, *geometry.dilation, geometry.kernel[1], wide, long,
+    )  # fmt: skip
     return result
 
 
@@ -583,21 +539,10 @@ def depthwise_gradients(values: Tensor, gradient: Tensor, geometry: Geometry) ->
 )
 def weighted_rows(values: Tensor, weights: Tensor) -> Tensor:
     """Σᵢ wᵢ valuesᵢ of (records, size) in double precision; what is not finite counts as zero."""
-    from prudent.training.gradients.factors import triton_kernels as triton
-
     records, size = values.shape
     sums = weights.new_empty(_SHARES, size)
-    with _on(values.device):
-        _launch(
-            triton.weighted_rows,
-            (-(-size // _COLUMNS), _SHARES),
-            values,
-            weights,
-            sums,
-            records,
-            size,
-            -(-records // _SHARES),
-            _COLUMNS,
-            _RECORDS,
-        )
+    _launch(
+        "weighted_rows", (-(-size // _COLUMNS), _SHARES),
+        values, weights, sums, records, size, -(-records // _SHARES), _COLUMNS, _RECORDS,
+    )  # fmt: skip
     return sums.sum(0)

@@ -206,7 +206,10 @@ def gram_terms(factors: Outer) -> Tensor:
         sizes = factors.rows.shape[-1], unfolded.shape[-1]
         return factor_sums(factors.rows, unfolded, _scales(factors, torch.float32, sizes))
     rows, columns = factors.cut(factors.rows), factors.cut(unfolded)
-    left, right = (_gram(x, factors.multiplied) for x in (rows, columns))
+    # Added positions are zero and change no sum.
+    left, right = (
+        _products(x, x, factors.multiplied) for x in (aligned(rows, -2), aligned(columns, -2))
+    )
     scales = _scales(factors, left.dtype, (rows.shape[-1], columns.shape[-1]))
     if left.dtype == torch.float32 and fuses(left, right):
         flat = gram_sums(left.flatten(0, 1), right.flatten(0, 1), scales)
@@ -229,12 +232,6 @@ def _scales(factors: Outer, dtype: torch.dtype, sizes: tuple[int, int]) -> list[
     allowed = _share(dtype, sum(sizes)) + summed
     tiny = torch.finfo(dtype).tiny
     return [math.sqrt(allowed), math.sqrt(tiny * sizes[1]), math.sqrt(tiny * sizes[0])]
-
-
-def _gram(factor: Tensor, product: Product) -> Tensor:
-    """Inner products of all pairs of positions; added positions are zero and change no sum."""
-    factor = aligned(factor, -2)
-    return _products(factor, factor, product)
 
 
 def _of_terms(terms: Tensor) -> tuple[Tensor, Tensor]:

@@ -159,8 +159,7 @@ def _convolution(
         input = functional.pad(input, [side for pair in reversed(sides) for side in pair])
     padding = _per_axis(0 if isinstance(padding, str) else padding, axes)
     geometry = Geometry(kernel, stride, padding, dilation, groups)
-    parameters = weight.detach(), _detached(bias)
-    uses = tape.use(weight), tape.use(bias)
+    parameters, uses = _apart(tape, weight, bias)
 
     def convolve(records: int, values: Tensor) -> Tensor:
         images = values.flatten(0, 1)
@@ -254,7 +253,7 @@ def _embedding(
         return NotImplemented
     if padding_idx is not None and padding_idx < 0:
         padding_idx += weight.shape[0]
-    use = tape.use(weight)
+    use = tape.use(weight, looked_up=True)
 
     def look_up(records: int, indices: Tensor) -> Tensor:
         flat = indices.reshape(records, -1)
@@ -281,8 +280,8 @@ def _layer_norm(
 ) -> Any:
     if input is not record:
         return NotImplemented
-    parameters = _detached(weight), _detached(bias)
-    settings = list(normalized_shape), eps, tape.use(weight), tape.use(bias)
+    parameters, uses = _apart(tape, weight, bias)
+    settings = list(normalized_shape), eps, *uses
     return on_records(
         lambda records, values: call(LayerNorm, tape.anchor, values, *parameters, *settings), input
     )
@@ -313,8 +312,7 @@ def _group_norm(
 ) -> Any:
     if input is not record:
         return NotImplemented
-    parameters = _detached(weight), _detached(bias)
-    uses = tape.use(weight), tape.use(bias)
+    parameters, uses = _apart(tape, weight, bias)
 
     def normalise(records: int, values: Tensor) -> Tensor:
         images = values.flatten(0, 1)
@@ -351,8 +349,7 @@ def _affine(
 ) -> Tensor:
     # Outside vmap the record is an additional first axis.
     own_axes = [axis % values.ndim + 1 for axis in axes]
-    parameters = _detached(weight), _detached(bias)
-    uses = tape.use(weight), tape.use(bias)
+    parameters, uses = _apart(tape, weight, bias)
     return on_records(
         lambda records, values: call(Affine, tape.anchor, values, *parameters, own_axes, *uses),
         values,
@@ -456,18 +453,12 @@ RECORD_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
 RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys(GROUPED, _grouped),
     functional.linear: _linear,
-    torch.matmul: _matmul,
-    Tensor.matmul: _matmul,
-    Tensor.__matmul__: _matmul,
-    torch.mm: _matmul,
-    Tensor.mm: _matmul,
+    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), _matmul),
     torch.addmm: _addmm,
-    torch.conv1d: _convolution,
-    torch.conv2d: _convolution,
-    torch.conv3d: _convolution,
-    torch.conv_transpose1d: _upscaling,
-    torch.conv_transpose2d: _upscaling,
-    torch.conv_transpose3d: _upscaling,
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), _convolution),
+    **dict.fromkeys(
+        (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), _upscaling
+    ),
     functional.embedding: _embedding,
     functional.layer_norm: _layer_norm,
     functional.rms_norm: _rms_norm,
@@ -477,8 +468,10 @@ RULES: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def _detached(tensor: Tensor | None) -> Tensor | None:
-    return None if tensor is None else tensor.detach()
+def _apart(tape: Tape, *parameters: Tensor | None) -> tuple[list[Tensor | None], list[Use | None]]:
+    """Parameters without their gradients, and where to send what they contribute."""
+    detached = [None if each is None else each.detach() for each in parameters]
+    return detached, [tape.use(each) for each in parameters]
 
 
 def _per_axis(setting: int | Sequence[int], axes: int) -> list[int]:

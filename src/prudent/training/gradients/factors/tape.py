@@ -12,6 +12,7 @@ from torch import Tensor
 from prudent.training.gradients.factors.contributions import (
     Contribution,
     Dense,
+    Outer,
     TableRows,
     Use,
     merged,
@@ -96,6 +97,9 @@ class Tape(ABC):
         self._converted: tuple[weakref.ref[Tensor], int, Tensor] | None = None
         self._derived: dict[int, tuple[Tensor, list[Contribution]]] = {}
         self._behind: set[str] = set()
+        self._uses = dict.fromkeys(self.parameters, 0)
+        self._lookups = dict.fromkeys(self.parameters, 0)  # uses as a table of embeddings
+        self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
 
     def again(self) -> Self:
         """A view of this tape for a part that is recomputed, whose uses are already announced."""
@@ -103,7 +107,7 @@ class Tape(ABC):
         same._announces = False
         return same
 
-    def use(self, shared: Tensor | None) -> Use | None:
+    def use(self, shared: Tensor | None, *, looked_up: bool = False) -> Use | None:
         """Announce a use of a shared tensor; None if it is not trained."""
         if shared is None or not shared.requires_grad:
             return None
@@ -117,7 +121,8 @@ class Tape(ABC):
                 self._behind |= {self._names[leaf] for leaf in behind if leaf in self._names}
             return self._of_people(self._derived[id(shared)][1].append)
         if self._announces:
-            self._announce(name)
+            self._uses[name] += 1
+            self._lookups[name] += looked_up
         return self._of_people(lambda contribution: self._receive(name, contribution))
 
     def stored(self, shared: Tensor) -> tuple[Tensor, bool]:
@@ -184,8 +189,9 @@ class Tape(ABC):
         allowed = self.anchor, *self.parameters.values(), *others
         refuse_foreign(leaves_behind(results), allowed, self.parameters)
 
-    def _announce(self, name: str) -> None:  # noqa: B027 - not every tape counts uses
-        """Note that a parameter will be used."""
+    def _is_alone(self, name: str) -> bool:
+        """Whether the parameter has a single use; in the backward pass all uses are announced."""
+        return self._uses[name] == 1 and name not in self._behind
 
     @abstractmethod
     def _receive(self, name: str, contribution: Contribution) -> None: ...
@@ -216,8 +222,6 @@ class NormTape(Tape):
     def __init__(self, parameters: Mapping[str, Tensor], *, keep: bool, slots: int = 1) -> None:
         super().__init__(parameters, slots)
         self._keep = keep
-        self._uses = dict.fromkeys(self.parameters, 0)
-        self._contributions: dict[str, list[Contribution]] = {name: [] for name in parameters}
         self._squares = SquaredNorms()
 
     def norms(self, losses: Tensor) -> Tensor:
@@ -234,11 +238,8 @@ class NormTape(Tape):
         tape = SumTape(self.parameters, weights)
         for name, contributions in self._contributions.items():
             while contributions:
-                tape._receive(name, contributions.pop())
+                tape._sum(name, contributions.pop())
         return tape.sums()
-
-    def _announce(self, name: str) -> None:
-        self._uses[name] += 1
 
     def _receive(self, name: str, contribution: Contribution) -> None:
         self._contributions[name].append(contribution)
@@ -246,17 +247,16 @@ class NormTape(Tape):
             self._squares.add([contribution])
             self._forget(name)
 
-    def _is_alone(self, name: str) -> bool:
-        """Whether the parameter has a single use; in the backward pass all uses are announced."""
-        return self._uses[name] == 1 and name not in self._behind
-
     def _forget(self, name: str) -> None:
         if not self._keep:
             self._contributions[name].clear()
 
 
 class SumTape(Tape):
-    """Accumulates the weighted sum as contributions arrive and stores nothing else.
+    """Accumulates the weighted sum as contributions arrive.
+
+    Those that are merged for the norm of a parameter are kept and merged here, too: where terms
+    cancel, the sum must round them as the norm did.
 
     Args:
         parameters: As for every tape.
@@ -273,6 +273,10 @@ class SumTape(Tape):
 
     def sums(self) -> dict[str, Tensor]:
         """Σᵢ wᵢ gᵢ for every parameter, zero for those that were not reached."""
+        for name, contributions in self._contributions.items():
+            for contribution in merged(contributions):
+                self._sum(name, contribution)
+            contributions.clear()
         for small in self._small.values():
             names, gradients = zip(*small, strict=True)
             for name, added in zip(names, weighted_sums(gradients, self._weights), strict=True):
@@ -289,6 +293,19 @@ class SumTape(Tape):
         }
 
     def _receive(self, name: str, contribution: Contribution) -> None:
+        match contribution:
+            case Outer():  # merged with its like alone
+                is_final = self._uses[name] - self._lookups[name] <= 1
+            case Dense():  # a sum of two is rounded once, by a part of itself
+                is_final = self._uses[name] <= 2 and name not in self._behind
+            case _:
+                is_final = True
+        if is_final:
+            self._sum(name, contribution)
+        else:
+            self._contributions[name].append(contribution)
+
+    def _sum(self, name: str, contribution: Contribution) -> None:
         if isinstance(contribution, Dense) and is_small(contribution):
             self._small.setdefault(contribution.values.dtype, []).append((name, contribution))
         elif isinstance(contribution, TableRows) and contribution.is_joined:

@@ -63,15 +63,9 @@ def _cut(values, cuts: tl.constexpr):
 
 @triton.jit
 def _inner_products(
-    factor,
-    first,
-    second,
-    positions,
-    size,
-    cuts: tl.constexpr,
-    block: tl.constexpr,
+    factor, first, second, positions, size, cuts: tl.constexpr, block: tl.constexpr,
     depth: tl.constexpr,
-):
+):  # fmt: skip
     """A tile of the inner products of two blocks of positions of one matrix.
 
     Tensor cores may round every addition down, which is the worst for many of them in a row: long
@@ -96,20 +90,9 @@ def _inner_products(
 
 @triton.jit
 def factor_sums(
-    rows,
-    columns,
-    sums,
-    positions,
-    height,
-    width,
-    reach_scale,
-    left_scale,
-    right_scale,
-    pairs,
-    cuts: tl.constexpr,
-    block: tl.constexpr,
-    depth: tl.constexpr,
-):
+    rows, columns, sums, positions, height, width, reach_scale, left_scale, right_scale, pairs,
+    cuts: tl.constexpr, block: tl.constexpr, depth: tl.constexpr,
+):  # fmt: skip
     """A program takes a pair of blocks, the second not before the first, of two matrices.
 
     The inner products are symmetric, so those of different blocks count twice.
@@ -167,22 +150,10 @@ def _weighted(part, weight):
 
 @triton.jit
 def record_sums(
-    rows,
-    columns,
-    weights,
-    sums,
-    records,
-    share,
-    positions,
-    height,
-    width,
-    parts: tl.constexpr,
-    at_once: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-    depth: tl.constexpr,
+    rows, columns, weights, sums, records, share, positions, height, width, parts: tl.constexpr,
+    at_once: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr, depth: tl.constexpr,
     run: tl.constexpr,
-):
+):  # fmt: skip
     """Program (b, s) adds up block b of the matrices of the records of share s, one by one.
 
     A record has its factors in one part, or in two that follow each other, of which the product of
