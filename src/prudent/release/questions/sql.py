@@ -41,9 +41,8 @@ import pyarrow as pa
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
-from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
-from prudent.release.charging import Preview
+from prudent.release.charging import AnyLedger, Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.columns.dialects import fetched
 from prudent.release.columns.joining import open_source
@@ -89,7 +88,7 @@ def sql(
     where: Condition | None = None,
     connect: str | None = None,
     public: Sequence[str] = (),
-    ledger: LedgerLike | None = None,
+    ledger: AnyLedger | None = None,
     receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
@@ -114,7 +113,7 @@ def sql(
         connect: The address of a database.
         public: Of joined tables, those that are public knowledge, by the name that the query has
             for them; see `join`. All others are private, and joined on `unit`.
-        ledger: The ledger to charge.
+        ledger: The ledger to charge, or its location.
         receipt: Where to write the receipt; see `median`.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Release and charge nothing: return the price and the noise of each part, and what

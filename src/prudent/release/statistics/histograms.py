@@ -3,7 +3,7 @@
 import html
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -21,7 +21,7 @@ from prudent.release.columns.pool import Pool
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
 from prudent.release.noise import Noise
-from prudent.release.outcome import NoiseSpread, Released, price_lines
+from prudent.release.outcome import NoiseSpread, price_lines
 from prudent.release.ptr.margins import HALF
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import Count, additive, preview
@@ -177,12 +177,6 @@ class Histogram:
         figure.savefig(path)
 
 
-def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
-    """The largest of released counts, the largest first."""
-    ranked = sorted(counts.items(), key=lambda item: -item[1].value)
-    return dict(ranked[:k])
-
-
 def release_counts(statistic: Statistic, categories: Any, request: Request) -> Any:
     """Release the count of each category of a column, beside other groups.
 
@@ -234,6 +228,7 @@ class _Parts:
     interval: PrivateInterval | None = None  # releases an interval that holds nearly all records
     quantiles: CountedQuantiles | None = None  # releases the quantiles of the records in it
     numbers: tuple[float, ...] = ()  # the edges, given or released
+    column: str | None = None  # the name of the column
 
     @property
     def events(self) -> list[dp.DpEvent]:
@@ -272,15 +267,14 @@ class Bins(Statistic):
 
     edges: Sequence[Any] | None
     bins: int
-    column: str | None
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
         additive(request)  # checks the options
         fold, rest = request.fold, request.epsilon
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"column": request.column}
         if self.edges is not None:
-            own = {"numbers": tuple(_given(self.edges, records.scale))}
+            own |= {"numbers": tuple(_given(self.edges, records.scale))}
         else:
             *shares, rest = shares_of(rest, *EDGE_SHARES)
             wide, narrow, tree = (float_below(Fraction(each) * fold) for each in shares)
@@ -288,7 +282,7 @@ class Bins(Statistic):
             units = pool.contribution.records
             quantiles = CountedQuantiles((HALF,), tree, units, 0.0, MANY_BRANCHES)
             interval = PrivateInterval.of(pool, wide, narrow)
-            own = {"interval": interval, "quantiles": quantiles}
+            own |= {"interval": interval, "quantiles": quantiles}
         mechanism = additive(request, rest)
         scale = mechanism.scale(records.contribution.records)
         parts = _Parts(mechanism, NoiseSpread(mechanism.distribution, scale, 1.0), **own)
@@ -319,7 +313,7 @@ class Bins(Statistic):
             spread=parts.spread,
             event=priced.preview.event,
             mechanism=parts.counts.distribution.value,
-            column=self.column,
+            column=parts.column,
         )
 
 

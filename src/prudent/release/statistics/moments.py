@@ -120,6 +120,18 @@ class Distinct(Count):
         return "sets"
 
     @override
+    def price(self, request: Request, records: Column) -> Priced:
+        rows = request.per_unit
+        if request.unit is not None and (isinstance(rows, bool) or not isinstance(rows, int)):
+            raise _validate.ArgumentError(
+                "per_unit",
+                "how many values of one unit count, with unit",
+                got=rows,
+                hint="Give per_unit=3, for example.",
+            )
+        return super().price(request, records)
+
+    @override
     def number(self, records: Column) -> int:
         return records.distinct()
 
