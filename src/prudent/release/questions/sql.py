@@ -9,7 +9,7 @@ and the message says what may be asked instead.
 
 | SQL | question |
 | --- | --- |
-| count(*), count(x), count(DISTINCT x) | `count`, `count_distinct` |
+| count(*), count(x), count(DISTINCT x), approx_count_distinct(x) | `count`, `count_distinct` |
 | sum, avg (of a condition: its share) | `sum`, `mean` |
 | variance, stddev, var_pop, stddev_pop, all divided by the records | `variance`, `deviation` |
 | median, quantile_cont(x, p), percentile_cont(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
@@ -211,9 +211,10 @@ class _Query:
     def of(cls, tree: Node, text: str) -> "_Query":
         group = tree.args.get("group")
         listed = [] if group is None else list(group.expressions)
-        if group is not None and {key for key, value in group.args.items() if value} - {
-            "expressions"
-        }:
+        given = set() if group is None else {key for key, value in group.args.items() if value}
+        if given == {"all"}:  # by every selected value of one row
+            listed = [each.unalias() for each in tree.expressions if not each.find(ast.AggFunc)]
+        elif given - {"expressions"}:
             raise refused(text, "its GROUP BY is not a list of values of one row")
         nodes = [_resolved(each, tree, text).unnest() for each in listed]
         for node in nodes:
@@ -233,10 +234,11 @@ class _Query:
             raise refused(text, "two answers have the same name", "Name them: avg(x) AS mean.")
         having, order = tree.args.get("having"), tree.args.get("order")
         limit = tree.args.get("limit")
-        if not keys:
-            for part, given in (("HAVING", having), ("LIMIT", limit)):
-                if given is not None:
-                    raise refused(text, f"{part} without GROUP BY has no meaning", "Leave it out.")
+        if not keys and having is not None:
+            raise refused(text, "HAVING without GROUP BY has no meaning", "Leave it out.")
+        most = None if limit is None else int(constant_of(limit.expression))
+        if most is not None and most < 1:
+            raise refused(text, "its LIMIT leaves no answer", "Leave it out.")
         sorted_by = [
             _Item(
                 "", places.of(_resolved(each.this, tree, text), True), bool(each.args.get("desc"))
@@ -254,7 +256,7 @@ class _Query:
             # Of a number, this is no condition.
             None if chosen is None else _Item("", ast.and_(chosen, "true")),
             tuple(sorted_by),
-            None if limit is None else int(constant_of(limit.expression)),
+            most,
             (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
         )
 

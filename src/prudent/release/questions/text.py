@@ -12,6 +12,7 @@ from prudent.release.questions.tables import Ask
 Node: TypeAlias = Any  # of a parsed query; its classes have other bases in other versions
 
 _AGGREGATES: dict[Any, str] = {
+    ast.ApproxDistinct: "count_distinct",
     ast.Avg: "mean",
     ast.Max: "maximum",
     ast.Median: "median",
