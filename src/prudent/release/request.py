@@ -219,7 +219,7 @@ class Statistic(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Any:
-        """Read the records of one group and return the outcome."""
+        """Read the records of one group and return the outcome; its price is added to it."""
 
     def finish(
         self, priced: Priced, pool: Column, outcomes: list[Any], noise: Noise
@@ -618,9 +618,10 @@ def _answer(statistic: Statistic, priced: Priced, records: Column, noise: Noise)
         distance = redact_errors(statistic.distance, priced, records, outcome.value)
         certificate = redact_errors(priced.certifies.release, *distance, noise=noise)
         outcome = attrs.evolve(outcome, certificate=certificate)
-    if records.contribution.unit is not None:
-        outcome = attrs.evolve(outcome, protected="unit")
-        if not isinstance(outcome, Refused):
-            outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
-    preview = priced.preview
-    return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
+    preview, unit = priced.preview, records.contribution.unit
+    known = {"event": preview.event, "epsilon": preview.epsilon, "delta": preview.delta}
+    known["protected"] = "record" if unit is None else "unit"
+    if not isinstance(outcome, Refused):
+        notes = () if unit is None else (records.contribution.sentence,)
+        known |= {"mechanism": preview.mechanism, "notes": (*notes, *outcome.notes)}
+    return attrs.evolve(outcome, **known)

@@ -423,9 +423,7 @@ def _post_processed(value: Any, ends: tuple[float, float] | None, table: Table) 
     return Released(
         value,
         Branch.SELECTED,
-        0.0,
-        0.0,
-        table.event,
+        event=table.event,
         mechanism="post-processing",
         spread=spread,
         epsilon=table.epsilon,

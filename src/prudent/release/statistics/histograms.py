@@ -66,8 +66,8 @@ class Histogram:
     below: int
     above: int
     spread: NoiseSpread = attrs.field(repr=False)
-    event: Any = attrs.field(repr=False)
-    mechanism: str
+    event: Any = attrs.field(default=None, repr=False)
+    mechanism: str = "laplace"
     column: str | None = None
     epsilon: float | None = None
     delta: float | None = None
@@ -311,8 +311,6 @@ class Bins(Statistic):
             below=below,
             above=above,
             spread=parts.spread,
-            event=priced.preview.event,
-            mechanism=parts.counts.distribution.value,
             column=parts.column,
         )
 

@@ -103,9 +103,7 @@ class Count(Statistic):
             Branch.ROBUST,
             spread.deviation,
             1.0,
-            mechanism.event,
-            mechanism.distribution.value,
-            CountSpread(noisy, spread),
+            spread=CountSpread(noisy, spread),
         )
 
 
@@ -225,9 +223,7 @@ class Total(OfClipped):
             Branch.ROBUST,
             spread.deviation,
             total.lattice.spacing,
-            parts.event,
-            parts.sums.distribution.value,
-            ScaledSpread(number, spread, records.scale),
+            spread=ScaledSpread(number, spread, records.scale),
             about=f"the sum of {clipped_values(ends, records)}",
         )
 
@@ -262,9 +258,7 @@ class OneMoment(OfClipped):
             Branch.ROBUST,
             spread.deviation,
             moments.spacing,
-            parts.event,
-            parts.sums.distribution.value,
-            spread,
+            spread=spread,
             about=f"the {self.which} of {clipped_values(ends, records)}",
             notes=_too_few(moments) if self.which == "mean" else (),
         )
@@ -415,10 +409,7 @@ def _of_few(
         records.scale.value(found.value),
         Branch.ROBUST,
         found.deviation,
-        0.0,
-        parts.event,
-        parts.sums.distribution.value,
-        UnknownSpread(ScaledSpread(found.value, found, records.scale)),
+        spread=UnknownSpread(ScaledSpread(found.value, found, records.scale)),
         about=f"the {which} of the values {about}",
         notes=(note,),
     )

@@ -79,7 +79,7 @@ class Description:
     mean: Released
     deviation: Released
     quantiles: Mapping[str, Released]
-    event: Any = attrs.field(repr=False)
+    event: Any = attrs.field(default=None, repr=False)
     mechanism: str = "exponential, laplace"
     epsilon: float | None = None
     delta: float | None = None
@@ -245,8 +245,6 @@ def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Descript
             f"{float(p):.12g}": _released(one, ends, points.lattice, records.scale, plan)
             for p, one in zip(plan.quantiles.counted.ps, chosen, strict=True)
         },
-        event=plan.event,
-        mechanism=f"exponential, {plan.sums.distribution.value}",
         notes=(
             f"The mean, the deviation and their intervals are those of {clipped}.",
             str(share),
@@ -278,7 +276,9 @@ def _released(
         ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
         spread = ScaledSpread(number, ends, scale)
     value = scale.value(number)
-    return Released(value, Branch.SELECTED, 0.0, 0.0, plan.event, "exponential", spread)
+    return Released(
+        value, Branch.SELECTED, event=plan.event, mechanism="exponential", spread=spread
+    )
 
 
 def _value_and_interval(released: Released) -> tuple[str, str]:
