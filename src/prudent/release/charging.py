@@ -97,7 +97,7 @@ class ChargedRelease:
 
     preview: Preview  # what was charged
     asked: Mapping[str, Any]  # the public facts of what was asked
-    ledger: Any = None  # who keeps count; None: nobody does
+    ledger: Any = None  # the ledger that was charged; None: no budget was
     charge: Any = None  # what it noted; None if it keeps no history
     receipt: ReceiptFile | None = None  # where the receipt goes; None: there is none
     unit: str | None = None  # the column of privacy units
@@ -115,7 +115,9 @@ class ChargedRelease:
             "refused" if isinstance(each, Refused) else "released" for each in outcomes
         )
         if self.charge is not None:
-            from prudent.budget.ledger import LedgerError  # whoever keeps no count needs none of it
+            from prudent.budget.ledger import (
+                LedgerError,
+            )  # whoever charges no budget needs none of it
 
             told = next(iter(counts)) if len(counts) == 1 else counts
             bound = {}
@@ -139,7 +141,7 @@ def opened_ledger(ledger: AnyLedger | None) -> Iterator[LedgerLike | None]:
     if not isinstance(ledger, str | os.PathLike):
         yield ledger
         return
-    from prudent.budget.ledger import Ledger  # whoever charges no budget needs none of it
+    from prudent.budget.ledger import Ledger  # not needed without a budget
 
     with Ledger(ledger) as opened:
         yield opened

@@ -8,6 +8,7 @@ Type checkers and editors read the signatures in `functions.pyi`, which
 `tests/release/test_functions.py` derives from the declarations.
 """
 
+import builtins
 import functools
 import inspect
 import os
@@ -257,7 +258,7 @@ def quantile(*, p: Any) -> Asked:
 
 @declared(
     *("epsilon", "delta", "bounds", "confidence", "receipt", "dry_run"),
-    need=lambda ps: sum_of(map(_need_of_quantile, ps)) ** 0.5 * 2,
+    need=lambda ps: builtins.sum(map(_need_of_quantile, ps)) ** 0.5 * 2,
 )
 def quantiles(*, ps: Sequence[Any]) -> Asked:
     """Release several quantiles in one release, in ascending order.
@@ -369,9 +370,6 @@ def mean() -> Asked:
     `prudent.release.exponential.interval`.
     """
     return moments.OneMoment("mean", 1)
-
-
-sum_of = sum  # the builtin, of which the next name is another
 
 
 @declared(*CLIPPED, need=2.4)

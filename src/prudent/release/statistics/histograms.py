@@ -20,13 +20,13 @@ from prudent.release.columns.column import Column
 from prudent.release.columns.pool import Pool
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many_quantiles import MANY_BRANCHES, CountedQuantiles
 from prudent.release.noise import Noise
 from prudent.release.outcome import NoiseSpread, price_lines
 from prudent.release.ptr.margins import HALF
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import Count, additive, preview
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
-from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
 
 EDGE_SHARES = 0.09, 0.07, 0.14
 """Fractions of ε for the two steps that find an interval, and for its quantiles."""
@@ -182,34 +182,30 @@ def release_counts(statistic: Statistic, categories: Any, request: Request) -> A
 
     A column is grouped by itself; what is wrong with it is said of the argument that was given.
     """
+    if request.column is None:
+        hint = "Give a series, or the name of a column with its frame or file."
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
+    if request.by is not None:
+        groups: Any = "private"
+        if "private" not in (categories, request.groups):
+            first: Any = request.groups
+            if not isinstance(first, dict) and len(request.group_columns) == 1:
+                first = {request.group_columns[0]: first}
+            groups = {**first, request.column: categories} if isinstance(first, dict) else None
+        by = (*request.group_columns, request.column)
+        return release(statistic, attrs.evolve(request, column=None, by=by, groups=groups))
     try:
-        return release(statistic, _counted_by(request, categories))
+        counted = attrs.evolve(request, column=None, by=request.column, groups=categories)
+        return release(statistic, counted)
     except _validate.ArgumentError as error:
         names = {"by": "column", "groups": "categories"}
-        if request.by is not None or error.argument not in names:
+        if error.argument not in names:
             raise
         hint = "" if error.argument == "groups" else "Of numbers, ask for a histogram or a median."
         fault = _validate.ArgumentError(
             names[error.argument], error.allowed, shown=str(error.value), hint=hint
         )
     raise fault
-
-
-def _counted_by(request: Request, categories: Any) -> Request:
-    """The request that counts the rows of each category of a column, beside other groups."""
-    if request.column is None:
-        hint = "Give a series, or the name of a column with its frame or file."
-        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
-    if request.by is None:
-        return attrs.evolve(request, column=None, by=request.column, groups=categories)
-    groups: Any = "private"
-    if "private" not in (categories, request.groups):
-        first: Any = request.groups
-        if not isinstance(first, dict) and len(request.group_columns) == 1:
-            first = {request.group_columns[0]: first}
-        groups = {**first, request.column: categories} if isinstance(first, dict) else None
-    by = (*request.group_columns, request.column)
-    return attrs.evolve(request, column=None, by=by, groups=groups)
 
 
 @attrs.frozen

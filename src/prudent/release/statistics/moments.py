@@ -151,7 +151,7 @@ class OfClipped(Statistic):
 
     @override
     def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
-        parts: _Parts = priced.mechanism
+        parts: _Parts = priced.mechanism  # then with the bounds; None for too few records
         return attrs.evolve(priced, mechanism=(parts, parts.ends(pool, noise)))
 
     @override
@@ -162,31 +162,24 @@ class OfClipped(Statistic):
         if share is None:
             return outcomes
         note = str(share) if len(outcomes) == 1 else f"All groups together: {share}"
-        return [_with_share(each, share, note) for each in outcomes]
+        return [
+            attrs.evolve(
+                each,
+                # Where half of the values or more may have been clipped, the bounds are arbitrary,
+                # and what follows from the clipped values would mislead: it is not shown.
+                spread=UnknownSpread(each.spread) if share.interval is None else each.spread,
+                clipped_share=share.interval,
+                notes=(*each.notes, note),
+            )
+            for each in outcomes
+        ]
 
     def clipped_share(self, priced: Priced, pool: Column, noise: Noise) -> ClippedShare | None:
         """The share of values outside of private bounds; None if there are none."""
-        parts, ends = _prepared(priced)
+        parts, ends = priced.mechanism
         if parts.share is None or ends is None:
             return None
         return ClippedShare.release(pool, ends, parts.share, noise)
-
-
-def _prepared(priced: Priced) -> "tuple[_Parts, tuple[float, float] | None]":
-    """The mechanisms, and the bounds; None where there are too few records for private ones."""
-    parts, ends = priced.mechanism
-    return parts, ends
-
-
-def _with_share(released: Released, share: ClippedShare, note: str) -> Released:
-    """The answer with the share of values that private bounds clipped.
-
-    Where half of the values or more may have been clipped, the bounds are arbitrary, and what
-    follows from the clipped values would mislead: it is not shown.
-    """
-    spread = UnknownSpread(released.spread) if share.interval is None else released.spread
-    notes = (*released.notes, note)
-    return attrs.evolve(released, spread=spread, clipped_share=share.interval, notes=notes)
 
 
 @attrs.frozen
@@ -210,7 +203,7 @@ class Total(OfClipped):
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts, ends = _prepared(priced)
+        parts, ends = priced.mechanism
         if ends is None:
             return _of_few("sum", parts, records, noise)
         if parts.clipping.given is None:  # the bound that is nearer to zero costs nothing
@@ -248,7 +241,7 @@ class OneMoment(OfClipped):
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts, ends = _prepared(priced)
+        parts, ends = priced.mechanism
         if ends is None:
             return _of_few("mean", parts, records, noise)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)

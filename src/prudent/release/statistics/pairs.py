@@ -1,6 +1,6 @@
 """Private statistics of two columns: ratio, weighted mean, covariance, correlation.
 
-The records are the rows that have both values. With `unit`, each person counts with one pair, of
+The records are the rows that have both values. With `unit`, each unit counts with one pair, of
 what `per_unit` makes of both columns. Values are clipped to bounds, given or private, as for a
 mean. All but the ratio follow from sums over pairs.
 

@@ -19,8 +19,13 @@ from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many_quantiles import (
+    BRANCHES,
+    MANY_BRANCHES,
+    CountedQuantiles,
+    HalvedQuantiles,
+)
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     CONFIDENCE,
@@ -45,7 +50,6 @@ from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import for_units
-from prudent.release.sums.tree import BRANCHES, MANY_BRANCHES, CountedQuantiles
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
