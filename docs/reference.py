@@ -7,31 +7,29 @@ _METHODS = {"table": "ask"}  # of `Table`, where the function has another name
 
 
 class Reference(griffe.Extension):
-    """Signatures and texts of what is made of methods of `Table`."""
-
-    def on_function(self, *, func: griffe.Function, **_: object) -> None:
-        """Shows the parameters of the method that another one is declared to have."""
-        for decorator in func.decorators:
-            name, _, model = str(decorator.value).rstrip(")").partition("(")
-            if name == "_same_signature" and func.parent is not None:
-                func.parameters = func.parent[model].parameters
+    """Signatures and texts of the statistics, which are declared once."""
 
     def on_package(self, *, pkg: griffe.Module, **_: object) -> None:
-        """Adds the statistics as functions, which that module makes when it is imported."""
+        """Adds the statistics as functions and as methods of `Table`, as their stub has them."""
         if pkg.path != "prudent":
             return
         functions, table = pkg["release.functions"], pkg["release.data_table.Table"]
+        methods = functions["StatisticMethods"]
         lists = [*pkg["release.statistics"].members.items(), *pkg["release"].members.items()]
         for name, listed in lists:
             if not listed.is_alias or not listed.target_path.startswith(f"{_FUNCTIONS}."):
                 continue
-            method = table[_METHODS.get(name, name)]
+            method = methods[_METHODS.get(name, name)]
+            text = functions[name].docstring.value
             kind = griffe.ParameterKind.positional_or_keyword
             _, *own = method.parameters
-            parameters = griffe.Parameters(
-                griffe.Parameter("data", kind=kind, default="None"), *own
-            )
-            made = griffe.Function(name, parameters=parameters, returns=method.returns)
-            text = f"{method.docstring.value}\n\nThe other arguments are those of `Table`."
-            made.docstring = griffe.Docstring(text, parent=made)
-            functions.set_member(name, made)
+            for first, home, more in (("data", functions, " and of `Table`"), ("self", table, "")):
+                default = "None" if first == "data" else None
+                parameters = griffe.Parameters(
+                    griffe.Parameter(first, kind=kind, default=default), *own
+                )
+                called = name if home is functions else method.name
+                made = griffe.Function(called, parameters=parameters, returns=method.returns)
+                others = f"\n\nThe other arguments are those of `median`{more}."
+                made.docstring = griffe.Docstring(text + others, parent=made)
+                home.set_member(called, made)

@@ -1,6 +1,6 @@
 """The functions are those of a `Table`: the same answers, signatures that editors can read.
 
-`functions.pyi` is derived from the methods of `Table`; `PRUDENT_TEST_GOLDEN=write` writes it.
+`functions.pyi` is derived from the declarations; `PRUDENT_TEST_GOLDEN=write` writes it.
 """
 
 import ast
@@ -23,6 +23,8 @@ from prudent import ArgumentError, release
 from prudent.release import functions
 from prudent.release.data_table import GroupedTable, Table
 from prudent.release.noise import ReproducibleNoise
+from prudent.release.outcome import Groups, Refused, Released
+from prudent.release.request import Request
 
 # --- the same answers -----------------------------------------------------------------------------
 
@@ -66,11 +68,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _named(method: str) -> str:
-    return functions.NAMES.get(method, method)
+    return functions.STATISTICS[method].make.__name__
+
+
+UNGROUPED = [name for name, each in functions.STATISTICS.items() if not each.grouped]
 
 
 def test_every_statistic_is_here() -> None:
-    assert OWN.keys() == {*functions.METHODS}
+    assert OWN.keys() == functions.STATISTICS.keys()
     public = {*release.statistics.__all__, "table", "search_quantile"} - {"trimmed_sum"}
     assert {_named(each) for each in OWN} == public
 
@@ -87,7 +92,7 @@ def test_a_method_is_the_function_of_its_name(method: str, path: Path) -> None:
     assert one.event == other.event if hasattr(one, "event") else one == other
 
 
-@pytest.mark.parametrize("method", [each for each in OWN if each not in functions.UNGROUPED])
+@pytest.mark.parametrize("method", [each for each in OWN if each not in UNGROUPED])
 def test_a_method_by_groups_is_the_function_with_by(method: str, path: Path) -> None:
     own = OWN[method] | {"epsilon": 4.0}
     facts: dict[str, Any] = {"by": "city", "groups": ["Oslo", "Rome"]}
@@ -178,7 +183,7 @@ class _Book:
     "wrong", [{"unit": "nobody"}, {"where": "nothing = 1"}, {"by": "nothing", "groups": ["a"]}]
 )
 def test_what_is_wrong_is_said_before_any_charge(method: str, wrong: Any, path: Path) -> None:
-    if method in functions.UNGROUPED and "by" in wrong:
+    if method in UNGROUPED and "by" in wrong:
         pytest.skip("its groups are its answer")
     book = _Book()
     per_unit = 2 if method == "count_distinct" else None
@@ -193,84 +198,103 @@ def test_what_is_wrong_is_said_before_any_charge(method: str, wrong: Any, path: 
 # --- the stub -------------------------------------------------------------------------------------
 
 _STUB = Path(functions.__file__).with_suffix(".pyi")
-_SHORT = "def {name}({head}, *, {more}, **options: Any) -> {returns}: ..."
-_HEAD = """# Derived from the methods of `Table` by tests/release/test_functions.py.
-
-"""
+_MARK = "# --- derived by tests/release/test_functions.py: what stands below is written there ---"
+_SHORT = "@overload\ndef {name}({head}, *, {more}, **options: Any) -> {returns}: ...\n"
 
 
 def _text() -> str:
-    """The signatures of the functions: the arguments of a method and those of the table."""
-    source = Path(inspect.getfile(Table)).read_text(encoding="utf-8")
-    module = ast.parse(source)
-    classes = {each.name: each for each in module.body if isinstance(each, ast.ClassDef)}
-    methods = {each.name: each for each in classes["Table"].body if hasattr(each, "args")}
-    options: dict[str, str] = {}
-    for name in ("Table", "GroupedTable"):
-        for each in classes[name].body:
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                options[each.target.id.lstrip("_")] = ast.unparse(each.annotation)
-    imports = [
-        ast.unparse(each) for each in module.body if isinstance(each, ast.Import | ast.ImportFrom)
-    ]
-    lines = [_HEAD, *(each + "\n" for each in imports), "\nBounds: TypeAlias = tuple[Any, Any]\n\n"]
-    for method in functions.METHODS:
-        lines += _declared(method, methods, options)
-    return "".join(lines)
+    """The signatures of the functions and methods, from the declarations and the requests' fields.
 
-
-def _declared(method: str, methods: dict[str, Any], options: dict[str, str]) -> list[str]:
-    node, name = methods[method], _named(method)
-    decorator = node.decorator_list[0] if node.decorator_list else None
-    while isinstance(decorator, ast.Call):  # as those of another method
-        node = methods[decorator.args[0].id]
-        decorator = node.decorator_list[0]
-    plain = [
-        ast.unparse(ast.arguments([], [arg], None, [], [], None, [default]))
-        for arg, default in zip(node.args.args[1:], node.args.defaults, strict=True)
-    ]
-    named = [
-        ast.unparse(ast.arguments([], [], None, [arg], [default], None, []))[3:]
-        for arg, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    ]
-    own = {key: value for key, value in options.items() if key != "source"}
-    if name in functions.UNGROUPED:
-        own = {key: value for key, value in own.items() if key not in ("by", "groups")}
-    table = [f"{key}: {value}=None" for key, value in own.items()]
-    returns = ast.unparse(node.returns)
-    if decorator is None:
-        every = ", ".join(["data: Any=None", *plain, "*", *named, *table])
-        return [f"def {name}({every}) -> {returns}: ...\n"]
-    tested = decorator.id == "_tested"
-    explicit = [
-        "dry_run: Literal[False]=False"
-        if each.startswith("dry_run")
-        else "propose: None=None"
-        if tested and each.startswith("propose")
-        else "by: None=None"
-        if each.startswith("by:")
-        else each
-        for each in [*named, *table]
-    ]
-    head = ", ".join(["data: Any=None", *plain])
-    found = [f"@overload\ndef {name}({head}, *, {', '.join(explicit)}) -> {returns}: ...\n"]
-    others = [("dry_run: Literal[True]", "Preview")]
-    if tested:
-        others += [("by: By, propose: object", "Groups[Outcome]"), ("propose: object", "Outcome")]
-    others += [("by: By", f"Groups[{returns}]")]
-    for more, what in others:
-        found.append(
-            "@overload\n" + _SHORT.format(name=name, head=head, more=more, returns=what) + "\n"
-        )
-    return found
-
-
-def test_the_stub_is_that_of_the_methods() -> None:
-    text = _text()
-    if os.environ.get("PRUDENT_TEST_GOLDEN") == "write":
-        _STUB.write_text(text, encoding="utf-8")
-    written, derived = (ast.unparse(ast.parse(each)) for each in (_STUB.read_text("utf-8"), text))
-    wanted = {line for line in derived.splitlines() if not line.startswith(("from", "import"))}
-    assert wanted == {
-        line for line in written.splitlines() if not line.startswith(("from", "import"))
+    Names and types are those of the sources: at run time an alias has lost its name.
+    """
+    tree = ast.parse(Path(functions.__file__).read_text("utf-8"))
+    makes = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    request = ast.parse(Path(inspect.getfile(Request)).read_text("utf-8"))
+    (fields,) = (each for each in request.body if getattr(each, "name", "") == "Request")
+    options = {
+        each.target.id: _parameter(each.target.id, each.annotation, each.value)
+        for each in fields.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
+    texts, methods = [], []
+    for method, each in functions.STATISTICS.items():
+        name = each.make.__name__
+        arguments = makes[name].args
+        own = {
+            arg.arg: _parameter(arg.arg, arg.annotation, default)
+            for arg, default in [
+                *zip(arguments.args, arguments.defaults, strict=True),
+                *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+            ]
+        }
+        known = {column: f"{column}: str | None = None" for column in each.columns} | options | own
+        known |= {"data": "data: Any = None", "self": "self"}
+        returns = each.returns if isinstance(each.returns, str) else _type(each.returns)
+        function = inspect.signature(getattr(functions, name)).parameters
+        texts.append(_declared(name, list(function), len(each.columns), known, returns))
+        own_ones = inspect.signature(getattr(Table, method)).parameters
+        every = _arguments(list(own_ones), len(each.columns), own, known)
+        kind = "_tested" if "propose" in each.options and returns == "Released" else "_answers"
+        kind = "_ungrouped" if returns in ("ReleasedTable", "Groups[Released]") else kind
+        methods.append(f"    @{kind}\n    def {method}({every}) -> {returns}: ...\n")
+    return "".join(texts) + "\nclass StatisticMethods(_Methods):\n" + "".join(methods)
+
+
+def _type(returns: Any) -> str:
+    names = {Released | Refused: "Outcome", Groups[Released]: "Groups[Released]"}
+    return names.get(returns) or returns.__name__
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> str:
+    text = f"{name}: {ast.unparse(annotation)}".replace("'Questions | None'", "Questions | None")
+    return text if default is None else f"{text} = {ast.unparse(default)}"
+
+
+def _arguments(names: list[str], columns: int, own: Any, known: dict[str, str]) -> str:
+    placed = 1 + columns + sum(name in ("k", "questions") for name in names)
+    return ", ".join(
+        [*(known[each] for each in names[:placed]), "*"] + [known[each] for each in names[placed:]]
+    )
+
+
+def _declared(
+    name: str, names: list[str], columns: int, known: dict[str, str], returns: str
+) -> str:
+    tested = known["propose"].endswith("= None") and "propose" in names and returns == "Released"
+    ungrouped = returns in ("ReleasedTable", "Groups[Released]")
+    explicit = known | {"dry_run": "dry_run: Literal[False] = False"}
+    if tested:
+        explicit["propose"] = "propose: None = None"
+    if not ungrouped:
+        explicit["by"] = "by: None = None"
+    placed = 1 + columns + sum(each in ("k", "questions") for each in names)
+    head = ", ".join(known[each] for each in names[:placed])
+    more = [("dry_run: Literal[True]", "Preview")]
+    if tested:
+        more += [("by: By, propose: object", "Groups[Outcome]"), ("propose: object", "Outcome")]
+    if not ungrouped:
+        more += [("by: By", f"Groups[{returns}]")]
+    found = f"@overload\ndef {name}({_arguments(names, columns, {}, explicit)}) -> {returns}: ...\n"
+    return found + "".join(
+        _SHORT.format(name=name, head=head, more=each, returns=what) for each, what in more
+    )
+
+
+def test_the_stub_is_that_of_the_declarations() -> None:
+    written, text = _STUB.read_text("utf-8"), _text()
+    if os.environ.get("PRUDENT_TEST_GOLDEN") == "write":
+        head = written.partition(_MARK)[0]
+        _STUB.write_text(f"{head}{_MARK}\n\n{text}", encoding="utf-8")
+    derived = ast.unparse(ast.parse(_STUB.read_text("utf-8").partition(_MARK)[2]))
+    assert derived == ast.unparse(ast.parse(text))
+
+
+def test_an_argument_has_the_names_default_and_type_of_its_declaration() -> None:
+    median = inspect.signature(prudent.Table.median)
+    assert list(median.parameters)[:4] == ["self", "column", "epsilon", "delta"]
+    assert median.parameters["confidence"].default == 0.95
+    trimmed = inspect.signature(prudent.Table.trimmed_mean).parameters["propose"]
+    assert trimmed.default is inspect.Parameter.empty
+    assert "propose" in str(prudent.median.__doc__)
+    with pytest.raises(TypeError, match="epsilom"):
+        prudent.Table([1.0]).median(epsilon=1.0, epsilom=1.0)  # type: ignore[call-overload]

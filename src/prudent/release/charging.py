@@ -1,10 +1,11 @@
 """The price of a release: known before anything is paid, charged before any record is read."""
 
 import contextlib
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -14,6 +15,9 @@ from prudent.budget import LedgerLike, check_ledger
 from prudent.receipts.making import ReceiptFile, ReceiptTarget, answer_digest, request_digest
 from prudent.release.joins import names_of
 from prudent.release.outcome import Refused
+
+AnyLedger: TypeAlias = LedgerLike | str | os.PathLike[str]
+"""A ledger to charge, or its location."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +97,7 @@ class ChargedRelease:
 
     preview: Preview  # what was charged
     asked: Mapping[str, Any]  # the public facts of what was asked
-    ledger: Any = None  # who keeps count; None: nobody does
+    ledger: Any = None  # the ledger that was charged; None: no budget was
     charge: Any = None  # what it noted; None if it keeps no history
     receipt: ReceiptFile | None = None  # where the receipt goes; None: there is none
     unit: str | None = None  # the column of privacy units
@@ -111,7 +115,9 @@ class ChargedRelease:
             "refused" if isinstance(each, Refused) else "released" for each in outcomes
         )
         if self.charge is not None:
-            from prudent.budget.ledger import LedgerError  # whoever keeps no count needs none of it
+            from prudent.budget.ledger import (
+                LedgerError,
+            )  # whoever charges no budget needs none of it
 
             told = next(iter(counts)) if len(counts) == 1 else counts
             bound = {}
@@ -127,6 +133,18 @@ class ChargedRelease:
             own |= {"ledger": self.ledger, "charge": self.charge, "unit": self.unit}
             own |= {"kind": self.kind, "asked": self.asked, "released": released}
             self.receipt.write(partial(receipt_of, **(own | facts)))
+
+
+@contextlib.contextmanager
+def opened_ledger(ledger: AnyLedger | None) -> Iterator[LedgerLike | None]:
+    """The ledger to charge; one that is given by its location is opened for this release alone."""
+    if not isinstance(ledger, str | os.PathLike):
+        yield ledger
+        return
+    from prudent.budget.ledger import Ledger  # not needed without a budget
+
+    with Ledger(ledger) as opened:
+        yield opened
 
 
 def charge(

@@ -1,22 +1,87 @@
-# Derived from the methods of `Table` by tests/release/test_functions.py.
+# What stands below the line is derived from the declarations in `functions.py`.
 
-import os
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from prudent.accounting import MarginTest
-from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
-from prudent.release.charging import Preview
+from prudent.release.charging import AnyLedger, Preview
 from prudent.release.columns.column import PerUnit
+from prudent.release.data_table import GroupedTable, Table
 from prudent.release.noise import Distribution, Noise
 from prudent.release.outcome import Groups, Outcome, Released
 from prudent.release.questions.tables import Questions, ReleasedTable
-from prudent.release.request import By, Condition, GroupNames
+from prudent.release.request import By, Condition, GroupNames, Request
 from prudent.release.statistics.histograms import Histogram
 from prudent.release.statistics.summaries import PROBABILITIES, Description
 
-Bounds: TypeAlias = tuple[Any, Any]
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+T = TypeVar("T", covariant=True)
+V = TypeVar("V")
+
+class _Methods(Protocol):
+    def _answer(self, answer: Callable[[Request], Any], own: Mapping[str, Any]) -> Any: ...
+
+class Declared:
+    make: Callable[..., Any]
+    options: tuple[str, ...]
+    columns: tuple[str, ...]
+    need: float | Callable[..., float] | None
+    grouped: bool
+    @property
+    def own(self) -> set[str]: ...
+    def named(self, given: Mapping[str, Any]) -> dict[str, Any]: ...
+
+STATISTICS: dict[str, Declared]
+
+class _Statistic(Protocol[P, R]):  # a preview has a type of its own
+    @overload
+    def __call__(
+        self, column: str | None = ..., *, dry_run: Literal[True], **options: Any
+    ) -> Preview: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+class _TestedStatistic(Protocol[P, R, T]):  # with a proposal, the answer may also be a refusal
+    @overload
+    def __call__(
+        self, column: str | None = ..., *, dry_run: Literal[True], **options: Any
+    ) -> Preview: ...
+    @overload
+    def __call__(self, column: str | None = ..., *, propose: object, **options: Any) -> T: ...
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+class _Method(Protocol[P, V]):  # of a table by groups, it returns one answer for each
+    @overload
+    def __get__(self, table: GroupedTable, owner: Any = ...) -> _Statistic[P, Groups[V]]: ...
+    @overload
+    def __get__(self, table: Table, owner: Any = ...) -> _Statistic[P, V]: ...
+    @overload
+    def __get__(self, table: None, owner: Any = ...) -> Callable[..., Any]: ...
+
+class _TestedMethod(Protocol[P, V]):
+    @overload
+    def __get__(
+        self, table: GroupedTable, owner: Any = ...
+    ) -> _TestedStatistic[P, Groups[V], Groups[Outcome]]: ...
+    @overload
+    def __get__(self, table: Table, owner: Any = ...) -> _TestedStatistic[P, V, Outcome]: ...
+    @overload
+    def __get__(self, table: None, owner: Any = ...) -> Callable[..., Any]: ...
+
+class _UngroupedMethod(Protocol[P, R]):
+    @overload
+    def __get__(self, table: Table, owner: Any = ...) -> _Statistic[P, R]: ...
+    @overload
+    def __get__(self, table: None, owner: Any = ...) -> Callable[..., Any]: ...
+
+def _answers(method: Callable[Concatenate[Any, P], V]) -> _Method[P, V]: ...
+def _tested(method: Callable[Concatenate[Any, P], V]) -> _TestedMethod[P, V]: ...
+def _ungrouped(method: Callable[Concatenate[Any, P], V]) -> _UngroupedMethod[P, V]: ...
+
+# --- derived by tests/release/test_functions.py: what stands below is written there ---
 
 @overload
 def median(
@@ -26,7 +91,7 @@ def median(
     epsilon: float,
     delta: float | None = None,
     propose: None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
     test: MarginTest | None = None,
@@ -42,7 +107,7 @@ def median(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -72,7 +137,7 @@ def quantile(
     epsilon: float,
     delta: float | None = None,
     propose: None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
     test: MarginTest | None = None,
@@ -88,7 +153,7 @@ def quantile(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -117,7 +182,7 @@ def quantiles(
     ps: Sequence[Any],
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -128,7 +193,7 @@ def quantiles(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -149,7 +214,7 @@ def iqr(
     epsilon: float,
     delta: float | None = None,
     propose: None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
     test: MarginTest | None = None,
@@ -165,7 +230,7 @@ def iqr(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -195,7 +260,7 @@ def search_quantile(
     proposals: Sequence[Any],
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
     unit: str | None = None,
@@ -205,7 +270,7 @@ def search_quantile(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -238,7 +303,7 @@ def certify_quantile(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -258,7 +323,7 @@ def maximum(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
     unit: str | None = None,
@@ -268,7 +333,7 @@ def maximum(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -288,7 +353,7 @@ def minimum(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
     unit: str | None = None,
@@ -298,7 +363,7 @@ def minimum(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -328,7 +393,7 @@ def count(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -358,7 +423,7 @@ def count_distinct(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -388,7 +453,7 @@ def proportion(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -408,7 +473,7 @@ def mean(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -419,7 +484,7 @@ def mean(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -439,7 +504,7 @@ def sum(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -450,7 +515,7 @@ def sum(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -470,7 +535,7 @@ def variance(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -481,7 +546,7 @@ def variance(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -501,7 +566,7 @@ def deviation(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -512,7 +577,7 @@ def deviation(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -533,8 +598,8 @@ def ratio(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
-    other_bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    other_bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -545,7 +610,7 @@ def ratio(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -571,8 +636,8 @@ def covariance(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
-    other_bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    other_bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -583,7 +648,7 @@ def covariance(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -609,8 +674,8 @@ def correlation(
     *,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
-    other_bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
+    other_bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -621,7 +686,7 @@ def correlation(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -645,10 +710,10 @@ def weighted_mean(
     column: str | None = None,
     weights: str | None = None,
     *,
+    largest_weight: float | None = None,
     epsilon: float,
     delta: float | None = None,
-    bounds: Bounds | None = None,
-    largest_weight: float | None = None,
+    bounds: tuple[Any, Any] | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
     dry_run: Literal[False] = False,
@@ -659,7 +724,7 @@ def weighted_mean(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -691,7 +756,7 @@ def mode(
     epsilon: float,
     delta: float | None = None,
     propose: Any = None,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
     test: MarginTest | None = None,
@@ -707,7 +772,7 @@ def mode(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -730,7 +795,7 @@ def trimmed_mean(
     epsilon: float,
     delta: float | None = None,
     propose: Any,
-    bounds: Bounds | None = None,
+    bounds: tuple[Any, Any] | None = None,
     fallback: bool = False,
     distribution: Distribution = Distribution.LAPLACE,
     test: MarginTest | None = None,
@@ -746,7 +811,7 @@ def trimmed_mean(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -779,7 +844,7 @@ def histogram(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -792,6 +857,7 @@ def histogram(
 def histogram(
     data: Any = None, column: str | None = None, *, by: By, **options: Any
 ) -> Groups[Histogram]: ...
+@overload
 def top_k(
     data: Any = None,
     column: str | None = None,
@@ -802,7 +868,7 @@ def top_k(
     delta: float | None = None,
     distribution: Distribution = Distribution.LAPLACE,
     receipt: ReceiptTarget | None = None,
-    dry_run: bool = False,
+    dry_run: Literal[False] = False,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
     groups_per_unit: int | None = None,
@@ -810,9 +876,18 @@ def top_k(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
-) -> Groups[Released] | Preview: ...
+) -> Groups[Released]: ...
+@overload
+def top_k(
+    data: Any = None,
+    column: str | None = None,
+    k: int = 10,
+    *,
+    dry_run: Literal[True],
+    **options: Any,
+) -> Preview: ...
 @overload
 def describe(
     data: Any = None,
@@ -832,7 +907,7 @@ def describe(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: None = None,
     groups: GroupNames | None = None,
@@ -845,6 +920,7 @@ def describe(
 def describe(
     data: Any = None, column: str | None = None, *, by: By, **options: Any
 ) -> Groups[Description]: ...
+@overload
 def table(
     data: Any = None,
     questions: Questions | None = None,
@@ -854,7 +930,7 @@ def table(
     distribution: Distribution = Distribution.LAPLACE,
     confidence: float = 0.95,
     receipt: ReceiptTarget | None = None,
-    dry_run: bool = False,
+    dry_run: Literal[False] = False,
     unit: str | None = None,
     per_unit: PerUnit | None = None,
     groups_per_unit: int | None = None,
@@ -862,8 +938,359 @@ def table(
     read_as: str | Mapping[str, str] | None = None,
     connect: str | None = None,
     table: str | None = None,
-    ledger: LedgerLike | str | os.PathLike[str] | None = None,
+    ledger: AnyLedger | None = None,
     noise: Noise | None = None,
     by: By | None = None,
     groups: GroupNames | None = None,
-) -> ReleasedTable | Preview: ...
+) -> ReleasedTable: ...
+@overload
+def table(
+    data: Any = None, questions: Questions | None = None, *, dry_run: Literal[True], **options: Any
+) -> Preview: ...
+
+class StatisticMethods(_Methods):
+    @_tested
+    def median(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        propose: Any = None,
+        bounds: tuple[Any, Any] | None = None,
+        fallback: bool = False,
+        distribution: Distribution = Distribution.LAPLACE,
+        test: MarginTest | None = None,
+        failure: float | None = None,
+        certify: Any = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_tested
+    def quantile(
+        self,
+        column: str | None = None,
+        *,
+        p: Any,
+        epsilon: float,
+        delta: float | None = None,
+        propose: Any = None,
+        bounds: tuple[Any, Any] | None = None,
+        fallback: bool = False,
+        distribution: Distribution = Distribution.LAPLACE,
+        test: MarginTest | None = None,
+        failure: float | None = None,
+        certify: Any = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def quantiles(
+        self,
+        column: str | None = None,
+        *,
+        ps: Sequence[Any],
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_tested
+    def iqr(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        propose: Any = None,
+        bounds: tuple[Any, Any] | None = None,
+        fallback: bool = False,
+        distribution: Distribution = Distribution.LAPLACE,
+        test: MarginTest | None = None,
+        failure: float | None = None,
+        certify: Any = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def search_quantile(
+        self,
+        column: str | None = None,
+        *,
+        p: Any = 0.5,
+        proposals: Sequence[Any],
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Outcome: ...
+    @_answers
+    def certify_quantile(
+        self,
+        column: str | None = None,
+        *,
+        p: Any = 0.5,
+        low: Any = None,
+        high: Any = None,
+        epsilon: float,
+        delta: float | None = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def maximum(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def minimum(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def count(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def count_distinct(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def proportion(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def mean(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def sum(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def variance(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def deviation(
+        self,
+        column: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def ratio(
+        self,
+        column: str | None = None,
+        other: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        other_bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def covariance(
+        self,
+        column: str | None = None,
+        other: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        other_bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def correlation(
+        self,
+        column: str | None = None,
+        other: str | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        other_bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def weighted_mean(
+        self,
+        column: str | None = None,
+        weights: str | None = None,
+        *,
+        largest_weight: float | None = None,
+        epsilon: float,
+        delta: float | None = None,
+        bounds: tuple[Any, Any] | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Released: ...
+    @_answers
+    def mode(
+        self,
+        column: str | None = None,
+        *,
+        categories: Sequence[Hashable] | None = None,
+        epsilon: float,
+        delta: float | None = None,
+        propose: Any = None,
+        bounds: tuple[Any, Any] | None = None,
+        fallback: bool = False,
+        distribution: Distribution = Distribution.LAPLACE,
+        test: MarginTest | None = None,
+        failure: float | None = None,
+        certify: Any = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Outcome: ...
+    @_answers
+    def trimmed_mean(
+        self,
+        column: str | None = None,
+        *,
+        trim: int,
+        default: Any = None,
+        epsilon: float,
+        delta: float | None = None,
+        propose: Any,
+        bounds: tuple[Any, Any] | None = None,
+        fallback: bool = False,
+        distribution: Distribution = Distribution.LAPLACE,
+        test: MarginTest | None = None,
+        failure: float | None = None,
+        certify: Any = None,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Outcome: ...
+    @_answers
+    def histogram(
+        self,
+        column: str | None = None,
+        *,
+        edges: Sequence[Any] | None = None,
+        bins: int = 20,
+        categories: Sequence[Hashable] | Literal["private"] | None = None,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Histogram: ...
+    @_ungrouped
+    def top_k(
+        self,
+        column: str | None = None,
+        k: int = 10,
+        *,
+        categories: Sequence[Hashable] | Literal["private"] = "private",
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Groups[Released]: ...
+    @_answers
+    def describe(
+        self,
+        column: str | None = None,
+        *,
+        ps: Sequence[Any] = PROBABILITIES,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> Description: ...
+    @_ungrouped
+    def ask(
+        self,
+        questions: Questions | None = None,
+        *,
+        epsilon: float,
+        delta: float | None = None,
+        distribution: Distribution = Distribution.LAPLACE,
+        confidence: float = 0.95,
+        receipt: ReceiptTarget | None = None,
+        dry_run: bool = False,
+    ) -> ReleasedTable: ...

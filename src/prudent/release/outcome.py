@@ -187,9 +187,9 @@ class Released:
 
     value: Any
     branch: Branch
-    noise_scale: float
-    spacing: float
-    event: Any = attrs.field(repr=False, hash=False)
+    noise_scale: float = 0.0
+    spacing: float = 0.0
+    event: Any = attrs.field(default=None, repr=False, hash=False)
     mechanism: str = "propose-test-release"
     spread: Spread | None = attrs.field(default=None, repr=False)
     epsilon: float | None = None

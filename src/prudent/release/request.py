@@ -26,11 +26,10 @@ from prudent import _extras, _validate
 from prudent._rounding import rounded_up
 from prudent.accounting import MarginTest
 from prudent.accounting._numeric import float_above, float_share
-from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.certificates import SHARE as CERTIFICATE_SHARE
 from prudent.release.certificates import DistanceRelease
-from prudent.release.charging import Preview, charge
+from prudent.release.charging import AnyLedger, Preview, charge, opened_ledger
 from prudent.release.columns.column import ArrayColumn, Column, KeptGroups, Kind, PerUnit
 from prudent.release.columns.pool import Pool
 from prudent.release.columns.sql.query_batching import together
@@ -86,7 +85,7 @@ class Request:
     read_as: str | Mapping[str, str] | None = None
     connect: str | None = None
     table: str | None = None
-    ledger: LedgerLike | None = None
+    ledger: AnyLedger | None = None
     receipt: ReceiptTarget | None = None
     noise: Noise | None = None
     dry_run: bool = False
@@ -220,7 +219,7 @@ class Statistic(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Any:
-        """Read the records of one group and return the outcome."""
+        """Read the records of one group and return the outcome; its price is added to it."""
 
     def finish(
         self, priced: Priced, pool: Column, outcomes: list[Any], noise: Noise
@@ -289,32 +288,33 @@ def release_all(parts: Sequence[Part], request: Request) -> tuple[Preview, list[
         return whole.preview, []
     noise = source_of(request.noise)
     names = [part.request.column for part in parts if part.request.column is not None]
-    paid = charge(
-        request.ledger,
-        whole.preview,
-        request.table if request.connect else request.join or request.data,
-        ", ".join(dict.fromkeys(names)) or None,
-        connect=request.connect,
-        groups=request.groups,
-        unit=request.unit,
-        receipt=request.receipt,
-        more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]}
-        | ({} if request.groups_per_unit is None else {"groups_per_unit": request.fold}),
-    )
-    kept: Any = None
-    if whole.selection is not None:
-        kept = redact_errors(whole.selection.select, redact_errors(counted.counts), noise)
-    found: list[Any] = []
-    every: list[Any] = []
-    for part in whole.parts:
-        outcomes = part.answer(kept, noise)
-        every += outcomes.values()
-        if request.by is None:
-            found.append(outcomes[None])
-        else:
-            known = whole.price(part) | {"protected": request.protected}
-            found.append(Groups(outcomes, request.group_columns, **known))
-    paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
+    with opened_ledger(request.ledger) as ledger:
+        paid = charge(
+            ledger,
+            whole.preview,
+            request.table if request.connect else request.join or request.data,
+            ", ".join(dict.fromkeys(names)) or None,
+            connect=request.connect,
+            groups=request.groups,
+            unit=request.unit,
+            receipt=request.receipt,
+            more={"by": _in_words(request.by), "parts": [_facts(part) for part in parts]}
+            | ({} if request.groups_per_unit is None else {"groups_per_unit": request.fold}),
+        )
+        kept: Any = None
+        if whole.selection is not None:
+            kept = redact_errors(whole.selection.select, redact_errors(counted.counts), noise)
+        found: list[Any] = []
+        every: list[Any] = []
+        for part in whole.parts:
+            outcomes = part.answer(kept, noise)
+            every += outcomes.values()
+            if request.by is None:
+                found.append(outcomes[None])
+            else:
+                known = whole.price(part) | {"protected": request.protected}
+                found.append(Groups(outcomes, request.group_columns, **known))
+        paid.note(every, found[0] if len(parts) == 1 else {"answers": found})
     return whole.preview, found
 
 
@@ -618,9 +618,10 @@ def _answer(statistic: Statistic, priced: Priced, records: Column, noise: Noise)
         distance = redact_errors(statistic.distance, priced, records, outcome.value)
         certificate = redact_errors(priced.certifies.release, *distance, noise=noise)
         outcome = attrs.evolve(outcome, certificate=certificate)
-    if records.contribution.unit is not None:
-        outcome = attrs.evolve(outcome, protected="unit")
-        if not isinstance(outcome, Refused):
-            outcome = attrs.evolve(outcome, notes=(records.contribution.sentence, *outcome.notes))
-    preview = priced.preview
-    return attrs.evolve(outcome, event=preview.event, epsilon=preview.epsilon, delta=preview.delta)
+    preview, unit = priced.preview, records.contribution.unit
+    known = {"event": preview.event, "epsilon": preview.epsilon, "delta": preview.delta}
+    known["protected"] = "record" if unit is None else "unit"
+    if not isinstance(outcome, Refused):
+        notes = () if unit is None else (records.contribution.sentence,)
+        known |= {"mechanism": preview.mechanism, "notes": (*notes, *outcome.notes)}
+    return attrs.evolve(outcome, **known)

@@ -19,10 +19,10 @@ from prudent.release import joins, statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import TRUTH
 from prudent.release.exponential.interval import Points
+from prudent.release.exponential.many_quantiles import CountedQuantiles
 from prudent.release.noise import Noise
 from prudent.release.partitions import PartitionSelection
 from prudent.release.request import PricedPart, Request, Statistic, open_records
-from prudent.release.sums.tree import CountedQuantiles
 from tests.audit.releases.case import Case, Make, Run, Silent, exact_epsilon, laplace_case
 
 _BOUNDS = (0.0, 1.0)

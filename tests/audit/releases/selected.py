@@ -27,8 +27,8 @@ from prudent.audit.lower_bounds import FloatArray
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.scales import INTEGER
-from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import IntervalChoice, Points, octave_candidates
+from prudent.release.exponential.many_quantiles import CountedQuantiles, HalvedQuantiles
 from prudent.release.exponential.measure import LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     ExponentialQuantile,
@@ -42,7 +42,6 @@ from prudent.release.outcome import ScaledSpread, UnknownSpread
 from prudent.release.request import Request
 from prudent.release.sums.additive import shares_of
 from prudent.release.sums.octaves import OfFew
-from prudent.release.sums.tree import CountedQuantiles
 from tests.audit.releases.case import Case, Make, Run, exact_epsilon
 
 _NEAR = 0.95  # t/ε: where 20,000 runs see most

@@ -11,14 +11,13 @@ import pytest
 pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
-from prudent.release.exponential import halving
-from prudent.release.exponential.halving import HalvedQuantiles
+from prudent.release.exponential import many_quantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many_quantiles import CountedQuantiles, HalvedQuantiles
 from prudent.release.exponential.quantile import NearTarget
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import quantiles
-from prudent.release.sums.tree import CountedQuantiles
 from tests.audit.releases import CASES
 from tests.oracles.multisets import data_sets, neighbours
 
@@ -50,7 +49,7 @@ def law(mechanism: HalvedQuantiles, counts: tuple[int, ...]) -> dict[tuple[int, 
 
     found: dict[tuple[int, ...], Fraction] = {}
     for middle, one in chances(points(counts), Fraction(1, 2)).items():
-        lower, upper = halving._cut(points(counts), middle)
+        lower, upper = many_quantiles._cut(points(counts), middle)
         for low, two in chances(lower, Fraction(1, 2)).items():
             for high, three in chances(upper, Fraction(1, 2)).items():
                 found[low, middle, high] = one * two * three
@@ -208,7 +207,7 @@ def test_an_audit_runs_what_the_public_function_releases() -> None:
 
 def test_one_record_more_at_a_point_is_one_more_at_one_of_its_places() -> None:
     def places(count: int) -> dict[int, int]:
-        finer = halving._finer(points((3, 0, count, 0, 70)))
+        finer = many_quantiles._finer(points((3, 0, count, 0, 70)))
         return dict(zip(finer.steps.tolist(), finer.counts.tolist(), strict=True))
 
     for count in range(200):
@@ -220,7 +219,7 @@ def test_one_record_more_at_a_point_is_one_more_at_one_of_its_places() -> None:
 def test_a_leaf_of_the_tree_is_some_neighbouring_points() -> None:
     lattice = Lattice(0, -9, 30)
     records = Points(lattice, np.array([-9, -8, -1, 0, 30]), np.array([1, 2, 3, 4, 5]))
-    coarser = halving._coarser(records)
+    coarser = many_quantiles._coarser(records)
     assert (coarser.lattice.low, coarser.lattice.high) == (-2, 3)
     assert dict(zip(coarser.steps.tolist(), coarser.counts.tolist(), strict=True)) == {
         -2: 1,

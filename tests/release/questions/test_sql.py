@@ -145,7 +145,7 @@ REFUSED = {
     "SELECT count(*) FROM people UNION SELECT 1": "no single SELECT",
     "SELECT count(*) FROM people TABLESAMPLE 1": "no single table after FROM",
     "SELECT count(*) FROM people ORDER BY x": "ordered or chosen by x",
-    "SELECT count(*) FROM people LIMIT 1": "LIMIT without GROUP BY",
+    "SELECT count(*) FROM people LIMIT 0": "its LIMIT leaves no answer",
     "SELECT city, count(*) FROM people GROUP BY ROLLUP (city)": "not a list of values",
     "SELECT count(*) FROM people GROUP BY 7": "there is no column 7",
     "SELECT city, count(*) FROM people GROUP BY 1.5": "there is no column 1.5",
@@ -405,6 +405,24 @@ def test_a_value_is_the_one_that_was_parsed() -> None:
     assert [found["one"].value, found["two"].value] == pytest.approx([63.0, 27.0], abs=0.1)
     with pytest.raises(ValueError, match="unknown column"):
         prudent.sql('SELECT sum(clip("a - b", 0, 9)) FROM t', **given)
+
+
+def test_what_people_write_without_thinking() -> None:
+    found = ask(
+        "SELECT approx_count_distinct(city) AS cities, sum(CASE WHEN x > 200 THEN 1 END) AS many "
+        "FROM people LIMIT 1",
+        epsilon=50.0,
+    )
+    assert found["cities"].value == ask("SELECT count(DISTINCT city) AS n FROM people")["n"].value
+    assert found["many"].value == pytest.approx((X > 200).sum(), abs=1)
+    by = "SELECT city, x > 200 AS far, count(*) AS n FROM people WHERE city IN ('oslo', 'rome') {}"
+    groups = {"city": ["oslo", "rome"], "far": [False, True]}
+    one, other = (
+        ask(by.format(f"GROUP BY {keys}"), groups=groups)["n"] for keys in ("ALL", "city, far")
+    )
+    assert {key: each.value for key, each in one.items()} == {
+        key: each.value for key, each in other.items()
+    }
 
 
 def test_deviations_and_several_quantiles() -> None:

@@ -89,7 +89,7 @@ def test_one_person_changes_the_number_by_so_many_values() -> None:
     assert found.value == 4
     assert noise.drawn[0][1] == pytest.approx(2.0)  # the scale of the noise is for two values
     assert "at most 2 of its different values" in found.notes[0]
-    with pytest.raises(ArgumentError, match="how many values of one person"):
+    with pytest.raises(ArgumentError, match="how many values of one unit"):
         prudent.count_distinct(pa.table(held), "what", unit="who", epsilon=1.0)
 
 

@@ -22,6 +22,7 @@ from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
 from prudent._rounding import exact
+from prudent._validate import by
 from prudent.accounting import (
     DiscreteGaussianTest,
     DiscreteLaplaceTest,
@@ -74,27 +75,49 @@ class ProposeTestReleaseMechanism:
             less.
     """
 
-    propose: float
-    robust_noise_multiplier: float
-    test: MarginTest
+    propose: float = attrs.field(validator=by(_validate.non_negative))
+    robust_noise_multiplier: float = attrs.field(validator=by(_validate.positive))
+    test: MarginTest = attrs.field(validator=lambda _, field, value: checked_test(value))
     failure: float
-    distribution: Distribution = Distribution.LAPLACE
+    distribution: Distribution = attrs.field(
+        default=Distribution.LAPLACE, validator=by(_validate.one_of, list(Distribution))
+    )
     bounds: tuple[float, float] | None = None
-    fallback_sensitivity: float | None = None
-    fallback_noise_multiplier: float = math.inf
-    monotone: bool = False
+    fallback_sensitivity: float | None = attrs.field(
+        default=None, validator=attrs.validators.optional(by(_validate.positive))
+    )
+    fallback_noise_multiplier: float = attrs.field(
+        default=math.inf, validator=by(_validate.positive_or_infinite)
+    )
+    monotone: bool = attrs.field(default=False, validator=by(_validate.flag))
 
     def __attrs_post_init__(self) -> None:
-        _validate.non_negative(propose=self.propose)
-        _validate.positive(robust_noise_multiplier=self.robust_noise_multiplier)
-        _validate.positive_or_infinite(fallback_noise_multiplier=self.fallback_noise_multiplier)
-        checked_test(self.test)
-        if self.fallback_sensitivity is not None:
-            _validate.positive(fallback_sensitivity=self.fallback_sensitivity)
-        _validate.one_of(list(Distribution), distribution=self.distribution)
-        _validate.fields(self, _validate.flag, "monotone")
-        if self.falls_back:
-            self._check_fallback()
+        if self.falls_back and not self.propose:
+            raise _validate.ArgumentError(
+                "propose",
+                "> 0 for a fallback",
+                got=0,
+                why="a value that is released as it is has no noise to fall back on",
+                hint="Leave the fallback out.",
+            )
+        if self.falls_back and not math.isfinite(self.sensitivity_in_steps):
+            raise _validate.ArgumentError(
+                "bounds",
+                "for a fallback",
+                shown="none",
+                why="without them no noise is enough",
+                hint="Give bounds=(low, high), or leave the fallback out.",
+            )
+        if (
+            self.falls_back
+            and self.fallback_noise_multiplier * self.sensitivity_in_steps > LARGEST_SCALE
+        ):
+            raise _validate.ArgumentError(
+                "bounds",
+                "within a billion proposals of each other for a fallback",
+                shown=f"{self.bounds!r} and propose={self.propose:g}",
+                hint="Propose more, or give narrower bounds.",
+            )
         _ = self.lattice, self.event  # their constructors validate the remaining fields
         if self.cap > _LARGEST_CAP:
             raise ValueError(
@@ -106,31 +129,6 @@ class ProposeTestReleaseMechanism:
                 "robust_noise_multiplier",
                 "at most 2**41, so that every draw fits 64 bits",
                 shown=f"{self.robust_noise_multiplier:g}",
-            )
-
-    def _check_fallback(self) -> None:
-        if not self.propose:
-            raise _validate.ArgumentError(
-                "propose",
-                "> 0 for a fallback",
-                got=0,
-                why="a value that is released as it is has no noise to fall back on",
-                hint="Leave the fallback out.",
-            )
-        if not math.isfinite(self.sensitivity_in_steps):
-            raise _validate.ArgumentError(
-                "bounds",
-                "for a fallback",
-                shown="none",
-                why="without them no noise is enough",
-                hint="Give bounds=(low, high), or leave the fallback out.",
-            )
-        if self.fallback_noise_multiplier * self.sensitivity_in_steps > LARGEST_SCALE:
-            raise _validate.ArgumentError(
-                "bounds",
-                "within a billion proposals of each other for a fallback",
-                shown=f"{self.bounds!r} and propose={self.propose:g}",
-                hint="Propose more, or give narrower bounds.",
             )
 
     @classmethod
@@ -174,18 +172,42 @@ class ProposeTestReleaseMechanism:
         Raises:
             UnreachableTargetError: If the given test alone costs more than (epsilon, delta).
         """
+        _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
+        _validate.small_delta(1e-18, ends="[)", delta=delta)
+        try:
+            chance = delta / 2 if failure is None else _validate.between(0, delta, failure=failure)
+        except ValueError:
+            chance = 0.0
+        if not chance:
+            raise _validate.ArgumentError(
+                "failure",
+                f"in (0, delta = {delta:g}]",
+                got=failure,
+                why="a margin of 0 that passes may reveal everything, and delta pays for that",
+                hint="Lower failure, or raise delta.",
+            )
         unscaled = cls(
             propose=propose,
             robust_noise_multiplier=1.0,
             test=DiscreteLaplaceTest(1.0),
-            failure=_checked_target(epsilon, delta, failure),
+            failure=chance,
             bounds=bounds,
             fallback_sensitivity=fallback_sensitivity,
             fallback_noise_multiplier=1.0 if _validate.flag(fallback=fallback) else math.inf,
             monotone=_validate.flag(monotone=monotone),
             distribution=distribution,
         )
-        return _with_least_noise(unscaled, epsilon, delta, test)
+        if test is None and distribution is Distribution.LAPLACE:
+            # Half of ε for the test and half for the value minimises noise × threshold. Nothing
+            # needs to be solved. Either the data are sensitive, and all that can happen is an
+            # accident of probability `failure` <= δ; or the test and the value are ε/2-DP each, so
+            # that both together are ε-DP. A value without noise leaves all of ε to the test.
+            scale = math.nextafter((2 if propose else 1) / epsilon, math.inf)
+            return _noisier(attrs.evolve(unscaled, test=DiscreteLaplaceTest(scale)), scale)
+        target = epsilon * (1 - SLACK), delta * (1 - SLACK)
+        tests = _tests(*target) if test is None else (test,)
+        found = (_with_noise(attrs.evolve(unscaled, test=each), *target) for each in tests)
+        return min(found, key=_expected_error)
 
     @property
     def falls_back(self) -> bool:
@@ -353,53 +375,6 @@ _TEST_SHARES = {DiscreteLaplaceTest: 0.5, DiscreteGaussianTest: 0.7}
 _CERTAIN = 2.0  # a margin this many standard deviations above the threshold passes reliably
 _SMALLEST_EPSILON = 1e-3
 _NOISE = Search(safe=1e6, unsafe=1e-2, guess=10.0)
-
-
-def _with_least_noise(
-    mechanism: ProposeTestReleaseMechanism, epsilon: float, delta: float, test: MarginTest | None
-) -> ProposeTestReleaseMechanism:
-    """Return this mechanism with the least noise of which one run is (epsilon, delta)-DP.
-
-    See `ProposeTestReleaseMechanism.calibrate` for the arguments and the guarantee.
-    """
-    if test is None and mechanism.distribution is Distribution.LAPLACE:
-        return _purely(mechanism, epsilon)
-    target = epsilon * (1 - SLACK), delta * (1 - SLACK)
-    tests = _tests(*target) if test is None else (test,)
-    return min(
-        (_with_noise(attrs.evolve(mechanism, test=test), *target) for test in tests),
-        key=_expected_error,
-    )
-
-
-def _checked_target(epsilon: float, delta: float, failure: float | None) -> float:
-    """Check ε and δ, and return the probability that a margin of 0 passes: given, or half of δ."""
-    _validate.between(_SMALLEST_EPSILON, 50, epsilon=epsilon)
-    _validate.small_delta(1e-18, ends="[)", delta=delta)
-    if failure is None:
-        return delta / 2
-    try:
-        return _validate.between(0, delta, ends="(]", failure=failure)
-    except ValueError:
-        raise _validate.ArgumentError(
-            "failure",
-            f"in (0, delta = {delta:g}]",
-            got=failure,
-            why="a margin of 0 that passes may reveal everything, and delta pays for that",
-            hint="Lower failure, or raise delta.",
-        ) from None
-
-
-def _purely(mechanism: ProposeTestReleaseMechanism, epsilon: float) -> ProposeTestReleaseMechanism:
-    """Spend half of ε on the test and half on the value, which minimises noise × threshold.
-
-    Nothing needs to be solved. Either the data are sensitive, and all that can happen is an
-    accident of probability `failure` <= δ; or the test and the value are ε/2-DP each, so that both
-    together are ε-DP.
-    """
-    parts = 2 if mechanism.propose else 1  # a value without noise leaves all of ε to the test
-    scale = math.nextafter(parts / epsilon, math.inf)
-    return _noisier(attrs.evolve(mechanism, test=DiscreteLaplaceTest(scale)), scale)
 
 
 def _expected_error(mechanism: ProposeTestReleaseMechanism) -> float:

@@ -9,7 +9,7 @@ and the message says what may be asked instead.
 
 | SQL | question |
 | --- | --- |
-| count(*), count(x), count(DISTINCT x) | `count`, `count_distinct` |
+| count(*), count(x), count(DISTINCT x), approx_count_distinct(x) | `count`, `count_distinct` |
 | sum, avg (of a condition: its share) | `sum`, `mean` |
 | variance, stddev, var_pop, stddev_pop, all divided by the records | `variance`, `deviation` |
 | median, quantile_cont(x, p), percentile_cont(p) WITHIN GROUP (ORDER BY x) | `median`, `quantile` |
@@ -41,9 +41,8 @@ import pyarrow as pa
 from sqlglot import expressions as ast
 
 from prudent._validate import ArgumentError
-from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
-from prudent.release.charging import Preview
+from prudent.release.charging import AnyLedger, Preview
 from prudent.release.columns.column import PerUnit
 from prudent.release.columns.dialects import fetched
 from prudent.release.columns.joining import open_source
@@ -89,7 +88,7 @@ def sql(
     where: Condition | None = None,
     connect: str | None = None,
     public: Sequence[str] = (),
-    ledger: LedgerLike | None = None,
+    ledger: AnyLedger | None = None,
     receipt: ReceiptTarget | None = None,
     noise: Noise | None = None,
     dry_run: bool = False,
@@ -114,7 +113,7 @@ def sql(
         connect: The address of a database.
         public: Of joined tables, those that are public knowledge, by the name that the query has
             for them; see `join`. All others are private, and joined on `unit`.
-        ledger: The ledger to charge.
+        ledger: The ledger to charge, or its location.
         receipt: Where to write the receipt; see `median`.
         noise: Source of randomness; None uses the operating system's.
         dry_run: Release and charge nothing: return the price and the noise of each part, and what
@@ -212,9 +211,10 @@ class _Query:
     def of(cls, tree: Node, text: str) -> "_Query":
         group = tree.args.get("group")
         listed = [] if group is None else list(group.expressions)
-        if group is not None and {key for key, value in group.args.items() if value} - {
-            "expressions"
-        }:
+        given = set() if group is None else {key for key, value in group.args.items() if value}
+        if given == {"all"}:  # by every selected value of one row
+            listed = [each.unalias() for each in tree.expressions if not each.find(ast.AggFunc)]
+        elif given - {"expressions"}:
             raise refused(text, "its GROUP BY is not a list of values of one row")
         nodes = [_resolved(each, tree, text).unnest() for each in listed]
         for node in nodes:
@@ -234,10 +234,11 @@ class _Query:
             raise refused(text, "two answers have the same name", "Name them: avg(x) AS mean.")
         having, order = tree.args.get("having"), tree.args.get("order")
         limit = tree.args.get("limit")
-        if not keys:
-            for part, given in (("HAVING", having), ("LIMIT", limit)):
-                if given is not None:
-                    raise refused(text, f"{part} without GROUP BY has no meaning", "Leave it out.")
+        if not keys and having is not None:
+            raise refused(text, "HAVING without GROUP BY has no meaning", "Leave it out.")
+        most = None if limit is None else int(constant_of(limit.expression))
+        if most is not None and most < 1:
+            raise refused(text, "its LIMIT leaves no answer", "Leave it out.")
         sorted_by = [
             _Item(
                 "", places.of(_resolved(each.this, tree, text), True), bool(each.args.get("desc"))
@@ -255,7 +256,7 @@ class _Query:
             # Of a number, this is no condition.
             None if chosen is None else _Item("", ast.and_(chosen, "true")),
             tuple(sorted_by),
-            None if limit is None else int(constant_of(limit.expression)),
+            most,
             (_DIVISOR,) if tree.find(*OF_SAMPLES) else (),
         )
 
@@ -422,9 +423,7 @@ def _post_processed(value: Any, ends: tuple[float, float] | None, table: Table) 
     return Released(
         value,
         Branch.SELECTED,
-        0.0,
-        0.0,
-        table.event,
+        event=table.event,
         mechanism="post-processing",
         spread=spread,
         epsilon=table.epsilon,

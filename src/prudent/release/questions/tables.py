@@ -1,13 +1,14 @@
 """Several statistics of a table in one request, at one charge: the questions, and the answers."""
 
-import inspect
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 
 from prudent import _validate
 from prudent.release.charging import Preview
+from prudent.release.functions import STATISTICS
 from prudent.release.outcome import (
     NO_GROUPS,
     Groups,
@@ -20,69 +21,15 @@ from prudent.release.outcome import (
     price_lines,
     rows_of,
 )
-from prudent.release.ptr.margins import HALF, rational
-from prudent.release.request import (
-    Condition,
-    Part,
-    Request,
-    Statistic,
-    release_all,
-)
-from prudent.release.statistics.histograms import Bins
-from prudent.release.statistics.moments import Count, Distinct, OneMoment, Proportion, Total
-from prudent.release.statistics.pairs import Pairs, Ratio
-from prudent.release.statistics.quantile_statistics import Extreme, Quantile, Quantiles, Range
-from prudent.release.statistics.summaries import PROBABILITIES, Description, Summary
-from prudent.release.statistics.tested import Mode
+from prudent.release.request import Condition, Part, Request, Statistic, release_all
+from prudent.release.statistics.summaries import Description
 
-
-def _need_of_quantile(p: Any) -> float:
-    """What a quantile needs: more, if fewer records lie beyond it, down to one in a hundred."""
-    exact = rational(p)
-    beyond = max(0.01, float(min(exact, 1 - exact)))
-    return float(1.3 * (0.5 / beyond) ** 0.7)
-
-
-STATISTICS: dict[str, tuple[float | Callable[..., float], Callable[..., Statistic]]] = {
-    "count": (1.0, Count),
-    "count_distinct": (2.0, Distinct),
-    "proportion": (1.1, Proportion),
-    "sum": (2.4, Total),
-    "mean": (3.2, lambda: OneMoment("mean", 1)),
-    "variance": (9.0, lambda: OneMoment("variance", 2)),
-    "deviation": (6.0, lambda: OneMoment("deviation", 2)),
-    "median": (1.3, lambda: Quantile(HALF)),
-    "quantile": (_need_of_quantile, lambda p: Quantile(rational(p))),
-    "quantiles": (
-        lambda ps: sum(map(_need_of_quantile, ps)) ** 0.5 * 2,
-        lambda ps: Quantiles(tuple(rational(p, "ps") for p in ps)),
-    ),
-    "iqr": (4.0, Range),
-    "minimum": (4.0, lambda: Extreme(lowest=True)),
-    "maximum": (4.0, lambda: Extreme(lowest=False)),
-    "mode": (2.0, lambda categories=None: Mode(categories)),
-    "histogram": (4.0, lambda edges=None, bins=20: Bins(edges, bins, None)),
-    "describe": (9.0, lambda ps=PROBABILITIES: Summary(ps)),
-    "ratio": (5.0, Ratio),
-    "weighted_mean": (4.0, lambda: Pairs("weighted")),
-    "covariance": (9.0, lambda: Pairs("covariance")),
-    "correlation": (9.0, lambda: Pairs("correlation")),
-}
-"""The statistics that a table may hold: what each needs, and how it is made of its own options.
-
-The relative error of an answer is about a/(nε). With the same number of records and ε in all, the
-sum of these errors is least if each gets a share proportional to √a, its need. The a are those of
-rehearsals on normal and lognormal data, in units of the standard deviation or, of counts, sums and
-variances, of the answer itself; that of a count is 1. `benchmarks/table_division.py` compares this
-division with equal shares. Nothing of the table enters: a share is public.
+_OWN = ("per_unit", "groups_per_unit", "where", "read_as")
+"""The options of the table that a question may have of its own: one of another unit would not be
+protected as the price says.
 """
 
-
-_OF_THE_WHOLE = {
-    *("data", "column", "connect", "table", "unit", "by", "groups"),
-    *("epsilon", "delta", "ledger", "noise", "dry_run"),
-}
-"""What all questions share: one of another unit would not be protected as the price says."""
+_OF_THE_WHOLE = {"epsilon", "delta", "receipt", "dry_run"}
 
 
 @attrs.frozen(init=False)
@@ -105,7 +52,8 @@ class Ask:
         self, statistic: str, column: str | None = None, *, name: str | None = None, **options: Any
     ) -> None:
         """Store what is asked; it is checked where it is asked of a table."""
-        _validate.one_of(STATISTICS, statistic=statistic)
+        names = [name for name, each in STATISTICS.items() if each.need is not None]
+        _validate.one_of(names, statistic=statistic)
         self.__attrs_init__(statistic, column, name, options)
 
     @property
@@ -117,26 +65,25 @@ class Ask:
 
     def part(self, request: Request) -> Part:
         """The part of a request that asks this."""
-        from prudent.release import functions  # they are made of this, so not at once
-
-        need, make = STATISTICS[self.statistic]
-        named = {*inspect.signature(getattr(functions, self.statistic)).parameters}
-        if self.statistic == "weighted_mean":
-            named |= {"other", "other_bounds"}  # the function has other names for them
-        known = attrs.fields_dict(Request).keys() & named - _OF_THE_WHOLE
-        shared = {key: value for key, value in self.options.items() if key in known}
-        own = {key: value for key, value in self.options.items() if key not in known}
+        declared = STATISTICS[self.statistic]
+        given = declared.named(self.options)
+        taken = {*declared.options, *_OWN} - _OF_THE_WHOLE
+        if len(declared.columns) > 1:
+            taken |= {"other", "other_bounds"}
+        own = {name: value for name, value in given.items() if name in declared.own}
+        shared = {name: value for name, value in given.items() if name in taken}
+        asked, weight, need = None, None, declared.need
+        with contextlib.suppress(TypeError):  # it needs another argument of its own
+            asked, weight = declared.make(**own), need(**own) if callable(need) else need
+        unknown = [name for name in given if name not in own and name not in shared]
+        statistic, more = asked if isinstance(asked, tuple) else (asked, {})
+        if unknown or weight is None or not isinstance(statistic, Statistic):
+            shown = ", ".join(unknown or own) or "fewer than it needs"
+            raise _validate.ArgumentError("options", f"of a {self.statistic}", shown=shown)
         if "where" in shared:
             shared["where"] = conjunction(request.where, shared["where"])
-        try:
-            statistic = make(**own)
-        except TypeError:
-            unknown = ", ".join(own)
-            raise _validate.ArgumentError(
-                "options", f"of a {self.statistic}", shown=unknown or "fewer than it needs"
-            ) from None
-        weight = need(**own) if callable(need) else need
-        return Part(statistic, attrs.evolve(request, column=self.column, **shared), weight)
+        asks = attrs.evolve(request, column=self.column, **shared, **more)
+        return Part(statistic, asks, weight)
 
 
 def conjunction(whole: Condition | None, own: Condition | None) -> Condition | None:

@@ -12,6 +12,7 @@ from prudent.release.questions.tables import Ask
 Node: TypeAlias = Any  # of a parsed query; its classes have other bases in other versions
 
 _AGGREGATES: dict[Any, str] = {
+    ast.ApproxDistinct: "count_distinct",
     ast.Avg: "mean",
     ast.Max: "maximum",
     ast.Median: "median",
@@ -34,7 +35,7 @@ OF_SAMPLES = (ast.Stddev, ast.StddevSamp, ast.Variance, ast.CovarSamp)
 
 _QUANTILES = (ast.Quantile, ast.ApproxQuantile, ast.PercentileCont, ast.PercentileDisc)
 NEAREST: dict[Any, str] = {
-    ast.Join: "Join on the column of persons: FROM a JOIN b ON a.person = b.person, with it as "
+    ast.Join: "Join on the privacy unit: FROM a JOIN b ON a.person = b.person, and name it as "
     "unit; or declare the second table public.",
     ast.Subquery: "A subquery stands after FROM, and looks at one row at a time: "
     "FROM (SELECT x / y AS z FROM t WHERE y > 0).",

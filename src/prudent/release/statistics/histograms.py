@@ -3,7 +3,7 @@
 import html
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -20,13 +20,13 @@ from prudent.release.columns.column import Column
 from prudent.release.columns.pool import Pool
 from prudent.release.columns.scales import Scale
 from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many_quantiles import MANY_BRANCHES, CountedQuantiles
 from prudent.release.noise import Noise
-from prudent.release.outcome import NoiseSpread, Released, price_lines
+from prudent.release.outcome import NoiseSpread, price_lines
 from prudent.release.ptr.margins import HALF
 from prudent.release.request import Priced, Request, Statistic, release, repeated
 from prudent.release.statistics.moments import Count, additive, preview
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
-from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
 
 EDGE_SHARES = 0.09, 0.07, 0.14
 """Fractions of ε for the two steps that find an interval, and for its quantiles."""
@@ -66,8 +66,8 @@ class Histogram:
     below: int
     above: int
     spread: NoiseSpread = attrs.field(repr=False)
-    event: Any = attrs.field(repr=False)
-    mechanism: str
+    event: Any = attrs.field(default=None, repr=False)
+    mechanism: str = "laplace"
     column: str | None = None
     epsilon: float | None = None
     delta: float | None = None
@@ -177,45 +177,35 @@ class Histogram:
         figure.savefig(path)
 
 
-def most_frequent(counts: Mapping[Hashable, Released], k: int) -> dict[Hashable, Released]:
-    """The largest of released counts, the largest first."""
-    ranked = sorted(counts.items(), key=lambda item: -item[1].value)
-    return dict(ranked[:k])
-
-
 def release_counts(statistic: Statistic, categories: Any, request: Request) -> Any:
     """Release the count of each category of a column, beside other groups.
 
     A column is grouped by itself; what is wrong with it is said of the argument that was given.
     """
+    if request.column is None:
+        hint = "Give a series, or the name of a column with its frame or file."
+        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
+    if request.by is not None:
+        groups: Any = "private"
+        if "private" not in (categories, request.groups):
+            first: Any = request.groups
+            if not isinstance(first, dict) and len(request.group_columns) == 1:
+                first = {request.group_columns[0]: first}
+            groups = {**first, request.column: categories} if isinstance(first, dict) else None
+        by = (*request.group_columns, request.column)
+        return release(statistic, attrs.evolve(request, column=None, by=by, groups=groups))
     try:
-        return release(statistic, _counted_by(request, categories))
+        counted = attrs.evolve(request, column=None, by=request.column, groups=categories)
+        return release(statistic, counted)
     except _validate.ArgumentError as error:
         names = {"by": "column", "groups": "categories"}
-        if request.by is not None or error.argument not in names:
+        if error.argument not in names:
             raise
         hint = "" if error.argument == "groups" else "Of numbers, ask for a histogram or a median."
         fault = _validate.ArgumentError(
             names[error.argument], error.allowed, shown=str(error.value), hint=hint
         )
     raise fault
-
-
-def _counted_by(request: Request, categories: Any) -> Request:
-    """The request that counts the rows of each category of a column, beside other groups."""
-    if request.column is None:
-        hint = "Give a series, or the name of a column with its frame or file."
-        raise _validate.ArgumentError("column", "the name of a column", shown="nothing", hint=hint)
-    if request.by is None:
-        return attrs.evolve(request, column=None, by=request.column, groups=categories)
-    groups: Any = "private"
-    if "private" not in (categories, request.groups):
-        first: Any = request.groups
-        if not isinstance(first, dict) and len(request.group_columns) == 1:
-            first = {request.group_columns[0]: first}
-        groups = {**first, request.column: categories} if isinstance(first, dict) else None
-    by = (*request.group_columns, request.column)
-    return attrs.evolve(request, column=None, by=by, groups=groups)
 
 
 @attrs.frozen
@@ -234,6 +224,7 @@ class _Parts:
     interval: PrivateInterval | None = None  # releases an interval that holds nearly all records
     quantiles: CountedQuantiles | None = None  # releases the quantiles of the records in it
     numbers: tuple[float, ...] = ()  # the edges, given or released
+    column: str | None = None  # the name of the column
 
     @property
     def events(self) -> list[dp.DpEvent]:
@@ -272,15 +263,14 @@ class Bins(Statistic):
 
     edges: Sequence[Any] | None
     bins: int
-    column: str | None
 
     @override
     def price(self, request: Request, records: Column) -> Priced:
         additive(request)  # checks the options
         fold, rest = request.fold, request.epsilon
-        own: dict[str, Any] = {}
+        own: dict[str, Any] = {"column": request.column}
         if self.edges is not None:
-            own = {"numbers": tuple(_given(self.edges, records.scale))}
+            own |= {"numbers": tuple(_given(self.edges, records.scale))}
         else:
             *shares, rest = shares_of(rest, *EDGE_SHARES)
             wide, narrow, tree = (float_below(Fraction(each) * fold) for each in shares)
@@ -288,7 +278,7 @@ class Bins(Statistic):
             units = pool.contribution.records
             quantiles = CountedQuantiles((HALF,), tree, units, 0.0, MANY_BRANCHES)
             interval = PrivateInterval.of(pool, wide, narrow)
-            own = {"interval": interval, "quantiles": quantiles}
+            own |= {"interval": interval, "quantiles": quantiles}
         mechanism = additive(request, rest)
         scale = mechanism.scale(records.contribution.records)
         parts = _Parts(mechanism, NoiseSpread(mechanism.distribution, scale, 1.0), **own)
@@ -317,9 +307,7 @@ class Bins(Statistic):
             below=below,
             above=above,
             spread=parts.spread,
-            event=priced.preview.event,
-            mechanism=parts.counts.distribution.value,
-            column=self.column,
+            column=parts.column,
         )
 
 

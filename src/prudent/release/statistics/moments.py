@@ -103,9 +103,7 @@ class Count(Statistic):
             Branch.ROBUST,
             spread.deviation,
             1.0,
-            mechanism.event,
-            mechanism.distribution.value,
-            CountSpread(noisy, spread),
+            spread=CountSpread(noisy, spread),
         )
 
 
@@ -118,6 +116,18 @@ class Distinct(Count):
     @override
     def kind(self, request: Request) -> Kind:
         return "sets"
+
+    @override
+    def price(self, request: Request, records: Column) -> Priced:
+        rows = request.per_unit
+        if request.unit is not None and (isinstance(rows, bool) or not isinstance(rows, int)):
+            raise _validate.ArgumentError(
+                "per_unit",
+                "how many values of one unit count, with unit",
+                got=rows,
+                hint="Give per_unit=3, for example.",
+            )
+        return super().price(request, records)
 
     @override
     def number(self, records: Column) -> int:
@@ -141,7 +151,7 @@ class OfClipped(Statistic):
 
     @override
     def prepare(self, priced: Priced, pool: Column, noise: Noise) -> Priced:
-        parts: _Parts = priced.mechanism
+        parts: _Parts = priced.mechanism  # then with the bounds; None for too few records
         return attrs.evolve(priced, mechanism=(parts, parts.ends(pool, noise)))
 
     @override
@@ -152,31 +162,24 @@ class OfClipped(Statistic):
         if share is None:
             return outcomes
         note = str(share) if len(outcomes) == 1 else f"All groups together: {share}"
-        return [_with_share(each, share, note) for each in outcomes]
+        return [
+            attrs.evolve(
+                each,
+                # Where half of the values or more may have been clipped, the bounds are arbitrary,
+                # and what follows from the clipped values would mislead: it is not shown.
+                spread=UnknownSpread(each.spread) if share.interval is None else each.spread,
+                clipped_share=share.interval,
+                notes=(*each.notes, note),
+            )
+            for each in outcomes
+        ]
 
     def clipped_share(self, priced: Priced, pool: Column, noise: Noise) -> ClippedShare | None:
         """The share of values outside of private bounds; None if there are none."""
-        parts, ends = _prepared(priced)
+        parts, ends = priced.mechanism
         if parts.share is None or ends is None:
             return None
         return ClippedShare.release(pool, ends, parts.share, noise)
-
-
-def _prepared(priced: Priced) -> "tuple[_Parts, tuple[float, float] | None]":
-    """The mechanisms, and the bounds; None where there are too few records for private ones."""
-    parts, ends = priced.mechanism
-    return parts, ends
-
-
-def _with_share(released: Released, share: ClippedShare, note: str) -> Released:
-    """The answer with the share of values that private bounds clipped.
-
-    Where half of the values or more may have been clipped, the bounds are arbitrary, and what
-    follows from the clipped values would mislead: it is not shown.
-    """
-    spread = UnknownSpread(released.spread) if share.interval is None else released.spread
-    notes = (*released.notes, note)
-    return attrs.evolve(released, spread=spread, clipped_share=share.interval, notes=notes)
 
 
 @attrs.frozen
@@ -200,7 +203,7 @@ class Total(OfClipped):
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts, ends = _prepared(priced)
+        parts, ends = priced.mechanism
         if ends is None:
             return _of_few("sum", parts, records, noise)
         if parts.clipping.given is None:  # the bound that is nearer to zero costs nothing
@@ -213,9 +216,7 @@ class Total(OfClipped):
             Branch.ROBUST,
             spread.deviation,
             total.lattice.spacing,
-            parts.event,
-            parts.sums.distribution.value,
-            ScaledSpread(number, spread, records.scale),
+            spread=ScaledSpread(number, spread, records.scale),
             about=f"the sum of {clipped_values(ends, records)}",
         )
 
@@ -240,7 +241,7 @@ class OneMoment(OfClipped):
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Released:
-        parts, ends = _prepared(priced)
+        parts, ends = priced.mechanism
         if ends is None:
             return _of_few("mean", parts, records, noise)
         moments = released_moments(self.degree, ends, records, parts.sums, noise)
@@ -250,9 +251,7 @@ class OneMoment(OfClipped):
             Branch.ROBUST,
             spread.deviation,
             moments.spacing,
-            parts.event,
-            parts.sums.distribution.value,
-            spread,
+            spread=spread,
             about=f"the {self.which} of {clipped_values(ends, records)}",
             notes=_too_few(moments) if self.which == "mean" else (),
         )
@@ -403,10 +402,7 @@ def _of_few(
         records.scale.value(found.value),
         Branch.ROBUST,
         found.deviation,
-        0.0,
-        parts.event,
-        parts.sums.distribution.value,
-        UnknownSpread(ScaledSpread(found.value, found, records.scale)),
+        spread=UnknownSpread(ScaledSpread(found.value, found, records.scale)),
         about=f"the {which} of the values {about}",
         notes=(note,),
     )

@@ -1,6 +1,6 @@
 """Private statistics of two columns: ratio, weighted mean, covariance, correlation.
 
-The records are the rows that have both values. With `unit`, each person counts with one pair, of
+The records are the rows that have both values. With `unit`, each unit counts with one pair, of
 what `per_unit` makes of both columns. Values are clipped to bounds, given or private, as for a
 mean. All but the ratio follow from sums over pairs.
 
@@ -33,12 +33,13 @@ from typing_extensions import override
 from prudent import _validate
 from prudent.release.columns.column import Column
 from prudent.release.columns.pool import Pool
+from prudent.release.columns.scales import Scale
 from prudent.release.columns.sql.pair_columns import PairColumn, ProductSums
 from prudent.release.columns.sql.query_batching import together
 from prudent.release.exponential.interval import PrivateInterval
 from prudent.release.lattice import Lattice, check_bounds
 from prudent.release.noise import Noise
-from prudent.release.outcome import Branch, Released, UnknownSpread
+from prudent.release.outcome import Branch, Released, ScaledSpread, UnknownSpread
 from prudent.release.request import Priced, Request, Statistic
 from prudent.release.statistics.moments import (
     CLIPPED_SHARE,
@@ -260,55 +261,44 @@ class RatioSpread:
     above: Released
     below: Released
 
-    @staticmethod
-    def number(total: Released) -> float:
-        """A sum as a number in the unit of its values; durations in seconds."""
-        scaled = cast(Any, total.spread)
-        known = scaled if hasattr(scaled, "number") else scaled.noise
-        return float(known.number) * _unit(known.scale)
-
     @property
     def value(self) -> float:
         """The quotient; not a number if the sum below the line is zero."""
-        below = self.number(self.below)
-        return self.number(self.above) / below if below else math.nan
+        above, below = _number(self.above)[0], _number(self.below)[0]
+        return above / below if below else math.nan
 
     @property
     def deviation(self) -> float:
         """The standard deviation of the noise, to first order."""
-        below = self.number(self.below)
-        if not below:
-            return math.inf
-        return math.hypot(_noise(self.above), self.value * _noise(self.below)) / abs(below)
+        (_, noise), (below, other) = _number(self.above), _number(self.below)
+        return math.hypot(noise, self.value * other) / abs(below) if below else math.inf
 
     def interval(self, value: Any, confidence: float) -> tuple[float, float] | None:
         """See `outcome.Spread`; None if the sum below the line may be zero."""
-        each = (1 + confidence) / 2
-        found = [_ends(total, each) for total in (self.above, self.below)]
-        if found[0] is None or found[1] is None or found[1][0] <= 0 <= found[1][1]:
+        if not (self.above.known and self.below.known):
             return None
-        quotients = [one / other for one in found[0] for other in found[1]]
+        ends = []
+        for total in (self.above, self.below):
+            spread = cast(ScaledSpread, total.spread)
+            known = spread.spread.interval(spread.number, (1 + confidence) / 2)
+            ends.append([end * _unit(spread.scale) for end in cast(tuple[float, float], known)])
+        if ends[1][0] <= 0 <= ends[1][1]:
+            return None
+        quotients = [one / other for one in ends[0] for other in ends[1]]
         return min(quotients), max(quotients)
 
 
-def _unit(scale: Any) -> float:
+def _number(total: Released) -> tuple[float, float]:
+    """A sum and the deviation of its noise, in the unit of its values; durations in seconds."""
+    spread: Any = total.spread if total.known else cast(UnknownSpread, total.spread).noise
+    unit = _unit(spread.scale)
+    return float(spread.number) * unit, float(spread.spread.deviation) * unit
+
+
+def _unit(scale: Scale) -> float:
     if scale.kind == "decimal":
         return float(10.0**-scale.digits)
     return 1e-6 if scale.kind == "duration" else 1.0
-
-
-def _noise(total: Released) -> float:
-    scaled = cast(Any, total.spread)
-    known = scaled if hasattr(scaled, "number") else scaled.noise
-    return float(known.spread.deviation) * _unit(known.scale)
-
-
-def _ends(total: Released, confidence: float) -> tuple[float, float] | None:
-    scaled = cast(Any, total.spread)
-    if not hasattr(scaled, "number"):
-        return None
-    low, high = scaled.spread.interval(scaled.number, confidence)
-    return low * _unit(scaled.scale), high * _unit(scaled.scale)
 
 
 def _pools(pool: Column) -> tuple[Column, Column]:
@@ -361,10 +351,7 @@ class Ratio(Statistic):
             spread.value,
             Branch.ROBUST,
             spread.deviation,
-            0.0,
-            priced.preview.event,
-            priced.preview.mechanism,
-            spread if known else UnknownSpread(spread),
+            spread=spread if known else UnknownSpread(spread),
             about=about,
         )
 
@@ -443,10 +430,7 @@ class Pairs(Statistic):
             spread.value,
             Branch.ROBUST,
             spread.deviation,
-            0.0,
-            priced.preview.event,
-            mechanism.distribution.value,
-            spread if known else UnknownSpread(spread),
+            spread=spread if known else UnknownSpread(spread),
             about=f"the {name} of {values} {joint} {other_values}",
             notes=tuple(
                 f"{place} column: {share}"

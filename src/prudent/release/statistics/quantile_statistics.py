@@ -19,8 +19,13 @@ from prudent.release.certificates import DistanceRelease, quantile_distance
 from prudent.release.charging import Preview
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import Points, PrivateInterval
+from prudent.release.exponential.many_quantiles import (
+    BRANCHES,
+    MANY_BRANCHES,
+    CountedQuantiles,
+    HalvedQuantiles,
+)
 from prudent.release.exponential.measure import DoubleMeasure, LatticeMeasure, Measure
 from prudent.release.exponential.quantile import (
     CONFIDENCE,
@@ -45,7 +50,6 @@ from prudent.release.statistics import tested
 from prudent.release.statistics.tested import Tested
 from prudent.release.sums.additive import AdditiveMechanism, composed, shares_of
 from prudent.release.sums.clipping import for_units
-from prudent.release.sums.tree import BRANCHES, MANY_BRANCHES, CountedQuantiles
 
 _ADVICE = (
     "Leave the proposal out (the exponential mechanism needs none and never refuses), propose "
@@ -123,7 +127,7 @@ class Quantile(Tested):
             confidence = priced.mechanism.chosen.confidence
             known = ReleasedInterval(low, high, confidence, selected.whole)
             spread = ScaledSpread(selected.value, known, records.scale)
-        found = _chosen(records.scale.value(selected.value), priced, spread)
+        found = Released(records.scale.value(selected.value), Branch.SELECTED, spread=spread)
         if not selected.whole or selected.among is None:
             return found
         return attrs.evolve(found, notes=(self._advice(priced, selected.among, records),))
@@ -187,9 +191,9 @@ class Quantiles(Statistic):
             () if one.interval is None else None if one.whole else scale.ends(*one.interval)
             for one in selected
         )
-        values = tuple(scale.value(one.value) for one in selected)
-        return attrs.evolve(
-            _chosen(values, priced),
+        return Released(
+            tuple(scale.value(one.value) for one in selected),
+            Branch.SELECTED,
             intervals=intervals,
             titles=tuple(map(margins.title, self.ps)),
             confidence=priced.mechanism.chosen.confidence,
@@ -233,7 +237,7 @@ class Range(Tested):
             low, high = interval
             known = ReleasedInterval(low, high, priced.mechanism.chosen.confidence, useless)
             spread = ScaledSpread(number, known, records.scale, difference=True)
-        return _chosen(records.scale.difference(number), priced, spread)
+        return Released(records.scale.difference(number), Branch.SELECTED, spread=spread)
 
 
 @attrs.frozen
@@ -363,10 +367,6 @@ def _priced(
     return Priced(preview=preview, mechanism=mechanism)
 
 
-def _chosen(value: Any, priced: Priced, spread: ScaledSpread | None = None) -> Released:
-    return Released(value, Branch.SELECTED, 0.0, 0.0, priced.preview.event, "exponential", spread)
-
-
 @attrs.frozen
 class QuantileRobustness(Statistic):
     """How many records a quantile withstands within an interval."""
@@ -407,8 +407,6 @@ class QuantileRobustness(Statistic):
             Branch.ROBUST,
             math.sqrt(2) / priced.mechanism.epsilon,
             1.0,
-            priced.preview.event,
-            "laplace",
             certificate=certificate,
         )
 

@@ -9,21 +9,27 @@ import dp_accounting as dp
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._rounding import outward, percent
+from prudent._rounding import outward
 from prudent.release.columns.column import Column
 from prudent.release.columns.scales import Scale
-from prudent.release.exponential.halving import HalvedQuantiles
 from prudent.release.exponential.interval import PrivateInterval
+from prudent.release.exponential.many_quantiles import (
+    MANY_BRANCHES,
+    CountedQuantiles,
+    HalvedQuantiles,
+)
 from prudent.release.exponential.quantile import CONFIDENCE, Selected
 from prudent.release.lattice import Lattice
 from prudent.release.noise import Noise
 from prudent.release.outcome import (
     TOO_FEW,
     Branch,
+    LabelledRow,
     Released,
     ReleasedInterval,
     ScaledSpread,
     UnknownSpread,
+    html_table,
     price_lines,
     rows_of,
 )
@@ -42,7 +48,6 @@ from prudent.release.statistics.moments import (
 from prudent.release.sums.additive import LARGEST_EPSILON, AdditiveMechanism, shares_of
 from prudent.release.sums.clipping import ClippedShare
 from prudent.release.sums.moments import Moment, MomentSpread
-from prudent.release.sums.tree import MANY_BRANCHES, CountedQuantiles
 
 PROBABILITIES: tuple[str, ...] = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 """The quantiles of a description, by default."""
@@ -79,7 +84,7 @@ class Description:
     mean: Released
     deviation: Released
     quantiles: Mapping[str, Released]
-    event: Any = attrs.field(repr=False)
+    event: Any = attrs.field(default=None, repr=False)
     mechanism: str = "exponential, laplace"
     epsilon: float | None = None
     delta: float | None = None
@@ -100,7 +105,16 @@ class Description:
 
         A number that is too uncertain for an interval is left out, unless none was asked for.
         """
-        return [(name, *_value_and_interval(each)) for name, each in self.parts().items()]
+        found = []
+        for name, each in self.parts().items():
+            ends = each.usual_interval
+            if each.spread is None:
+                found.append((name, each.shown, ""))
+            elif ends is None:
+                found.append((name, "", f"({TOO_FEW})"))
+            else:
+                found.append((name, each.shown, " to ".join(outward(*ends))))
+        return found
 
     def parts(self) -> dict[str, Released]:
         """The numbers, by name."""
@@ -145,15 +159,9 @@ class Description:
 
     def _repr_html_(self) -> str:
         """The summary for a notebook."""
-        cells = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td>"
-            f"<td>{html.escape(interval)}</td></tr>"
-            for name, value, interval in self.rows()
-        )
-        confidence = percent(self.count.shown_confidence)
-        head = f"<tr><th></th><th>value</th><th>{confidence} interval</th></tr>"
+        rows: list[LabelledRow] = [({}, {"statistic": part} | row) for part, row in rows_of(self)]
         notes = html.escape(" ".join([*self.notes, *price_lines(self)]))
-        return f"<table>{head}{cells}</table><small>{notes}</small>"
+        return f"{html_table(rows, self.count.shown_confidence)}<small>{notes}</small>"
 
 
 @attrs.frozen(kw_only=True, slots=False)
@@ -208,50 +216,45 @@ class Summary(Statistic):
 
     @override
     def answer(self, priced: Priced, records: Column, noise: Noise) -> Description:
-        return _described(priced.mechanism, records, noise)
+        plan: DescriptionPlan = priced.mechanism
+        widest = plan.interval.widest(records, noise)
+        points = plan.interval.read(records, widest)
+        chosen = plan.quantiles.release(points, noise, between=False)
+        ends = plan.interval.within(points, widest, noise)
+        moments = released_moments(2, ends, records, plan.sums, noise)
+        share = ClippedShare.release(records, ends, plan.share, noise)
 
+        clipped = clipped_values(ends, records)
 
-def _described(plan: DescriptionPlan, records: Column, noise: Noise) -> Description:
-    widest = plan.interval.widest(records, noise)
-    points = plan.interval.read(records, widest)
-    chosen = plan.quantiles.release(points, noise, between=False)
-    ends = plan.interval.within(points, widest, noise)
-    moments = released_moments(2, ends, records, plan.sums, noise)
-    share = ClippedShare.release(records, ends, plan.share, noise)
+        def moment(which: Moment) -> Released:
+            spread = MomentSpread(moments, which, records.scale)
+            known = which == "count" or share.interval is not None
+            return Released(
+                spread.value,
+                Branch.ROBUST,
+                spread.deviation,
+                moments.spacing,
+                plan.event,
+                plan.sums.distribution.value,
+                spread if known else UnknownSpread(spread),
+                about=None if which == "count" else f"the {which} of {clipped}",
+                clipped_share=None if which == "count" else share.interval,
+                confidence=plan.quantiles.confidence or CONFIDENCE,
+            )
 
-    clipped = clipped_values(ends, records)
-
-    def moment(which: Moment) -> Released:
-        spread = MomentSpread(moments, which, records.scale)
-        known = which == "count" or share.interval is not None
-        return Released(
-            spread.value,
-            Branch.ROBUST,
-            spread.deviation,
-            moments.spacing,
-            plan.event,
-            plan.sums.distribution.value,
-            spread if known else UnknownSpread(spread),
-            about=None if which == "count" else f"the {which} of {clipped}",
-            clipped_share=None if which == "count" else share.interval,
-            confidence=plan.quantiles.confidence or CONFIDENCE,
+        return Description(
+            count=moment("count"),
+            mean=moment("mean"),
+            deviation=moment("deviation"),
+            quantiles={
+                f"{float(p):.12g}": _released(one, ends, points.lattice, records.scale, plan)
+                for p, one in zip(plan.quantiles.counted.ps, chosen, strict=True)
+            },
+            notes=(
+                f"The mean, the deviation and their intervals are those of {clipped}.",
+                str(share),
+            ),
         )
-
-    return Description(
-        count=moment("count"),
-        mean=moment("mean"),
-        deviation=moment("deviation"),
-        quantiles={
-            f"{float(p):.12g}": _released(one, ends, points.lattice, records.scale, plan)
-            for p, one in zip(plan.quantiles.counted.ps, chosen, strict=True)
-        },
-        event=plan.event,
-        mechanism=f"exponential, {plan.sums.distribution.value}",
-        notes=(
-            f"The mean, the deviation and their intervals are those of {clipped}.",
-            str(share),
-        ),
-    )
 
 
 def _released(
@@ -278,13 +281,6 @@ def _released(
         ends = ReleasedInterval(low, high, plan.quantiles.confidence, useless)
         spread = ScaledSpread(number, ends, scale)
     value = scale.value(number)
-    return Released(value, Branch.SELECTED, 0.0, 0.0, plan.event, "exponential", spread)
-
-
-def _value_and_interval(released: Released) -> tuple[str, str]:
-    ends = released.usual_interval
-    if released.spread is None:
-        return released.shown, ""
-    if ends is None:
-        return "", f"({TOO_FEW})"
-    return released.shown, " to ".join(outward(*ends))
+    return Released(
+        value, Branch.SELECTED, event=plan.event, mechanism="exponential", spread=spread
+    )

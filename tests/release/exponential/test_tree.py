@@ -11,12 +11,12 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 from prudent.accounting import PldAccountant
 from prudent.release.columns.column import ArrayColumn
+from prudent.release.exponential import many_quantiles
 from prudent.release.exponential.interval import Points
+from prudent.release.exponential.many_quantiles import BRANCHES, LEVELS, consistent, variances
 from prudent.release.lattice import FloatArray, Lattice
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.statistics import quantiles
-from prudent.release.sums import tree
-from prudent.release.sums.tree import BRANCHES, LEVELS, consistent, variances
 
 SIZES = [BRANCHES**level for level in range(1, LEVELS + 1)]
 LEAVES = SIZES[-1]
@@ -30,7 +30,9 @@ def test_a_record_changes_one_count_of_each_level() -> None:
         steps, places = np.unique([5, 70, 1_000, step], return_inverse=True)
         counts = np.bincount(places, weights=[1, 2, 3, 1]).astype(np.int64)
         more = Points(lattice, steps, counts)
-        for one, other in zip(tree._counts(fewer), tree._counts(more), strict=True):
+        for one, other in zip(
+            many_quantiles._counts(fewer), many_quantiles._counts(more), strict=True
+        ):
             assert np.abs(other - one).sum() == 1
 
 
@@ -43,7 +45,7 @@ def test_the_noise_pays_for_all_levels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     noise = ReproducibleNoise(0)
     monkeypatch.setattr(noise, "of_value", of_value)
-    mechanism = tree.CountedQuantiles(("1/2",), 0.5, 2)
+    mechanism = many_quantiles.CountedQuantiles(("1/2",), 0.5, 2)
     points = Points(Lattice(0, 0, 9), np.array([3]), np.array([4]))
     (found,) = mechanism.release(points, noise, between=False)
     assert found.value == 3.0
@@ -137,5 +139,5 @@ def test_intervals_hold_the_quantiles(epsilon: float) -> None:
 def test_an_interval_without_an_allowance_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tree.CountedQuantiles, "_allowance", lambda *_: np.zeros(LEAVES))
+    monkeypatch.setattr(many_quantiles.CountedQuantiles, "_allowance", lambda *_: np.zeros(LEAVES))
     assert share_held(0.5) < 0.95
