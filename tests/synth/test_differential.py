@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -133,28 +134,32 @@ def outlier() -> tuple[pa.Table, pa.Table]:
     return pa.Table.from_pylist(rows, TYPED), pa.Table.from_pylist([*rows, wild], TYPED)
 
 
-def test_a_bin_edge_from_the_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = domain._edges
+def planted(monkeypatch: pytest.MonkeyPatch, name: str, change: Any) -> None:
+    """Let the domain of a column depend on its exact values."""
+    honest = domain.discover
 
-    def planted(numbers: Any, left: Any, keys: Any, engine: Any) -> Any:
-        found = honest(numbers, left, keys, engine)
-        return np.array([*found[:-1], max(numbers.max(initial=0.0), found[-1])])
+    def found(field: Any, source: Any, *rest: Any) -> Any:
+        clean = honest(field, source, *rest)
+        return change(clean, source.values(clean.field)[0]) if field.name == name else clean
+
+    monkeypatch.setattr("prudent.synth.making.discover", found)
+
+
+def test_a_bin_edge_from_the_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(clean: Any, values: Any) -> Any:
+        return attrs.evolve(clean, edges=np.append(clean.edges[:-1], values.max()))
 
     assert not problems(*outlier(), **PRICE)
-    monkeypatch.setattr(domain, "_edges", planted)
+    planted(monkeypatch, "real", change)
     assert problems(*outlier(), **PRICE)
 
 
 def test_keys_from_the_data_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = domain.discover
+    def change(clean: Any, values: Any) -> Any:
+        keys = [each.decode() for each in values]
+        return domain.Domain(clean.field, tuple(keys), stored=tuple(values))
 
-    def planted(field: Any, seen: Any, size: float, engine: Any) -> Any:
-        found = honest(field, seen, size, engine)
-        if field.name != "town":
-            return found
-        return domain.Domain(field, tuple(sorted(seen.texts)))
-
-    monkeypatch.setattr("prudent.synth.making.discover", planted)
+    planted(monkeypatch, "town", change)
     assert problems(*outlier(), **PRICE)
 
 

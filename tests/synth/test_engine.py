@@ -98,7 +98,7 @@ def test_edges_follow_from_answers_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr(ExponentialQuantile, "release", released)
         monkeypatch.setattr(TableEngine, "counts", counted)
-        return engine.edges("spans", "cuts", numbers, 3)
+        return engine.edges("spans", "cuts", *np.unique(numbers, return_counts=True), 3)
 
     numbers = np.random.default_rng(5).normal(100.0, 15.0, 2000)
     one = edges(numbers, iter(()))
@@ -123,7 +123,7 @@ def test_groups_of_cells_are_neighbours_and_none_is_empty() -> None:
         groups = coarse(domain, shares, most)
         assert set(groups.tolist()) == set(range(groups.max() + 1))
         assert len(set(groups.tolist())) <= most
-        inside = groups[np.argsort(domain.places)][1:]
+        inside = groups[domain.order][1:]
         assert (np.diff(inside) >= 0).all() or most == domain.size
 
 
@@ -153,6 +153,12 @@ def test_noise_and_choices_are_those_of_all_rows_of_a_unit(
     assert speeds == [of_one.choice_epsilon("select") / records]
 
 
+def cells_of(codes: Any, one: int, other: int) -> Any:
+    """The cells of two columns that occur together, and how many records have them."""
+    cells, counts = np.unique(np.stack([codes[one], codes[other]]), axis=1, return_counts=True)
+    return *cells, counts
+
+
 def test_one_record_moves_scores_within_their_spread() -> None:
     """A record in every cell in turn, for columns that are related and columns that are not."""
     draw = np.random.default_rng(3)
@@ -165,11 +171,10 @@ def test_one_record_moves_scores_within_their_spread() -> None:
 
     def scores(more: list[int]) -> dict[Any, int]:
         engine = TableEngine(prices, ReproducibleNoise(1), 1e-9)
-        seen = [
-            np.append(each, [at] * bool(more))
-            for each, at in zip(codes, more or [0] * 3, strict=True)
-        ]
-        made = Structure(domains, [each.astype(np.int64) for each in seen], engine, one)
+        seen = [np.append(each, more[at : at + 1]).astype(int) for at, each in enumerate(codes)]
+        made = Structure(
+            domains, lambda asked: {pair: cells_of(seen, *pair) for pair in asked}, engine, one
+        )
         return made._scores(made._independent)
 
     before, widest = scores([]), 0

@@ -81,16 +81,18 @@ def watched(told: Told, rows: int) -> Iterator[None]:
         return told.answer("counts", name, exact, lambda: counts(self, name, exact), rows)
 
     def on_keys(self: Any, name: str, named: Any, exact: Any) -> Any:
-        known = dict(zip(named, exact.tolist(), strict=True))
+        unseen = self.threshold(name)[0] - 1  # fewer are not looked at
+        pairs = zip(named, exact.tolist(), strict=True)
+        known = {key: many - unseen for key, many in pairs if many > unseen}
         return told.answer("keys", name, known, lambda: keys(self, name, named, exact), rows)
 
     def on_best(self: Any, name: str, scores: Any, spread: int) -> Any:
         most = rows * spread
         return told.answer("best", name, scores, lambda: best(self, name, scores, spread), most)
 
-    def on_edges(self: Any, span: str, cuts: str, numbers: Any, levels: int) -> Any:
-        exact = Counter(numbers.tolist())
-        act = lambda: edges(self, span, cuts, numbers, levels)  # noqa: E731
+    def on_edges(self: Any, span: str, cuts: str, values: Any, counts: Any, levels: int) -> Any:
+        exact = Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+        act = lambda: edges(self, span, cuts, values, counts, levels)  # noqa: E731
         return told.answer("edges", f"{cuts} {levels}", exact, act, rows)
 
     with mock.patch.multiple(

@@ -162,7 +162,8 @@ class Table(StatisticMethods):
         Args:
             epsilon: ε of the whole table.
             delta: δ of the whole table.
-            **own: `columns`, `constraints`, `rows`, `most_rows`, `receipt` and `out`, as there.
+            **own: `columns`, `constraints`, `rows`, `identifiers`, `most_rows`, `receipt` and
+                `out`, as there.
         """
         for name in ("per_unit", "groups_per_unit", "read_as"):
             if getattr(self, name) is not None:

@@ -12,9 +12,10 @@ import attrs
 import ibis.expr.datatypes as dt
 import numpy as np
 
+from prudent.release.columns.conversions import text_of
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.engine import TableEngine
-from prudent.synth.reading import FARTHEST, MOMENTS, Cells, Field
+from prudent.synth.reading import FARTHEST, FORMS, MOMENTS, Field, Source
 
 LEVELS = 5
 """Halvings of a span: at most 2**LEVELS bins."""
@@ -25,14 +26,11 @@ CHOICES = LEVELS + 2
 OTHER = "(other)"
 """The text that stands for all rare ones."""
 
-FORMS = ("whole", *(f"decimal({digits})" for digits in range(1, 5)), "number", *MOMENTS, "text")
-"""What a value may look like; a record without a value has none."""
-
 _NUMBERS = FORMS.index("date")  # the forms before it are those of numbers
 _MOST_KEYS, _MOST_TEXTS = 512, 1000
 _KEY_NOISE = 0.01  # total variation that the noise of rare keys may cost
 _NEARLY_ALL = 0.99  # of the numbers have as few decimal places as are shown
-_NAMED = 0.05  # of the records have a text that is named, or the column is left out
+_NAMED = 0.05  # of the records have a text that is named, or the column is one of identifiers
 _RANKS = 6.0  # standard errors of a rank that a bin should be wide, roughly
 
 
@@ -44,16 +42,8 @@ class Domain:
     keys: tuple[Any, ...] = ()
     edges: FloatArray | None = None  # of the bins of numbers
     digits: int | None = None  # decimal places of numbers; None if they have many
-
-    @property
-    def name(self) -> str:
-        """The name of the column."""
-        return self.field.name
-
-    @property
-    def number(self) -> bool:
-        """Whether it has bins."""
-        return self.edges is not None
+    # The keys as the engine has them: texts as bytes, of which several may look the same.
+    stored: tuple[Any, ...] = attrs.field(default=attrs.Factory(lambda self: self.keys, True))
 
     @property
     def size(self) -> int:
@@ -62,34 +52,20 @@ class Domain:
         return 1 + len(self.keys) + rest
 
     @property
-    def places(self) -> FloatArray:
-        """A number for each cell of a column of numbers, to order them by; NULL is first."""
-        assert self.edges is not None
+    def order(self) -> IntArray:
+        """The cells in the order of their numbers, or of their frequency if they are texts."""
+        if self.edges is None:
+            return np.arange(self.size)
         middles = (self.edges[1:] + self.edges[:-1]) / 2
-        return np.array([-math.inf, *self.keys, *middles.tolist()])
+        return np.argsort([-math.inf, *self.keys, *middles.tolist()], kind="stable")
 
-    def encode(self, cells: Cells) -> IntArray:
-        """The cell of each record."""
-        if self.field.scale is None:
-            assert cells.codes is not None
-            known = {key: 1 + place for place, key in enumerate(self.keys)}
-            other = 1 + len(self.keys)
-            table = np.array([*(known.get(text, other) for text in cells.texts), 0], np.int64)
-            return table[cells.codes]
-        numbers = numbers_of(self.field, cells)
-        code = np.zeros(len(numbers), np.int64)
-        there = np.flatnonzero(~np.isnan(numbers))
-        values = numbers[there]
-        if self.edges is not None:
-            place = np.searchsorted(self.edges, values, side="right") - 1
-            code[there] = 1 + len(self.keys) + np.clip(place, 0, len(self.edges) - 2)
-        if self.keys:
-            order = np.argsort(self.keys)
-            sorted_keys = np.asarray(self.keys, np.float64)[order]
-            at = np.minimum(np.searchsorted(sorted_keys, values), len(order) - 1)
-            same = sorted_keys[at] == values
-            code[there[same]] = 1 + order[at[same]]
-        return code
+    @property
+    def labels(self) -> list[str]:
+        """A text for each cell, to show."""
+        shown = str if self.field.scale is None else self.field.scale.value
+        keys = [str(shown(each)) for each in self.keys]
+        rest = [OTHER] if self.edges is None else [str(shown(each)) for each in self.edges[:-1]]
+        return ["NULL", *keys, *rest][: self.size]
 
     def decode(self, code: IntArray, generator: np.random.Generator) -> Any:
         """Values of cells, as an Arrow array of the declared type, or of the one found."""
@@ -138,39 +114,13 @@ def _typed(numbers: FloatArray, missing: Any, field: Field, kind: Any) -> Any:
     return pyarrow.array(values, kind)
 
 
-def numbers_of(field: Field, cells: Cells) -> FloatArray:
-    """The numbers of a column, NaN where a record has none of its form."""
-    if cells.moments is not None and cells.dates is not None and field.scale in MOMENTS.values():
-        if field.scale == MOMENTS["timestamp"]:
-            return cells.moments
-        days = np.floor(cells.moments / 86_400e6)
-        return np.where(cells.dates == 1, days, np.nan)
-    assert cells.numbers is not None
-    return cells.numbers
-
-
-def forms_of(field: Field, cells: Cells) -> IntArray:
-    """The form of each record, -1 of one without a value: a function of that record alone."""
-    assert cells.numbers is not None
-    numbers = cells.numbers
-    forms = np.full(len(numbers), FORMS.index("number"))
-    for digits in range(4, -1, -1):
-        forms[np.round(numbers, digits) == numbers] = digits
-    forms[np.isnan(numbers)] = -1
-    if cells.codes is not None and cells.moments is not None and cells.dates is not None:
-        other = np.isnan(numbers) & (cells.codes >= 0)
-        time = np.where(cells.dates == 1, FORMS.index("date"), FORMS.index("timestamp"))
-        forms[other] = np.where(np.isnan(cells.moments), FORMS.index("text"), time)[other]
-    return forms
-
-
 def _found(field: Field, noisy: IntArray) -> tuple[Field, int | None]:
     """The type that most records have, and their decimal places, by noisy counts of forms."""
     counts = np.maximum(noisy, 0)
     numbers = counts[:_NUMBERS]
     upto = np.cumsum(numbers) >= _NEARLY_ALL * max(int(numbers.sum()), 1)
     digits = int(np.argmax(upto)) if upto[:-1].any() else None
-    if not field.untyped:
+    if field.dtype is not None:
         return field, digits
     kinds = {"number": int(numbers.sum())}
     kinds |= {name: int(counts[FORMS.index(name)]) for name in (*MOMENTS, "text")}
@@ -181,58 +131,57 @@ def _found(field: Field, noisy: IntArray) -> tuple[Field, int | None]:
     return attrs.evolve(field, dtype=types[most], scale=MOMENTS.get(most)), None
 
 
-def discover(field: Field, cells: Cells, size: float, engine: TableEngine) -> Domain | None:
+def discover(
+    field: Field, source: Source, forms: IntArray | None, size: float, engine: TableEngine
+) -> Domain | None:
     """Find the cells of a column privately; None if its texts hardly repeat.
 
     Args:
         field: The column.
-        cells: Its records.
+        source: Counts its values.
+        forms: How many records have each form, if that is private.
         size: The noisy number of records.
-        engine: What asks them.
+        engine: What releases counts.
     """
     if field.boolean:
         return Domain(field, (0.0, 1.0))
     digits: int | None = 0 if field.scale is not None and field.scale.whole else None
-    if field.form_is_private:
-        forms = forms_of(field, cells)
-        counted = np.bincount(forms[forms >= 0], minlength=len(FORMS))
-        field, digits = _found(field, engine.counts("forms", counted))
+    if forms is not None:
+        field, digits = _found(field, engine.counts("forms", forms))
     if field.scale is None:
-        assert cells.codes is not None
-        found = np.bincount(cells.codes + 1, minlength=len(cells.texts) + 1)[1:]
-        texts = engine.keys("keys", cells.texts, found)
-        unnamed = sum(texts.values()) < _NAMED * size
-        return None if unnamed else Domain(field, (*texts,)[:_MOST_TEXTS])
-    numbers = numbers_of(field, cells)
-    values, found = np.unique(numbers[~np.isnan(numbers)], return_counts=True)
-    named = list(engine.keys("keys", values.tolist(), found).items())[:_MOST_KEYS]
+        texts, counts = source.values(field, engine.threshold("keys")[0])
+        named = engine.keys("keys", texts.tolist(), counts)
+        stored, codec = (*named,)[:_MOST_TEXTS], source.codec()
+        if sum(named.values()) < _NAMED * size:
+            return None
+        return Domain(field, tuple(text_of(each, codec) for each in stored), stored=stored)
+    values, counts = source.values(field)
+    values = values.astype(np.float64)
+    named = engine.keys("keys", values.tolist(), counts)
     # Rare keys as long as the noise of their counts is small; else a bin holds them as well.
     room = _KEY_NOISE * size / (0.4 * engine.deviation("oneway"))
-    named = [
-        (key, many)
-        for place, (key, many) in enumerate(named)
+    kept = {
+        key: many
+        for place, (key, many) in enumerate([*named.items()][:_MOST_KEYS])
         if place < room or many > size / 2 ** (LEVELS + 2)
-    ]
-    keys = np.sort(np.array([key for key, _ in named]))
-    rest = numbers[~np.isnan(numbers) & ~np.isin(numbers, keys)]
-    left = max(size - sum(many for _, many in named), 0.0)
-    edges = _edges(rest, left, keys, engine)
+    }
+    keys, rest = np.sort(np.array([*kept])), ~np.isin(values, [*kept])
+    # As many bins as the records that are left allow; else one between the keys.
+    error = _RANKS / engine.prices.choice_epsilon("cuts")
+    left = max(size - sum(kept.values()), 0.0)
+    levels = max((each for each in range(LEVELS + 1) if left > error * 2**each), default=None)
+    edges = None
+    if levels is not None:
+        edges = engine.edges("spans", "cuts", values[rest], counts[rest], levels)
+    if edges is None:
+        edges = np.array([keys[0], keys[-1]] if len(keys) else [0.0, 1.0])
+    edges = np.unique(edges)
     if field.scale.whole or digits == 0:
-        edges = np.unique(np.floor(edges) + np.array([*np.zeros(len(edges) - 1), 1.0]))
+        edges = np.floor(edges) + np.array([*np.zeros(len(edges) - 1), 1.0])
     edges = np.unique(edges)
     if len(edges) < 2:
         edges = np.array([edges[0], np.nextafter(edges[0] + 1, math.inf)])
     return Domain(field, tuple(keys.tolist()), edges, digits)
-
-
-def _edges(numbers: FloatArray, left: float, keys: FloatArray, engine: TableEngine) -> FloatArray:
-    """The edges of as many bins as about `left` records allow; else one bin between the keys."""
-    error = _RANKS / engine.prices.choice_epsilon("cuts")
-    levels = max((each for each in range(LEVELS + 1) if left > error * 2**each), default=None)
-    found = None if levels is None else engine.edges("spans", "cuts", numbers, levels)
-    if found is None:
-        found = np.array([keys[0], keys[-1]] if len(keys) else [0.0, 1.0])
-    return np.unique(found)
 
 
 def coarse(domain: Domain, shares: FloatArray, most: int) -> IntArray:
@@ -242,11 +191,11 @@ def coarse(domain: Domain, shares: FloatArray, most: int) -> IntArray:
     """
     if domain.size <= most:
         return np.arange(domain.size)
-    if not domain.number:
+    if domain.edges is None:
         found = np.full(domain.size, most - 1)
         found[np.argsort(-shares, kind="stable")[: most - 1]] = np.arange(most - 1)
         return found
-    order = np.argsort(domain.places, kind="stable")
+    order = domain.order
     alone = bool(shares[0] > 0.5 / most) and most > 2
     weights = shares[order] + 1e-9
     if alone:

@@ -20,12 +20,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from typing_extensions import override
 
 from prudent.estimators.engine import SumEngine
 from prudent.estimators.rows import ArrayRows
 from prudent.estimators.shares import Prices
-from prudent.release.columns.column import ArrayColumn, Column
 from prudent.release.exponential.measure import CoarseMeasure, Decay, choose, rate
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.lattice import (
@@ -102,18 +100,28 @@ class TableEngine(SumEngine):
         weights = Decay(speed, cap, 1).weights([largest - each for each in scores])
         return choose(weights, self._noise)
 
-    def edges(self, span: str, cuts: str, numbers: FloatArray, levels: int) -> FloatArray | None:
+    def edges(
+        self, span: str, cuts: str, values: FloatArray, counts: IntArray, levels: int
+    ) -> FloatArray | None:
         """Release where numbers lie, two ends near the outermost ones, and cuts between them.
 
         A record is in one half-octave, so their counts are a table; those that hold more than
         noise are the span. The ends are quantiles on the span, and each level of cuts halves all
         parts of the one before: `levels` + 2 choices.
 
+        Args:
+            span: The part that pays for the span.
+            cuts: The part that pays for ends and cuts.
+            values: The different numbers, ascending.
+            counts: How many records have each.
+            levels: How often the span is halved.
+
         Returns:
             2**levels + 1 ascending edges; None if no half-octave holds enough numbers.
         """
-        counts = np.bincount(half_octaves(numbers) + LAST_HALF, minlength=2 * LAST_HALF + 1)
-        noisy = self.counts(span, counts)
+        halves = np.zeros(2 * LAST_HALF + 1, np.int64)
+        np.add.at(halves, half_octaves(values) + LAST_HALF, counts)
+        noisy = self.counts(span, halves)
         least = _FULL * self.deviation(span)
         full = np.flatnonzero(noisy > least)
         if not len(full):
@@ -125,12 +133,13 @@ class TableEngine(SumEngine):
         for p in (Fraction(1, 1000), Fraction(999, 1000)):
             epsilon = self._spend(cuts, choice=True)
             chosen = ExponentialQuantile(p, epsilon, CoarseMeasure((low, high)), interval_share=0.0)
-            inside = ArrayColumn(np.clip(numbers, low, high))
+            inside: Any = CountedColumn(np.clip(values, low, high), counts)
             value = min(max(chosen.release(inside, self._noise).value, low), high)
             low, high = (value, high) if p < 1 / 2 else (low, value)
             if not low < high:
                 return None
-        self.rows = _OneColumn(ArrayColumn(np.clip(numbers, low, high)))
+        rows: Any = CountedColumn(np.clip(values, low, high), counts)
+        self.rows = rows
         found = self.cuts(cuts, 0, levels, (low, high)) if levels else np.empty(0)
         return np.array([low, *found.tolist(), high])
 
@@ -139,21 +148,33 @@ def _tail(noisy: IntArray, least: float) -> int:
     """How many half-octaves the tail outside a full one has: steps whose sums exceed noise."""
     found = 0
     while True:
-        sums = np.cumsum(noisy[found : found + _WIDEST]) > least * np.sqrt(
-            np.arange(1, len(noisy[found : found + _WIDEST]) + 1)
-        )
+        near = np.cumsum(noisy[found : found + _WIDEST])
+        sums = near > least * np.sqrt(np.arange(1, len(near) + 1))
         if not sums.any():
             return found
         found += 1 + int(np.argmax(sums))
 
 
-class _OneColumn(ArrayRows):
-    """Rows of which only one column is asked for."""
+class CountedColumn:
+    """A column of numbers by its counts: what a private quantile asks of rows and a `Column`."""
 
-    def __init__(self, column: Column) -> None:
-        super().__init__(("value",), lambda: np.empty((0, 1)))
-        self._column = column
+    def __init__(self, values: FloatArray, counts: IntArray) -> None:
+        """Take ascending values, and how many records have each."""
+        self._values, self._upto = values, np.cumsum(np.append(0, counts))
 
-    @override
-    def column(self, place: int) -> Column:
-        return self._column
+    def column(self, place: int) -> "CountedColumn":
+        """The only column of these rows."""
+        return self
+
+    def count(self) -> int:
+        """See `Column`."""
+        return int(self._upto[-1])
+
+    def order_statistics(self, first: int, last: int) -> FloatArray:
+        """See `Column`."""
+        ranks = np.arange(max(first, 1), min(last, self.count()) + 1)
+        return self._values[np.searchsorted(self._upto, ranks) - 1]
+
+    def counts_below(self, edges: FloatArray) -> IntArray:
+        """See `Column`."""
+        return self._upto[np.searchsorted(self._values, edges)]

@@ -63,7 +63,7 @@ _LEAST_CELLS, _MOST_NOISE = 9, 0.25  # of the smallest table: total variation in
 def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
     """How often each part is used, by public facts of the columns."""
     count, numeric = len(fields), sum(each.numeric for each in fields)
-    repaired = pairs_repaired(count)
+    chosen = count - 1 + pairs_repaired(count)
     times = {
         "size": 1,
         "forms": sum(each.form_is_private for each in fields),
@@ -71,8 +71,8 @@ def parts_of(fields: Sequence[Any]) -> dict[str, BudgetPart]:
         "spans": numeric,
         "cuts": CHOICES * numeric,
         "oneway": count,
-        "select": count - 1 + repaired,
-        "tables": count - 1 + repaired,
+        "select": chosen,
+        "tables": chosen,
     }
     return {
         name: BudgetPart(SHARES[name], many, choice=name in ("cuts", "select"), shown=True)
@@ -88,6 +88,7 @@ def synthesize(
     columns: Sequence[str] | Mapping[str, str | None] | None = None,
     constraints: Sequence[str] = (),
     rows: int | None = None,
+    identifiers: bool = False,
     unit: str | None = None,
     most_rows: int = MOST_ROWS,
     where: Any = None,
@@ -106,11 +107,15 @@ def synthesize(
         epsilon: ε of the whole table, from 0.01 to 50.
         delta: δ of the whole table.
         columns: The columns to make; None means all. A mapping also declares the types of columns
-            without one, as in a CSV file: {"age": "integer", "name": "text", "joined": None}.
+            without one, as in a CSV file: {"age": "integer", "name": "text", "joined": None}. A
+            column of any type may be declared an "identifier": its values are not counted, and made
+            anew, from "id-000001" on.
         constraints: Public conditions on a row, such as "start <= end": rows of the synthetic
             table that violate one are replaced by others of it.
         rows: About how many rows the table has, if that is public. Too few for the columns are
             then refused before anything is charged.
+        identifiers: Whether a column of texts that hardly repeat, by the paid count of its frequent
+            texts, is made anew like a declared identifier. Else it is left out.
         unit: The column of privacy units. Without it every row is protected by itself.
         most_rows: Of the rows of a unit at most so many are used, evenly spaced in their order;
             noise grows in proportion to it.
@@ -143,7 +148,7 @@ def synthesize(
     for rule in rules:
         opened.check(_validate.instance(str, "conditions such as 'age >= 0'", constraints=rule))
     named = ApproximateDpEvent(_NO_EPSILON, KEY_SHARE * _validate.small_delta(1e-18, delta=delta))
-    parts = parts_of(opened.fields)
+    parts = parts_of(opened.counted)
     prices = calibrate(epsilon * (1 - _ROOM), delta, parts, also=(named,), records=per_unit)
     prices = attrs.evolve(prices, epsilon=float(epsilon))
     if rows is not None:
@@ -155,18 +160,14 @@ def synthesize(
     # At most `per_unit` keys of each column are there because of one unit.
     failure = KEY_SHARE * delta / (per_unit * max(parts["keys"].times, 1)) * (1 - 1e-9)
     engine = TableEngine(prices, source_of(noise), failure)
-    preview = Preview(
-        statistic="synthetic table",
-        mechanism="noisy marginals",
-        epsilon=prices.epsilon,
-        delta=prices.delta,
-        event=prices.event,
-    )
+    price = {"epsilon": prices.epsilon, "delta": prices.delta, "event": prices.event}
+    preview = Preview(statistic="synthetic table", mechanism="noisy marginals", **price)
     asked = {"columns": names, "constraints": list(rules), "most_rows": per_unit}
+    asked["identifiers"] = _validate.flag(identifiers=identifiers)
     asked["parts"] = list(prices.parts)  # in the order of their events
     given: dict[str, Any] = {"connect": connect, "unit": unit, "receipt": receipt, "more": asked}
     paid = charge(ledger, preview, table if connect else data, None, **given)
-    made = redact_errors(_made, opened, engine, rules, unit)
+    made = redact_errors(_made, opened, engine, price, rules, unit, identifiers)
     files = {} if target is None else written(made, target)
     paid.note([made], made.plain() | ({"files": files} if files else {}), files=files)
     return made
@@ -202,78 +203,86 @@ def _check_enough(prices: Prices, columns: int, rows: int) -> None:
     )
 
 
-def _made(opened: Any, engine: TableEngine, rules: Sequence[str], unit: str | None) -> Synthetic:
-    """Read, measure and make the table; what it returns is released."""
+def _made(
+    opened: Any,
+    engine: TableEngine,
+    price: Mapping[str, Any],
+    rules: Sequence[str],
+    unit: str | None,
+    identifiers: bool,
+) -> Synthetic:
+    """Count, measure and make the table; what it returns is released."""
     import pyarrow
 
-    cells, prices = opened.read(), engine.prices
-    first = cells[0].numbers if cells[0].codes is None else cells[0].codes
-    size = float(engine.counts("size", np.array([len(first)]))[0])
-    found = [discover(*each, size, engine) for each in zip(opened.fields, cells, strict=True)]
-    domains = [domain for domain in found if domain is not None]
-    pairs = zip(found, cells, strict=True)
-    codes = [domain.encode(each) for domain, each in pairs if domain is not None]
-    noisy = [
-        Marginal(
-            (place,),
-            (np.arange(domain.size),),
-            engine.counts("oneway", np.bincount(codes[place], minlength=domain.size)),
-            engine.deviation("oneway"),
-        )
-        for place, domain in enumerate(domains)
-    ]
-    weights = np.array([1 / domain.size for domain in domains])
-    totals = [each.counts.sum() for each in noisy]
-    count = max(1, round(float(weights @ totals / weights.sum()))) if domains else 0
-    rows, tables = [], []
+    prices, generator = engine.prices, engine.generator()
+    size = float(engine.counts("size", np.array([opened.read()]))[0])
+    forms = opened.forms()
+    found = {
+        each.name: discover(each, opened, forms.get(each.name), size, engine)
+        for each in opened.counted
+    }
+    domains = [domain for domain in found.values() if domain is not None]
+    count, rows, measured = max(0, round(size)), [], []
     if domains:
-        one = [projected(_without_noise(each), float(count)) for each in noisy]
-        structure = Structure(domains, codes, engine, one)
-        rows, tables = structure.fit(), structure.measured
-    generator = engine.generator()
-    values = [each.decode(cells, generator) for each, cells in zip(domains, rows, strict=True)]
-    data = pyarrow.table(values, [each.name for each in domains])
-    places, replaced = constrained(data, rules, generator)
-    rows = [each[places] for each in rows]
+        opened.assign(domains)
+        one = []
+        for place, domain in enumerate(domains):
+            ((cells, _, records),) = opened.pairs([(place, place)]).values()
+            counts = np.bincount(cells, records, domain.size).astype(np.int64)
+            released, deviation = engine.counts("oneway", counts), engine.deviation("oneway")
+            measured.append(Marginal((place,), (np.arange(domain.size),), released, deviation))
+            one.append(released.astype(float))
+        weights = np.array([1 / domain.size for domain in domains])
+        count = max(1, round(float(weights @ [each.sum() for each in one] / weights.sum())))
+        for each in one:  # no rows are NULL if that count is no more than noise
+            if each[0] < _NO_NULL * deviation:
+                each[0] = -math.inf if len(each) > 1 else 1.0
+        one = [projected(each, float(count)) for each in one]
+        structure = Structure(domains, opened.pairs, engine, one)
+        rows, measured = structure.fit(), [*measured, *structure.measured]
+    values = {
+        domain.field.name: domain.decode(cells, generator)
+        for domain, cells in zip(domains, rows, strict=True)
+    }
+    places, replaced = constrained(pyarrow.table(values), rules, generator)
+    codes = {place: each[places] for place, each in enumerate(rows)}
+    values = {name: each.take(places) for name, each in values.items()}
+    unnamed = [each for each in opened.fields if found.get(each.name) is None]
+    anew = {each.name for each in unnamed if each.identifier or identifiers}
+    fresh = pyarrow.array(f"id-{number:06}" for number in range(1, count + 1))
     notes = [
         f"{name!r} is left out: it has a type without values to count." for name in opened.left_out
     ]
-    notes += [
-        f"{field.name!r} is left out: hardly any of its texts is frequent enough to be named."
-        for field, domain in zip(opened.fields, found, strict=True)
-        if domain is None
-    ]
+    for each in unnamed:
+        why = "hardly any of its texts is frequent enough to be named"
+        why = "it is declared to hold identifiers" if each.identifier else why
+        what = "made anew, from 'id-000001' on" if each.name in anew else "left out"
+        notes.append(f"{each.name!r} is {what}: {why}.")
     if count < _needed(prices):
         notes.append(
             f"About {count:,} rows are too few for {len(opened.fields)} columns at this ε: noise "
             "is as large as what was measured. Name fewer columns, or raise epsilon."
         )
     return Synthetic(
-        data=data.take(places),
+        data=pyarrow.table(
+            {
+                each.name: fresh if each.name in anew else values[each.name]
+                for each in opened.fields
+                if each.name in anew or each.name in values
+            }
+        ),
         marginals=tuple(
             MeasuredMarginal(
-                tuple(domains[at].name for at in each.columns),
+                tuple(domains[at].field.name for at in each.columns),
                 each.counts,
                 each.deviation,
                 prices.records,
-                np.bincount(each.groups(rows), minlength=each.counts.size).reshape(
-                    each.counts.shape
-                ),
+                each.counted(codes).reshape(each.counts.shape),
             )
-            for each in (*noisy, *tables)
+            for each in measured
         ),
-        epsilon=prices.epsilon,
-        delta=prices.delta,
-        event=prices.event,
         unit=unit,
+        **price,
         notes=(*notes, *replaced),
         domains=tuple(domains),
     )
-
-
-def _without_noise(table: Marginal) -> Any:
-    """One-way counts in which no rows are NULL if that count is no more than noise."""
-    counts = table.counts.astype(float)
-    if counts[0] < _NO_NULL * table.deviation:
-        counts[0] = -math.inf if len(counts) > 1 else 1.0
-    return counts

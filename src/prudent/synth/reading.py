@@ -1,31 +1,35 @@
-"""The rows of a table in memory, each cell by itself: as a number, a text, or neither.
+"""A table of which only counts leave: of the values of one column, and of the cells of two.
 
 Which columns there are, and how each is read, follows from declared types alone. A column without
 a declared type (of a CSV file, or of a pandas frame whose type pandas infers) is read in every way
-at once; a paid count later decides between them. A cell that does not fit the form of its column
-counts as NULL. Rows leave the engine: tables of counts over several columns are made here.
+at once; a paid count later decides between them. A value that does not fit the form of its column
+counts as NULL. All counts are made where the table is, by the same query in every engine.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 import numpy as np
 
 from prudent import _validate
 from prudent._validate import ArgumentError
-from prudent.release.columns.conversions import text_of
 from prudent.release.columns.dialects import (
     arrow_batches,
     as_double,
     backend_name,
-    doubles_of,
+    call,
+    double,
     encoding,
     exact,
+    fetched,
+    floored,
     number_of,
     number_of_text,
+    rounded,
     scale_of,
 )
 from prudent.release.columns.joining import rows_per_unit
@@ -33,13 +37,29 @@ from prudent.release.columns.number_rows import NumberTable
 from prudent.release.columns.row_values.conditions import of_one_row
 from prudent.release.columns.row_values.expressions import parse_condition
 from prudent.release.columns.scales import NUMBER, Scale
-from prudent.release.lattice import FloatArray, IntArray
+from prudent.release.columns.units import StagedTable
+from prudent.release.lattice import IntArray
+
+if TYPE_CHECKING:
+    from prudent.synth.domain import Domain
 
 FARTHEST = 2.0**62
 """Values beyond are moved to it: the largest power of two that fits every type of output."""
 
 MOMENTS = {"date": Scale("date"), "timestamp": Scale("timestamp")}
 """The forms of a text that are no number, by name; a timestamp is a text with a colon."""
+
+FORMS = ("whole", *(f"decimal({digits})" for digits in range(1, 5)), "number", *MOMENTS, "text")
+"""What a value may look like; a record without a value has none."""
+
+IDENTIFIER = "identifier"
+"""The type that is declared of a column whose values tell nothing but whose row it is."""
+
+Pair = tuple[int, int]
+"""The places of two columns; twice the same for one."""
+
+Counts = tuple[Any, ...]
+"""Arrays: values, or the cells of two columns that occur together, and how many records do."""
 
 
 @attrs.frozen
@@ -49,11 +69,7 @@ class Field:
     name: str
     dtype: dt.DataType | None  # its declared type; None if it has none
     scale: Scale | None  # of numbers, dates and times; None of texts
-
-    @property
-    def untyped(self) -> bool:
-        """Whether a paid count decides how it is read."""
-        return self.dtype is None
+    identifier: bool = False  # whether it is declared to tell nothing but whose row it is
 
     @property
     def boolean(self) -> bool:
@@ -63,23 +79,12 @@ class Field:
     @property
     def numeric(self) -> bool:
         """Whether it may hold numbers, dates or times, as far as is public."""
-        return self.untyped or (self.scale is not None and not self.boolean)
+        return self.scale is not None and not self.boolean
 
     @property
     def form_is_private(self) -> bool:
         """Whether a paid count says what form its values have, such as their decimal places."""
-        return self.untyped or (self.scale is not None and self.scale.kind == "number")
-
-
-@attrs.frozen(eq=False, repr=False)  # its text would quote records
-class Cells:
-    """The cells of one column, in the order of rows. Private."""
-
-    numbers: FloatArray | None = None  # NaN where there is none
-    moments: FloatArray | None = None  # of untyped texts: times in microseconds
-    dates: IntArray | None = None  # of untyped texts: whether such a time is a date
-    codes: IntArray | None = None  # the place of a text in `texts`; -1 where there is none
-    texts: Sequence[str] = ()
+        return self.scale is not None and self.scale.kind == "number"
 
 
 class Source:
@@ -106,19 +111,34 @@ class Source:
         declared = columns if isinstance(columns, Mapping) else {}
         found = [self._field(name, declared.get(name)) for name in wanted]
         self.fields = [each for each in found if each is not None]
+        counted = [each.name for each in self.fields if not each.identifier]
         if unit is not None:
-            kept = table.select(unit, *(each.name for each in self.fields))
-            table = rows_per_unit(kept, unit, most_rows)  # without types that have no order
-            self.fields = [each for each in self.fields if each.name in table.columns]
-        if not self.fields:
+            table = rows_per_unit(table.select(unit, *counted), unit, most_rows)
+            counted = [name for name in counted if name in table.columns]  # whose types have order
+            self.fields = [each for each in self.fields if each.identifier or each.name in counted]
+        if not counted:
             raise ArgumentError("columns", "of text, numbers, dates or booleans", shown="none")
-        self._table = table
         self.left_out = [name for name in wanted if name not in {each.name for each in self.fields}]
+        self._table, self._engine = table, backend_name(table)
+        terms = {name: term for each in self.counted for name, term in self._terms(each).items()}
+        self._rows = self._staged(table.select(**terms))
+        self._cells: StagedTable | None = None
+
+    @property
+    def counted(self) -> list[Field]:
+        """The columns whose values count: all but declared identifiers."""
+        return [each for each in self.fields if not each.identifier]
+
+    def _staged(self, rows: ir.Table) -> StagedTable:
+        owner = self._opened.owner
+        return StagedTable(rows, own_connection=owner.own_connection, owner=owner)
 
     def _field(self, name: str, declared: str | None) -> Field | None:
         """What is public of a column; None if its type has no values to count."""
         table = self._opened.table
         dtype, untyped = table[name].type(), name in self._opened.owner.text
+        if declared == IDENTIFIER:
+            return Field(name, dt.string, None, identifier=True)
         if declared is not None:
             if not untyped:
                 raise ArgumentError("columns", "types only of columns without one", got=declared)
@@ -141,63 +161,168 @@ class Source:
     def check(self, rule: str) -> None:
         """Check a condition on these columns; only its grammar where a type is not declared."""
         condition = parse_condition(rule)
-        if not any(each.untyped for each in self.fields):
-            of_one_row(condition, self._table.select(*(each.name for each in self.fields)))
+        if all(each.dtype is not None for each in self.counted):
+            of_one_row(condition, self._table.select(*(each.name for each in self.counted)))
 
-    def _terms(self, place: int, field: Field) -> dict[str, ir.Value]:
-        """What to ask the engine for: texts as bytes, all else as doubles."""
-        column, engine = self._table[field.name], backend_name(self._table)
-        if field.untyped:
-            moment = number_of_text(column, MOMENTS["timestamp"])
-            return {
-                f"n{place}": as_double(column.try_cast("float64")),
-                f"m{place}": as_double(moment),
-                f"d{place}": as_double((~column.contains(":")).cast("int32")),
-                f"t{place}": exact(column, engine),
-            }
+    def _terms(self, field: Field) -> dict[str, ir.Value]:
+        """What is made of each record first: bytes of texts, and else bounded doubles."""
+        column, place = self._table[field.name], self.counted.index(field)
         if field.scale is None:
-            return {f"t{place}": exact(column, engine)}
-        is_text = field.name in self._opened.owner.text
-        read = number_of_text if is_text else number_of
-        return {f"n{place}": as_double(read(column, field.scale))}
+            return {f"t{place}": exact(column, self._engine)}
+        if field.dtype is not None:
+            is_text = field.name in self._opened.owner.text
+            read = number_of_text if is_text else number_of
+            return {f"n{place}": _bounded(read(column, field.scale))}
+        return {
+            f"n{place}": _bounded(column.try_cast("float64")),
+            f"m{place}": _bounded(number_of_text(column, MOMENTS["timestamp"])),
+            f"d{place}": ~column.contains(":"),  # of such a time, whether it is a date
+            f"t{place}": exact(column, self._engine),
+        }
 
-    def read(self) -> list[Cells]:
-        """Read all rows; call it inside `redact_errors`."""
-        terms = [self._terms(place, each) for place, each in enumerate(self.fields)]
-        asked = {name: term for each in terms for name, term in each.items()}
-        rows, codec = self._table.select(**asked), encoding(self._table)
-        found: dict[str, list[Any]] = {name: [] for name in asked}
-        known: dict[str, dict[str, int]] = {name: {} for name in asked}
-        for batch in arrow_batches(rows):
-            for name in asked:
-                if name.startswith("t"):
-                    found[name].append(_codes(batch.column(name), known[name], codec))
-                else:
-                    found[name].append(doubles_of(batch, name).astype(np.float64))
-        joined = {name: np.concatenate(each or [np.empty(0)]) for name, each in found.items()}
+    # ---- questions, asked inside `redact_errors`
 
-        def cells(place: int) -> Cells:
-            get = joined.get
-            numbers, moments = (
-                None if (each := get(f"{kind}{place}")) is None else _bounded(each) for kind in "nm"
-            )
-            dates = None if (told := get(f"d{place}")) is None else (told == 1).astype(np.int64)
-            codes = None if (text := get(f"t{place}")) is None else text.astype(np.int64)
-            return Cells(numbers, moments, dates, codes, list(known.get(f"t{place}", ())))
+    def read(self) -> int:
+        """Read the records, which the engine keeps as doubles and bytes; returns their number."""
+        rows = self._rows.kept()
+        return int(fetched(rows.aggregate(records=rows.count()))["records"][0])
 
-        return [cells(place) for place in range(len(self.fields))]
+    def forms(self) -> dict[str, IntArray]:
+        """Of columns whose form is private, how many records have each of `FORMS`."""
+        rows = self._rows.kept()
+        asked = {at: each for at, each in enumerate(self.counted) if each.form_is_private}
+        parts = {at: rows.select(form=_form(rows, at)) for at in asked}
+        found = _counts({at: part.filter(part.form.notnull()) for at, part in parts.items()})
+        return {
+            each.name: np.bincount(forms, records, len(FORMS)).astype(np.int64)
+            for each, (forms, records) in zip(asked.values(), found.values(), strict=True)
+        }
+
+    def values(self, field: Field, least: int = 1) -> tuple[Any, IntArray]:
+        """The values that at least so many records have, ascending, and how many have each."""
+        rows = self._rows.kept()
+        rows = rows.select(value=self._value(rows, field))
+        return _counts({0: rows.filter(rows.value.notnull())}, least)[0]
+
+    def _value(self, rows: ir.Table, field: Field) -> ir.Value:
+        """The values of a column whose form is known."""
+        place = [each.name for each in self.counted].index(field.name)
+        if field.scale is None:
+            return rows[f"t{place}"]
+        if f"m{place}" not in rows.columns or field.scale not in MOMENTS.values():
+            return rows[f"n{place}"]
+        moment = rows[f"m{place}"]
+        if field.scale == MOMENTS["timestamp"]:
+            return moment
+        days = floored(moment / double(86_400e6))
+        return ibis.ifelse(rows[f"d{place}"], days, ibis.null("float64"))
+
+    def codec(self) -> str:
+        """The encoding of the bytes of texts."""
+        return encoding(self._table)
+
+    def assign(self, domains: Sequence["Domain"]) -> None:
+        """Let the engine put each record into one cell of each of these columns."""
+        kept = self._rows.kept()
+        rows = kept.select(
+            **{f"v{place}": self._value(kept, each.field) for place, each in enumerate(domains)}
+        )
+        for place, domain in enumerate(domains):
+            if domain.keys:
+                listed = self._listed(domain).rename({f"k{place}": "key", f"c{place}": "cell"})
+                rows = rows.left_join(listed, rows[f"v{place}"] == listed[f"k{place}"])
+        cells = {}
+        for place, domain in enumerate(domains):
+            value, cell = rows[f"v{place}"], ibis.literal(1 + len(domain.keys), "int32")
+            for edge in () if domain.edges is None else domain.edges[1:-1].tolist():
+                cell = cell + (value >= double(edge)).cast("int32")
+            cell = ibis.ifelse(value.isnull(), ibis.literal(0, "int32"), cell)
+            known = [rows[f"c{place}"]] if domain.keys else []
+            cells[f"cell{place}"] = ibis.coalesce(*known, cell).cast("int32")
+        self._cells = self._staged(rows.select(**cells))
+
+    def _listed(self, domain: "Domain") -> ir.Table:
+        """The keys of a column and their cells, from a single literal: of many, ibis is slow."""
+        size, texts = len(domain.stored), domain.field.scale is None
+        shown = ("-" + each.hex() if texts else repr(float(each)) for each in domain.stored)
+        parts = ibis.literal(",".join(shown)).split(",")
+        rows = ibis.range(0, size).unnest().name("place").as_table()
+        key = parts[rows.place]
+        if texts and self._engine == "postgres":
+            key = call("decode", key.substr(1), ibis.literal("hex"), returns=dt.binary)
+        else:
+            key = call("unhex", key.substr(1), returns=dt.binary) if texts else key.cast("float64")
+        # With a limit PostgreSQL makes these rows once, and not for every row of a join.
+        return rows.select(key=key, cell=(rows.place + 1).cast("int32")).limit(size)
+
+    def pairs(self, asked: Sequence[Pair]) -> dict[Pair, Counts]:
+        """How many records have each two cells, by one query for all these pairs."""
+        assert self._cells is not None
+        cells = self._cells.kept()
+        parts = {
+            (one, other): cells.select(one=f"cell{one}", other=cells[f"cell{other}"])
+            for one, other in asked
+        }
+        return _counts(parts)
 
 
-def _bounded(numbers: FloatArray) -> FloatArray:
-    """Numbers within `FARTHEST`, with one zero; NaN stays."""
-    return np.clip(numbers, -FARTHEST, FARTHEST) + 0.0
+def _counts(parts: Mapping[Any, ir.Table], least: int = 1) -> dict[Any, Counts]:
+    """The rows of each part that at least so many rows are equal to, ascending, and how many are.
+
+    One query for all parts; none of their values is NULL.
+    """
+    groups = []
+    for place, rows in enumerate(parts.values()):
+        found = rows.group_by(rows.columns).aggregate(records=lambda t: t.count())
+        found = found.filter(found.records >= least)
+        groups.append(found.mutate(place=ibis.literal(place, "int64")))
+    if not groups:
+        return {}
+    whole = ibis.union(*groups) if len(groups) > 1 else groups[0]
+    batches = list(arrow_batches(whole.order_by("place", *rows.columns)))
+    *columns, records, places = (
+        np.concatenate(
+            [np.empty(0, np.int64)]
+            + [batch.column(name).to_numpy(zero_copy_only=False) for batch in batches]
+        )
+        for name in whole.columns
+    )
+    owns = [places == place for place in range(len(groups))]
+    return {
+        key: (*(column[own] for column in columns), records[own])
+        for key, own in zip(parts, owns, strict=True)
+    }
 
 
-def _codes(column: Any, known: dict[str, int], codec: str) -> IntArray:
-    """The number of each text, by a list that grows; the order in it means nothing."""
-    column = column.cast("large_binary") if str(column.type) != "large_binary" else column
-    coded = column.dictionary_encode()
-    texts = [text_of(each, codec) for each in coded.dictionary.to_pylist()]
-    places = np.array([known.setdefault(each, len(known)) for each in texts] + [-1], np.int64)
-    at = coded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
-    return np.asarray(places[at], np.int64)
+def _bounded(value: ir.Value) -> ir.Value:
+    """A number as a double within `FARTHEST`, with one zero; NULL for NaN."""
+    number = as_double(value)
+    return ibis.cases(
+        (number.between(double(-FARTHEST), double(FARTHEST)) & (number != double(0.0)), number),
+        (number == double(0.0), double(0.0)),
+        (number < double(0.0), double(-FARTHEST)),
+        (number <= double(float("inf")), double(FARTHEST)),  # NaN is above in every engine
+        else_=ibis.null("float64"),
+    )
+
+
+def _form(rows: ir.Table, place: int) -> ir.Value:
+    """The place in `FORMS` of what a record looks like, NULL if it has no value."""
+    number, other = rows[f"n{place}"], ibis.null("int64")
+
+    def form(name: str) -> ir.Value:
+        return ibis.literal(FORMS.index(name), "int64")
+
+    if f"t{place}" in rows.columns:
+        other = ibis.cases(
+            (rows[f"t{place}"].isnull(), other),
+            (rows[f"m{place}"].isnull(), form("text")),
+            (rows[f"d{place}"], form("date")),
+            else_=form("timestamp"),
+        )
+    shown = zip((10.0**digits for digits in range(5)), FORMS, strict=False)
+    exact = [
+        (rounded(number * double(size)) / double(size) == number, form(name))
+        for size, name in shown
+    ]
+    return ibis.cases((number.isnull(), other), *exact, else_=form("number"))

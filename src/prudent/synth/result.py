@@ -13,7 +13,7 @@ from prudent import _files, _validate
 from prudent._rounding import nearest, rounded_up
 from prudent.accounting.relations import ADD_REMOVE
 from prudent.release.lattice import IntArray
-from prudent.synth.domain import OTHER, Domain
+from prudent.synth.domain import Domain
 
 _ROW = "prudent row"  # a column that tells rows apart while constraints are checked
 
@@ -151,13 +151,12 @@ class Synthetic:
         figure = Figure(figsize=(5 * across, 3 * down), layout="constrained")
         for place, (domain, one) in enumerate(zip(self.domains, self.marginals, strict=False)):
             axes = figure.add_subplot(down, across, place + 1)
-            order = np.argsort(domain.places) if domain.number else np.arange(domain.size)
-            at, names = np.arange(domain.size), _labels(domain)
+            order, at, names = domain.order, np.arange(domain.size), domain.labels
             axes.bar(at, one.made[order], color="#d8d8d8")
             axes.errorbar(at, one.counts[order], one.half_width, fmt=".", color="#1f6f8b")
             ticks = np.unique(np.linspace(0, domain.size - 1, 6).round().astype(int))
             axes.set_xticks(ticks, [names[order[each]][:12] for each in ticks], rotation=30)
-            axes.set(title=domain.name, ylabel="synthetic rows, and measured (95 %)")
+            axes.set(title=domain.field.name, ylabel="synthetic rows, and measured (95 %)")
             axes.set_ylim(bottom=0)
         if path is not None:
             figure.savefig(path)
@@ -168,33 +167,21 @@ def constrained(
     data: Any, rules: Sequence[str], generator: np.random.Generator
 ) -> tuple[IntArray, list[str]]:
     """Places of rows that meet public conditions, as many as there are rows; and notes."""
+    from prudent.release.columns.dialects import fetched
+    from prudent.release.columns.number_rows import NumberTable
+
     places, notes = np.arange(data.num_rows), []
     for rule in rules:
         try:
-            kept = places[_rows_with(rule, data.take(places))]
+            rows = data.take(places).append_column(_ROW, [np.arange(data.num_rows)])
+            opened = NumberTable(rows, where=rule)
+            kept = places[sorted(fetched(opened.table.select(_ROW))[_ROW])]
             more = generator.choice(kept, len(places) - len(kept))
             places = generator.permutation(np.concatenate([kept, more]))
             notes.append(f"{len(more):,} synthetic rows without {rule!r} were replaced.")
         except Exception:  # it is paid for, and cannot be refused any more
             notes.append(f"No synthetic row is known to have {rule!r}, so none was replaced.")
     return places, notes
-
-
-def _rows_with(rule: str, data: Any) -> IntArray:
-    """The places of the rows that meet a condition."""
-    from prudent.release.columns.dialects import arrow_batches
-    from prudent.release.columns.number_rows import NumberTable
-
-    opened = NumberTable(data.append_column(_ROW, [np.arange(data.num_rows)]), where=rule)
-    found = [batch.column(0).to_numpy() for batch in arrow_batches(opened.table.select(_ROW))]
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
-
-
-def _labels(domain: Domain) -> list[str]:
-    scale = domain.field.scale
-    shown = [str(each if scale is None else scale.value(each)) for each in domain.keys]
-    edges = () if domain.edges is None or scale is None else map(scale.value, domain.edges[:-1])
-    return ["NULL", *shown, *(map(str, edges) if domain.number else [OTHER])]
 
 
 def written(made: Synthetic, path: Path) -> dict[str, str]:

@@ -14,10 +14,9 @@ several resolutions.
 Everything after the noise is post-processing, in floating point.
 """
 
-import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -25,6 +24,7 @@ import numpy as np
 from prudent.release.lattice import FloatArray, IntArray
 from prudent.synth.domain import Domain, coarse
 from prudent.synth.engine import TableEngine
+from prudent.synth.reading import Counts, Pair
 
 SPREAD = 4
 """How far apart one record can move the scores of candidates, in records."""
@@ -58,12 +58,15 @@ class Marginal:
     counts: IntArray  # with noise
     deviation: float  # of the noise of each count
 
-    def groups(self, codes: Sequence[IntArray]) -> IntArray:
-        """The cell of the table that each row is in."""
-        flat = np.zeros(len(codes[0]), np.int64)
-        for column, groups, size in zip(self.columns, self.maps, self.counts.shape, strict=True):
-            flat = flat * size + groups[codes[column]]
-        return flat
+    def groups(self, codes: Mapping[int, IntArray]) -> IntArray:
+        """The cell of the table that each row is in, from the cells of each column."""
+        pairs = zip(self.columns, self.maps, strict=True)
+        places = [groups[codes[column]] for column, groups in pairs]
+        return np.ravel_multi_index(places, self.counts.shape).astype(np.int64)
+
+    def counted(self, codes: Mapping[int, IntArray], weights: Any = None) -> Any:
+        """How many rows, or how much weight, each cell of the table has, in one row."""
+        return np.bincount(self.groups(codes), weights, self.counts.size)
 
 
 def projected(counts: FloatArray, total: float) -> FloatArray:
@@ -80,7 +83,7 @@ class Structure:
     def __init__(
         self,
         domains: Sequence[Domain],
-        codes: Sequence[IntArray],
+        pairs: Callable[[Sequence[Pair]], Mapping[Pair, Counts]],
         engine: TableEngine,
         one: Sequence[FloatArray],
     ) -> None:
@@ -88,42 +91,37 @@ class Structure:
 
         Args:
             domains: Of the columns.
-            codes: The cell of each record in each column. Private.
-            engine: What asks them.
+            pairs: Counts the records in the cells of pairs of columns. Private.
+            engine: What releases counts.
             one: The released counts of the cells of each column, of one sum, none negative.
         """
-        self._domains, self._codes, self._engine, self._one = domains, codes, engine, one
+        self._domains, self._engine, self._one = domains, engine, one
         self.rows = max(1, round(float(one[0].sum())))
         self._sigma = engine.deviation("tables") if len(domains) > 1 else 1.0
         self._cells = max(9.0, _NOISE_SHARE * self.rows / (0.4 * self._sigma))
-        self._maps: dict[tuple[int, int], IntArray] = {}
         self._generator = engine.generator()
         self._base = self.rows * max(1, min(_COPIES, _MOST_BASE // self.rows))
         self.measured: list[Marginal] = []
-        pairs = itertools.combinations(range(len(domains)), 2)
-        self._forms = {
-            (*pair, finer): self._form(pair, finer) for pair in pairs for finer in _FINER
-        }
-        self._exact = {
-            key: np.bincount(form.groups(codes), minlength=form.counts.size)
-            for key, form in self._forms.items()
-        }
+        self._forms: dict[Key, Marginal] = {}
+        self._exact: dict[Key, IntArray] = {}
+        for first in range(len(domains) - 1):
+            asked = [(first, other) for other in range(first + 1, len(domains))]
+            for pair, (*cells, records) in pairs(asked).items():
+                codes = dict(zip(pair, cells, strict=True))
+                for finer in _FINER:
+                    form = self._forms[*pair, finer] = self._form(pair, finer)
+                    self._exact[*pair, finer] = form.counted(codes, records).astype(np.int64)
         self._left = set(self._forms)  # candidates of pairs that were not measured
 
     # ---- tables of counts
-
-    def _map(self, column: int, most: int) -> IntArray:
-        if (column, most) not in self._maps:
-            shares = self._one[column] / self.rows
-            self._maps[column, most] = coarse(self._domains[column], shares, most)
-        return self._maps[column, most]
 
     def _form(self, columns: tuple[int, int], finer: int) -> Marginal:
         """The form of a table: a small column as it is, others in groups, within the cells."""
         room, found = self._cells * finer, {}
         ascending = sorted(columns, key=lambda column: (self._domains[column].size, column))
         for most, column in zip((int(math.sqrt(room)), 0), ascending, strict=True):
-            found[column] = self._map(column, max(2, most or int(room)))
+            shares, most = self._one[column] / self.rows, max(2, most or int(room))
+            found[column] = coarse(self._domains[column], shares, most)
             room /= int(found[column].max()) + 1
         maps = tuple(found[column] for column in columns)
         empty = np.zeros([int(each.max()) + 1 for each in maps], np.int64)
@@ -163,13 +161,13 @@ class Structure:
         codes, weights = self._made()
         left = pairs_repaired(count)
         for rounds in range(_ROUNDS, 0, -1):
-            scores = self._scores(functools.partial(_weighted, codes, weights))
+            scores = self._scores(lambda form: form.counted(codes, weights))  # noqa: B023
             for _ in range(math.ceil(left / rounds)):
                 self._measure({key: scores[key] for key in sorted(self._left)})
             left -= math.ceil(left / rounds)
             codes, weights = self._made()
         chosen = self._allotted(weights, self.rows)
-        return [each[chosen] for each in codes]
+        return [codes[column][chosen] for column in range(count)]
 
     def _scores(self, expected: Callable[[Marginal], FloatArray]) -> dict[Key, int]:
         """The score of each candidate, in records; see the module."""
@@ -191,7 +189,7 @@ class Structure:
 
     # ---- rows
 
-    def _made(self) -> tuple[list[IntArray], FloatArray]:
+    def _made(self) -> tuple[dict[int, IntArray], FloatArray]:
         """The cells of rows, by column, and weights with which rows follow all tables.
 
         Columns are placed along the tree, which was measured first: each as its table with its
@@ -227,8 +225,7 @@ class Structure:
                         others.append(((lift if at else lift.T).ravel(), past, other.maps[at]))
             made[column] = np.empty_like(cells)
             made[column][order] = self._moved(cells, sizes, others)
-        codes = [made[column] for column in range(len(self._domains))]
-        return codes, self._raked(codes, goals)
+        return made, self._raked(made, goals)
 
     def _moved(
         self,
@@ -270,12 +267,12 @@ class Structure:
         self._generator.shuffle(found)
         return found
 
-    def _raked(self, codes: Sequence[IntArray], goals: Sequence[FloatArray]) -> FloatArray:
+    def _raked(self, codes: Mapping[int, IntArray], goals: Sequence[FloatArray]) -> FloatArray:
         """Weights of rows with which they follow all measured tables, and one-way counts last."""
         flat = (each.groups(codes) for each in self.measured)
         targets = [(cells, goal.ravel()) for cells, goal in zip(flat, goals, strict=True)]
-        ones = list(zip(codes, self._one, strict=True))
-        weights = np.ones(len(codes[0]))
+        ones = [(codes[column], one) for column, one in enumerate(self._one)]
+        weights = np.ones(self._base)
         for _ in range(_SWEEPS):
             for cells, goal in (*targets, *ones):
                 now = np.bincount(cells, weights, len(goal))
@@ -284,8 +281,3 @@ class Structure:
             for cells, goal in ones:
                 weights *= ((goal + 1e-9) / (np.bincount(cells, weights, len(goal)) + 1e-9))[cells]
         return np.asarray(weights * (self.rows / weights.sum()), np.float64)
-
-
-def _weighted(codes: Sequence[IntArray], weights: FloatArray, form: Marginal) -> FloatArray:
-    made = np.bincount(form.groups(codes), weights, form.counts.size)
-    return np.asarray(made, np.float64)

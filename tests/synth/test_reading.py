@@ -1,0 +1,176 @@
+"""Counts that an engine makes, against the same counts made of the records one by one."""
+
+import datetime
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("ibis")
+pytest.importorskip("sklearn")
+
+import pyarrow as pa
+
+from prudent.release import ReproducibleNoise
+from prudent.synth import synthesize
+from prudent.synth.domain import Domain
+from prudent.synth.reading import FARTHEST, FORMS, Source
+from tests.servers import postgres_url, spark_session  # noqa: F401
+from tests.synth.test_differential import ODD_TYPED, TYPED, typed_rows
+
+NOTHING = dict.fromkeys(TYPED.names)
+ODD = [
+    {"real": -0.0, "town": " 12"},
+    {"real": 0.0, "town": "NaN"},
+    {"real": 1e308, "town": "OSLO"},
+    {"real": 2.0**62 + 2.0**11, "town": "'; --"},
+    {"real": -5e-324, "town": "é,-\\"},
+    {"real": 99.5, "time": datetime.datetime(2262, 4, 12, 0, 0, 0, 1)},
+    {"real": math.nextafter(99.5, 0), "day": datetime.date(1969, 12, 31)},
+    {"real": 0.1 + 0.2, "time": datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999)},
+]
+RECORDS = [
+    {name: "" if value == "a\0b" else value for name, value in (NOTHING | each).items()}
+    for each in [*typed_rows(80), *ODD_TYPED, *ODD, *ODD]
+]
+KINDS = "smallint, double precision, numeric, date, timestamp, text, boolean"
+
+
+def in_memory(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"source": pa.Table.from_pylist(RECORDS, TYPED)}
+
+
+def memtable(request: pytest.FixtureRequest) -> dict[str, Any]:
+    import ibis
+
+    return {"source": ibis.memtable(pa.Table.from_pylist(RECORDS, TYPED))}
+
+
+def postgres(request: pytest.FixtureRequest) -> dict[str, Any]:
+    psycopg = pytest.importorskip("psycopg")
+    address = str(request.getfixturevalue("postgres_url"))
+    kinds = zip(TYPED.names, KINDS.split(", "), strict=True)
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS hostile")
+        connection.execute(f"CREATE TABLE hostile ({', '.join(map(' '.join, kinds))})")
+        asked = f"INSERT INTO hostile VALUES ({', '.join(['%s'] * len(TYPED))})"
+        connection.cursor().executemany(asked, [tuple(each.values()) for each in RECORDS])
+    return {"source": None, "connect": address, "table": "hostile"}
+
+
+def spark(request: pytest.FixtureRequest) -> dict[str, Any]:
+    session = request.getfixturevalue("spark_session")
+    kinds = "whole smallint, real double, money decimal(9, 2), day date, time timestamp_ntz, "
+    rows = [tuple(each.values()) for each in RECORDS]
+    return {"source": session.createDataFrame(rows, kinds + "town string, yes boolean")}
+
+
+ENGINES = [
+    in_memory,
+    memtable,
+    pytest.param(postgres, marks=pytest.mark.thorough),
+    pytest.param(spark, marks=pytest.mark.thorough),
+]
+EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def number(value: Any) -> Any:
+    """What a value is counted as, by its type alone."""
+    match value:
+        case None | str():
+            return None if value is None else value.encode()
+        case datetime.datetime():
+            return float((value - EPOCH) / datetime.timedelta(microseconds=1))
+        case datetime.date():
+            return float(value.toordinal() - EPOCH.toordinal())
+        case Decimal():
+            return float(value * 100)
+        case _ if math.isnan(value):
+            return None
+    return min(max(float(value), -FARTHEST), FARTHEST)
+
+
+def form(value: float | None) -> int:
+    if value is None:
+        return -1
+    exact = (digits for digits in range(5) if round(value, digits) == value)
+    return next(exact, FORMS.index("number"))
+
+
+def opened(engine: Callable[..., Any], request: pytest.FixtureRequest) -> Source:
+    source = Source(columns=None, unit=None, most_rows=1, **engine(request))
+    assert source.read() == len(RECORDS)
+    return source
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_counts_are_those_of_the_records(engine: Any, request: pytest.FixtureRequest) -> None:
+    source = opened(engine, request)
+    columns = {name: [number(each[name]) for each in RECORDS] for name in TYPED.names}
+    if engine is postgres:  # without digits in its type a NUMERIC is a double
+        columns["money"] = [None if each is None else each / 100 for each in columns["money"]]
+    for name, counts in source.forms().items():
+        found = Counter(map(form, columns[name]))
+        assert counts.tolist() == [found[place] for place in range(len(FORMS))]
+    assert {"real"} <= {*source.forms()} <= {"real", "money"}
+    domains, cells = [], []
+    for field in source.counted:
+        exact = Counter(each for each in columns[field.name] if each is not None)
+        values, counts = source.values(field)
+        assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == exact
+        assert values.tolist() == sorted(exact)
+        assert len(source.values(field, 5)[0]) == sum(many >= 5 for many in exact.values())
+        stored = sorted(exact)[::3]
+        edges = None
+        if field.scale is not None and not field.boolean:
+            edges = np.unique(np.array(sorted(exact))[::7])
+        domains.append(Domain(field, tuple(stored), edges))
+        cells.append([cell(domains[-1], each) for each in columns[field.name]])
+    source.assign(domains)
+    asked = list(itertools.combinations_with_replacement(range(len(domains)), 2))
+    for (one, other), counted in source.pairs(asked).items():
+        found = {(a, b): many for a, b, many in zip(*map(np.ndarray.tolist, counted), strict=True)}
+        assert found == Counter(zip(cells[one], cells[other], strict=True))
+
+
+def cell(domain: Domain, value: Any) -> int:
+    if value is None:
+        return 0
+    if value in domain.keys:
+        return 1 + domain.keys.index(value)
+    upto = 0 if domain.edges is None else sum(value >= edge for edge in domain.edges[1:-1])
+    return 1 + len(domain.keys) + int(upto)
+
+
+@pytest.mark.usefixtures("quick_prices")
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_a_release_is_the_same_in_every_engine(engine: Any, request: pytest.FixtureRequest) -> None:
+    columns = ["whole", "real", "day", "time", "town", "yes"]
+
+    def made(given: dict[str, Any]) -> Any:
+        given["data"] = given.pop("source")
+        price = {"epsilon": 20.0, "delta": 1e-5, "noise": ReproducibleNoise(4)}
+        return synthesize(**given, **price, columns=columns).to_arrow().to_pydict()
+
+    one, other = made(in_memory(request)), made(engine(request))
+    assert {*one} == {*columns}
+    assert one == other
+
+
+def test_an_unknown_form_is_found_text_by_text(tmp_path: Path) -> None:
+    texts = ["1", "2.5", "", "nan", "2020-01-01", "2020-01-01 10:00:00", "12:", "1e999", "abc", '"']
+    path = tmp_path / "texts.csv"
+    path.write_text("a\n" + "\n".join(f'"{each}"' for each in texts) + "\n", encoding="utf-8")
+    source = Source(str(path), None, None, 1)
+    source.read()
+    (counts,) = source.forms().values()
+    known = dict(zip(FORMS, counts.tolist(), strict=True))
+    assert known["whole"] == 2  # 1, and what is moved to the largest number
+    assert known["decimal(1)"] == known["date"] == known["timestamp"] == 1
+    assert sum(known.values()) <= len(texts)
