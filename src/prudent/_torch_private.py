@@ -38,6 +38,8 @@ function_modes = _get_current_function_mode_stack
 batch_norm, norm_base = _BatchNorm, _NormBase
 nested_tensor_from_mask_left_aligned = torch._nested_tensor_from_mask_left_aligned
 pack_padded_sequence = torch._pack_padded_sequence
+copied_to = torch.ops.aten._to_copy.default
+fused_weight_norm = torch._weight_norm
 
 
 def is_record(tensor: Tensor) -> bool:

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from prudent._torch_private import (
     TorchDispatchMode,
     compile_graph,
+    copied_to,
     make_fx,
     maybe_get_level,
     pytree,
@@ -331,7 +332,7 @@ class PlacedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         wanted = kwargs.get("device")
-        number = args[0] if func is torch.ops.aten._to_copy.default else None
+        number = args[0] if func is copied_to else None
         if number is None or wanted is None or not number.is_cpu or number.ndim:
             return func(*args, **kwargs)
         dtype = kwargs.get("dtype") or number.dtype

@@ -30,7 +30,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from prudent._torch_private import is_record, is_traced, nested_tensor_from_mask_left_aligned
+from prudent._torch_private import (
+    fused_weight_norm,
+    is_record,
+    is_traced,
+    nested_tensor_from_mask_left_aligned,
+)
 from prudent.training.gradients.factors.experts import histogram, one_by_one
 from prudent.training.gradients.factors.recurrent import RECURRENT, Scan, step_by_step
 from prudent.training.gradients.factors.rules import GROUPED
@@ -310,7 +315,7 @@ DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.histc: histogram,
     Tensor.histc: histogram,
     torch.rand: shared_choice,
-    torch._weight_norm: weight_norm,
+    fused_weight_norm: weight_norm,
     **{each: placed_number(each) for each in (torch.tensor, Tensor.to, Tensor.cuda)},
 }
 """Maps a function to one that takes `call`, which calls other functions in its place."""
