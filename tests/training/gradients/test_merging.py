@@ -85,26 +85,40 @@ def test_a_cell_in_a_loop_is_one_contribution(monkeypatch):
     assert seen == [1] * 4
 
 
-class Cancelling(nn.Module):
+class Multiplied(nn.Module):
     """The uses of a layer cancel, but for what single precision cannot tell."""
 
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(4, 4, bias=False)
 
-    def forward(self, inputs):
-        return self.inner(inputs[:, 0]) - self.inner(inputs[:, 1])
+    def forward(self, first, second):
+        both = (first + second) * (1 + 2e-7)
+        return self.inner(first) + self.inner(second) - self.inner(both)
+
+
+class Scaled(nn.Module):
+    """The same with a parameter of which each use is a formed gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, first, second):
+        both = (first + second) * (1 + 2e-7)
+        return self.scale * first + self.scale * second - self.scale * both
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_terms_that_cancel_add_no_more_than_their_norm(recompute):
-    """The sum rounds the uses of a shared layer as the norm did."""
+@pytest.mark.parametrize("made", [Multiplied, Scaled])
+def test_terms_that_cancel_add_no_more_than_their_norm(made, recompute):
+    """The sum rounds the uses of a shared parameter as the norm did."""
     torch.manual_seed(0)
-    first = torch.rand(64, 1, 4) + 0.5
-    inputs = torch.cat([first, first * (1 + 2e-7 * torch.rand(64, 1, 1))], 1)
-    engine = BookKeeping(Cancelling(), lambda outputs, _: 1e9 * outputs.sum(1), recompute=recompute)
+    inputs = torch.rand(64, 4) + 0.5, torch.rand(64, 4) + 0.5
+    engine = BookKeeping(made(), lambda outputs, _: 1e9 * outputs.sum(1), recompute=recompute)
     weights = (1 / engine(engine.model, inputs, ()).norms).clamp_max(1).double()
-    for record in range(len(inputs)):
-        gradients = engine(engine.model, inputs[record : record + 1], ())
-        total = gradients.weighted_sum(weights[record : record + 1])["inner.weight"]
+    for record in range(64):
+        one = slice(record, record + 1)
+        gradients = engine(engine.model, tuple(each[one] for each in inputs), ())
+        (total,) = gradients.weighted_sum(weights[one]).values()
         assert total.norm() < 1.001

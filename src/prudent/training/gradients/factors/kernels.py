@@ -180,20 +180,20 @@ def _launch(name: str, grid: tuple[int, ...], first: Tensor, *others: Any, **opt
     """
     if torch.cuda.current_device() != first.device.index:
         with torch.cuda.device(first.device):
-            return _launch(name, grid, first, *others, **options)
+            _launch(name, grid, first, *others, **options)
+        return
     arguments = first, *others
     of = [(x.dtype, x.data_ptr() & 15) if isinstance(x, Tensor) else x for x in arguments]
     key = name, grid, first.device.index, *of
     start = _STARTED.get(key)
     if start is not None:
         start(*arguments)
-        return None
+        return
     compiled = getattr(_kernels(), name)[grid](*arguments, **options)
     if _starts_compiled():
         if len(_STARTED) >= _MOST_STARTED:
             _STARTED.clear()
         _STARTED[key] = compiled[(*grid, 1, 1)[:3]]
-    return None
 
 
 @cache
