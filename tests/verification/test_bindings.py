@@ -300,6 +300,10 @@ def test_a_row_of_another_release_has_its_price_too(charged, status_of):
     assert status_of(among_others(charged[0], gaussian, epsilon=0.93, delta=1e-5)) == 0
     assert status_of(among_others(charged[0], gaussian, epsilon=0.9, delta=1e-5)) == 1
     assert status_of(among_others(charged[0], gaussian, epsilon=0.9, delta=2e-5)) == 1
+    assert status_of(among_others(charged[0], gaussian, epsilon=9.0, delta=0.0)) == 1
+    early = among_others(charged[0], gaussian, epsilon=0.93, delta=1e-5)
+    del early["context"]
+    assert status_of(early) == 0  # from before the limits of the budget stood in a receipt
 
 
 def test_a_price_that_cannot_be_shown_is_said_to_be_so(charged, tmp_path):

@@ -14,8 +14,6 @@ from prudent_verify.pairs import BITS, positive
 
 _MOST = 1 << 60  # records
 _ROUNDED = 1e-9  # of floating point, in what the program computed
-
-
 _DISTANCE = {"low", "high", "needed", "withstands", "confidence", "epsilon", "basis"}
 _SLOPES = {"kind", "records", "tolerance", "confidence", "basis"}
 _SLOPE_BASIS = {"kind", "gradient", "curvature", "count", "multipliers", "root"}
@@ -41,13 +39,10 @@ def problem_of(
     known = (_SLOPES, _SLOPE_BASIS) if about_slopes else (_DISTANCE, {"kind", "noisy"})
     if (set(certificate), set(basis)) != known:
         return "it has other fields than a certificate."
-    needed, confidence = (
-        certificate["records" if about_slopes else "needed"],
-        certificate["confidence"],
-    )
-    if type(needed) is not int or needed < 0:
-        return "its numbers are no numbers of a certificate."
-    if type(confidence) is not float or not 0 < confidence < 1:
+    needed = certificate["records" if about_slopes else "needed"]
+    confidence = certificate["confidence"]
+    sound = type(needed) is int and needed >= 0 and type(confidence) is float
+    if not sound or not 0 < confidence < 1:
         return "its numbers are no numbers of a certificate."
     if not needs_of(certificate) <= paid_noises(event):
         return "no noise of its scale is in the event."
@@ -171,11 +166,8 @@ def _slopes_withstand(
         raise ValueError("The basis of a certificate is a vector and two matrices.")
     longest = max(_length(row) for row in (root[1:] or root))
     radius = positive(certificate["tolerance"]) / longest
-    hidden = positive(basis["hidden"])
-    if (
-        hidden
-        < (arb(width).sqrt() * (1 + arb(width).sqrt() * longest / reach) + 2) / 2**16 - _ROUNDED
-    ):
+    hidden, wide = positive(basis["hidden"]), arb(width).sqrt()
+    if hidden < (wide * (1 + wide * longest / reach) + 2) / 2**16 - _ROUNDED:
         return False
     by_gradient, by_curvature, by_count = map(positive, basis["multipliers"])
     beyond = (2 * (3 / (1 - arb(certificate["confidence"]))).log()).sqrt()

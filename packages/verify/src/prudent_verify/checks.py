@@ -18,7 +18,7 @@ import attrs
 from prudent_verify import certificates, plans
 from prudent_verify.descriptions import Description, described
 from prudent_verify.events import Event, Relation, UnknownEventError, parsed
-from prudent_verify.prices import prove
+from prudent_verify.prices import NoPurePriceError, prove
 from prudent_verify.receipt import (
     Receipt,
     ReceiptError,
@@ -454,7 +454,7 @@ def _price_of_row(receipt: Receipt, row: Mapping[str, Any]) -> Iterator[Finding]
 
     A ledger notes it at δ = 0, at the δ that it was told, or at its budget's.
     """
-    limit = (receipt.context.get("budget") or {}).get("delta", 0.0)
+    limit = (receipt.context.get("budget") or {}).get("delta", _LARGEST_DELTA)
     try:
         at, charged = row["price"]["delta"], float(row["price"]["epsilon"])
         sound = type(at) in (int, float) and charged >= 0
@@ -465,6 +465,9 @@ def _price_of_row(receipt: Receipt, row: Mapping[str, Any]) -> Iterator[Finding]
         if charged == math.inf:
             return
         found = prove(parsed(row["event"]), _ONE, charged, at)
+    except NoPurePriceError:
+        yield _failed("ledger", f"{words}, and its event has no pure ε.")
+        return
     except Exception:  # whoever wrote the receipt chooses which one
         yield _unchecked("ledger", "the price of a row was not shown here: it cannot be proved.")
         return

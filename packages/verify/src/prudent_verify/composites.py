@@ -1,4 +1,4 @@
-"""People with several records, and the best of many candidates, in ball arithmetic.
+"""Privacy units with several records, and the best of many candidates, in ball arithmetic.
 
 **Groups.** Of Poisson-sampled Gaussian noise each of k records is in the sample with probability q,
 so the noise N(0, 1) is moved by j/σ with a binomial probability. The ratio of the two densities
@@ -42,7 +42,7 @@ _Law = list[tuple[arb, arb]]
 
 
 def sampled_group(sigma: arb, rate: arb, relation: Relation) -> Callable[..., arb]:
-    """The profile for all records of a person, removed, added or replaced."""
+    """The profile for all records of a privacy unit, removed, added or replaced."""
     records = relation.records
     weights = [
         math.comb(records, j) * rate**j * (1 - rate) ** (records - j) for j in range(records + 1)

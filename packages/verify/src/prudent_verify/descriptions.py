@@ -1,7 +1,7 @@
 """Runs made elsewhere, described in plain JSON, whose claimed ε is proved or refuted all the same.
 
 A description has the fields `claim` (`epsilon` and `delta`), `relation` (a name, or a name and the
-number of records of a person), perhaps `source` (words), and one of these:
+number of records of a privacy unit), perhaps `source` (words), and one of these:
 
 * `run`: `sampling` ("poisson", or "shuffle" for epochs in which each record is in one batch),
   `sampling_rate`, `steps` and `noise_multiplier`, as Opacus and JAX Privacy have them;

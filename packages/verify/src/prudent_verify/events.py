@@ -50,7 +50,7 @@ class Relation:
     """Which data sets are neighbours."""
 
     adjacency: str
-    records: int  # of one person
+    records: int  # of one privacy unit
 
     @classmethod
     def parsed(cls, value: Any) -> "Relation":

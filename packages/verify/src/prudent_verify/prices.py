@@ -47,6 +47,10 @@ _TAIL = 1e-4  # of δ, which the ends of a grid may cost
 _TILTS = [k / 20 for k in range(16)]  # of the shares of ε in a chain
 
 
+class NoPurePriceError(UnknownEventError):
+    """An event of which a part has no ε at δ = 0."""
+
+
 @attrs.frozen
 class Found:
     """What could be shown of a claimed ε."""
@@ -71,7 +75,7 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
     """
     distance = relation.distance
     if relation.records > _MOST_RECORDS:
-        raise UnknownEventError("So many records of a person are not counted here.")
+        raise UnknownEventError("So many records of a privacy unit are not counted here.")
     with ctx.workprec(BITS):
         added = _added_up(event)
     if added is not None and added[1] <= delta and (added[1] == 0 or distance == 1):
@@ -81,7 +85,7 @@ def prove(event: Event, relation: Relation, epsilon: float, delta: float) -> Fou
             method = "exact sums of rational numbers" if sharp else "a sum of bounds on all parts"
             return Found(total, method, total if sharp else 0.0)
     if delta == 0:
-        raise UnknownEventError("No pure ε of this event can be shown.")
+        raise NoPurePriceError("No pure ε of this event can be shown.")
     with ctx.workprec(BITS):
         if any(each.kind == "ZCDpEvent" for each in event.walk()):
             return _concentrated(event, distance, delta)
@@ -124,7 +128,7 @@ def float_above(value: Fraction) -> float:
 _ONE = Relation("add-remove", 1)
 _COARSE = (*SELECTIONS, ALLOCATED, WORST, SAMPLED)  # of which more may be proved than a sum
 _MOST_RECORDS = 10**4
-_MOST_SAMPLED = 256  # records of a person; of more, only a chain is shown
+_MOST_SAMPLED = 256  # records of a privacy unit; of more, only a chain is shown
 _MOST_KINDS = 1000  # of releases
 _MOST_NESTED, _MOST_OUTCOMES = 16, 1 << 14  # that are summed one by one
 
@@ -323,8 +327,8 @@ def _on_grid(
     growth = spacing / 2 if runs > 30 else accuracy / 8
     own = []
     for profile, count in laws:
-        there, back = (partial(profile, adding=each) for each in (adding, not adding))
-        law = (Law.below if below else Law.of)(there, back, interval, growth, tail / runs)
+        forward, back = (partial(profile, adding=each) for each in (adding, not adding))
+        law = (Law.below if below else Law.of)(forward, back, interval, growth, tail / runs)
         own.append((law, count))
     law = composed(own, tail, below=below)
     return lambda epsilon, *, adding: law.delta(epsilon)
