@@ -31,7 +31,7 @@ from typing import (
 import attrs
 
 from prudent import _validate
-from prudent._redaction import redacted
+from prudent._validate import redacted
 from prudent.accounting import MarginTest
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
