@@ -39,13 +39,7 @@ class MissingPackageError(ModuleNotFoundError):
     """
 
     def __init__(self, what: str, packages: Sequence[str], extras: Sequence[str]) -> None:
-        """Say that something needs packages, and which extras install them.
-
-        Args:
-            what: What needs them, as the subject of a sentence.
-            packages: What is missing, at least one.
-            extras: What to install; `CORE` for prudent itself, and empty if nothing holds them.
-        """
+        """Say what needs packages (a subject), and what installs them: nothing if that is empty."""
         names = " and ".join(filter(None, [", ".join(packages[:-1]), packages[-1]]))
         verb = "is" if len(packages) == 1 else "are"
         named = ",".join(filter(None, extras))

@@ -75,11 +75,19 @@ def replacing(path: Path, mode: str = "w", *, owner_only: bool = False) -> Itera
             yield file
             settle(file)
         os.replace(aside, path)
-        _settle_names(path.parent)
+        if os.name == "posix":  # folders cannot be opened elsewhere
+            names = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(names)  # a power loss could undo the rename
+            finally:
+                os.close(names)
     except BaseException as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
-        if (cause := _of_the_disk(error)) is not None:
+        cause: BaseException | None = error
+        while isinstance(cause, RuntimeError):  # torch hides the error of the file system
+            cause = cause.__context__
+        if isinstance(cause, OSError):
             raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
 
@@ -96,24 +104,6 @@ def settle(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _of_the_disk(error: BaseException) -> OSError | None:
-    """The error of the file system behind an error of whoever wrote: torch hides it."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, OSError):
-        found = found.__context__ if isinstance(found, RuntimeError) else None
-    return found
-
-
-def _settle_names(folder: Path) -> None:
-    """Wait until the names in a folder are on disk: a power loss could undo a rename."""
-    if os.name == "posix":  # folders cannot be opened elsewhere
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Lock a folder against other runs until this one ends or is killed.
@@ -125,31 +115,22 @@ def held(folder: Path) -> Iterator[None]:
     # released when the process dies.
     import sqlite3
 
-    try:
-        file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
-    except sqlite3.OperationalError as error:
-        raise _unwritable(folder, error) from error
-    with contextlib.closing(file):
+    with contextlib.ExitStack() as stack:
         try:
+            file = sqlite3.connect(folder / _LOCK, timeout=0, isolation_level=None)
+            stack.enter_context(contextlib.closing(file))
             file.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorname != "SQLITE_BUSY":
-                raise _unwritable(folder, error) from error
+            busy = error.sqlite_errorname == "SQLITE_BUSY"
+            mend = (
+                "Check the space left on the disk and who may write there, or choose another "
+                "folder. A run that was begun there goes on with resume=True."
+            )
             raise ArgumentError(
                 "out",
-                "a folder that no other run is using",
+                "a folder that no other run is using" if busy else "a folder that can be written",
                 got=str(folder),
-                hint="Wait for that run to end, or choose another folder.",
+                why="" if busy else str(error),
+                hint="Wait for that run to end, or choose another folder." if busy else mend,
             ) from error
         yield
-
-
-def _unwritable(folder: Path, error: Exception) -> ArgumentError:
-    return ArgumentError(
-        "out",
-        "a folder that can be written",
-        got=str(folder),
-        why=str(error),
-        hint="Check the space left on the disk and who may write there, or choose another folder. "
-        "A run that was begun there goes on with resume=True.",
-    )

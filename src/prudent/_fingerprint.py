@@ -25,6 +25,10 @@ from prudent import __version__
 
 _SIZE = 16
 _PLAIN = (int, float, complex, str, bytes, bool, types.NoneType, types.EllipsisType)
+_CODE = (
+    *("code", "consts", "names", "varnames", "freevars", "flags", "argcount"),
+    *("kwonlyargcount", "posonlyargcount", "exceptiontable"),
+)
 _NOT_CODE = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__firstlineno__"),
     *("__static_attributes__", "__annotations__", "__annotate__", "__annotate_func__"),
@@ -55,8 +59,7 @@ def fingerprint(*values: Any, restored: Any = None) -> str:
 class _Walk:
     """Goes through values and adds what they are to a digest.
 
-    Args:
-        restored: Addresses of the modules whose state is left out.
+    Left out is the state of modules at the addresses `restored`.
     """
 
     def __init__(self, restored: frozenset[int] = frozenset()) -> None:
@@ -84,7 +87,7 @@ class _Walk:
                 kind.__name__, sorted(_Walk(self._restored).of(one).hexdigest() for one in value)
             )
         elif isinstance(value, types.CodeType):
-            self._code(value)
+            self._all("code", [getattr(value, f"co_{part}") for part in _CODE])
         elif (place := self._seen.setdefault(id(value), len(self._seen))) < len(self._kept):
             self._say("seen", place)
         else:
@@ -124,13 +127,6 @@ class _Walk:
             self._all("property", [value.fget, value.fset, value.fdel])
         else:
             self._instance(value)
-
-    def _code(self, code: types.CodeType) -> None:
-        parts = (
-            *("code", "consts", "names", "varnames", "freevars", "flags", "argcount"),
-            *("kwonlyargcount", "posonlyargcount", "exceptiontable"),
-        )
-        self._all("code", [getattr(code, f"co_{part}") for part in parts])
 
     def _function(self, function: types.FunctionType) -> None:
         package = _package(function.__module__ or "")
@@ -181,7 +177,11 @@ class _Walk:
         elif torch_data is not None and isinstance(value, torch_data):
             self._data(value)
         elif tensor is not None and isinstance(value, tensor):
-            self._tensor(value)
+            import torch
+
+            self._say("tensor", str(value.dtype), tuple(value.shape), value.requires_grad)
+            flat = value.detach().cpu().contiguous().flatten()
+            self._digest.update(flat.view(torch.uint8).numpy().data)
         elif module is not None and isinstance(value, module):
             self._module(value)
         else:
@@ -196,13 +196,6 @@ class _Walk:
             self._add(data.dataset)
         else:
             _unknown(data)
-
-    def _tensor(self, tensor: Any) -> None:
-        import torch
-
-        self._say("tensor", str(tensor.dtype), tuple(tensor.shape), tensor.requires_grad)
-        flat = tensor.detach().cpu().contiguous().flatten()
-        self._digest.update(flat.view(torch.uint8).numpy().data)
 
     def _module(self, module: Any) -> None:
         """Adds the structure of a module and whatever its state does not hold."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from prudent import cli, median
-from prudent._redaction import redacted, without_password
+from prudent._validate import redacted, without_password
 from prudent.budget.ledger import Ledger, LedgerError, StorageError, datasets
 
 SECRETS = ["hunter", "p/w/hunter", "hunter@tiger", "hunter tiger", "h?unter#tiger", "tiger%2Funter"]

@@ -20,7 +20,7 @@ pytest.importorskip("opendp", reason="releases draw their noise with OpenDP")
 
 import prudent
 from prudent import cli
-from prudent._redaction import redacted, without_password
+from prudent._validate import redacted, without_password
 from prudent.budget import allowance
 from prudent.budget.ledger import Ledger, datasets
 from prudent.release import open_column, open_groups

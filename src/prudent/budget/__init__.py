@@ -7,8 +7,7 @@ from typing import Any, Protocol
 
 import dp_accounting as dp
 
-from prudent._redaction import redacted
-from prudent._validate import ArgumentError
+from prudent._validate import ArgumentError, redacted
 from prudent.accounting.relations import Relation
 
 

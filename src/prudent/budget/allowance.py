@@ -25,8 +25,8 @@ import attrs
 
 from prudent import _validate
 from prudent._formats import check_format
-from prudent._redaction import without_password
 from prudent._rounding import exact
+from prudent._validate import without_password
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.budget.charges import BEFORE_THE_FIRST, fields_of, reading, row_after
 from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter

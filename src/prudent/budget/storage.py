@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from typing_extensions import override
 
 from prudent import _extras, _validate
-from prudent._redaction import redacted, without_password
+from prudent._validate import redacted, without_password
 
 _PATIENCE = 120  # seconds to wait for another writer
 _SCHEMES = ("postgresql", "postgres")

@@ -14,8 +14,7 @@ import typer
 
 from prudent import _extras
 from prudent._files import advice
-from prudent._redaction import redacted
-from prudent._validate import ArgumentError, UnknownColumnError
+from prudent._validate import ArgumentError, UnknownColumnError, redacted
 from prudent.cli.display import complain, echo_json, neutral, output_mode
 
 USAGE = 2

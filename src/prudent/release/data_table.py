@@ -17,7 +17,7 @@ import attrs
 from typing_extensions import override
 
 from prudent import _validate
-from prudent._redaction import redacted
+from prudent._validate import redacted
 from prudent.budget import LedgerLike
 from prudent.receipts.making import ReceiptTarget
 from prudent.release.charging import Preview, opened_ledger

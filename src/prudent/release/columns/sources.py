@@ -20,7 +20,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
 
 from prudent import _validate
-from prudent._redaction import redacted
+from prudent._validate import redacted
 from prudent.release.columns import conversions
 from prudent.release.columns.dialects import ENGINES, backend_name
 from prudent.release.columns.sql.column_queries import Memory
