@@ -13,7 +13,7 @@ from prudent.accounting.events import WorstOfDpEvent
 from prudent.estimators import GaussianNB, GradientBoostingClassifier, GradientBoostingRegressor
 from prudent.release.noise import ReproducibleNoise
 from prudent.tune import Geometric, Poisson, price, search
-from prudent.tune.fitting import event_for
+from prudent.tune.fitting import event_of
 from tests.estimators.models.fitting import data
 
 # The records of these tests are public.
@@ -50,7 +50,8 @@ def test_the_best_setting_is_released_with_its_fitted_model(tmp_path: Path) -> N
 @pytest.mark.thorough
 def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
     models = [GradientBoostingClassifier(epsilon=1.0, n_estimators=count) for count in (2, 4)]
-    events = [event_for(each, ["x0", "x1", "x2", "target"], 3) for each in models]
+    data = parts("GradientBoostingClassifier", 300)["data"]
+    events = [event_of(each, *data) for each in models]
     best = search(
         models[0],
         {"n_estimators": [2, 4]},

@@ -38,42 +38,26 @@ _SHARED = ("ledger", "noise")  # a copy of a ledger would be another budget
 
 
 class TooFewRecordsError(ValueError):
-    """The table has too few records for this model at this ε, as far as the noisy count tells.
+    """The table has too few records for this model at this ε, as far as was released.
 
-    The count was released and paid for, so that the message may be published.
+    What it rests on was released and paid for, so that the message may be published.
 
     Attributes:
-        records: The noisy number of records.
-        needed: The number of records that would be enough.
+        records: The noisy number of records; None if fewer than two labels were found.
+        needed: The number of records that would be enough, or with which a label would be found.
     """
 
-    records: float | None
-
-    def __init__(self, records: float, needed: float) -> None:
+    def __init__(self, records: float | None, needed: float) -> None:
         self.records, self.needed = records, needed
         super().__init__(
-            f"About {max(0, round(records)):,} records (a noisy count) are too few for this model: "
-            f"at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, or use "
-            "fewer columns: a row counts if all of its columns hold numbers. Texts are left out by "
-            "features=[…], or become categories in a formula: 'y ~ x + C(text)'."
-        )
-
-
-class TooFewLabelsError(TooFewRecordsError):
-    """Fewer than two labels have enough records to be found, as far as a private choice tells.
-
-    Attributes:
-        records: None, as no number of records was released.
-        needed: The number of records with which a label would be found.
-    """
-
-    def __init__(self, needed: float) -> None:
-        self.records, self.needed = None, needed
-        ValueError.__init__(
-            self,
             f"Fewer than two labels have enough records, too few for this model: at this ε a label "
             f"is found if it has about {needed:,}. Give the public list of labels as classes, or "
-            "raise epsilon.",
+            "raise epsilon."
+            if records is None
+            else f"About {max(0, round(records)):,} records (a noisy count) are too few for this "
+            f"model: at this ε it needs about {round(float(nearest(needed, 2))):,}. Raise epsilon, "
+            "or use fewer columns: a row counts if all of its columns hold numbers. Texts are left "
+            "out by features=[…], or become categories in a formula: 'y ~ x + C(text)'."
         )
 
 
@@ -142,6 +126,26 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         part = self._quantiles
         asked = part in prices.parts
         return _ENOUGH / prices.choice_epsilon(part) if asked else prices.multiplier("count")
+
+    def dry_run(self, records: int, features: int) -> Preview:
+        """What a fit would cost, and about how good it would be; reads and charges nothing.
+
+        Args:
+            records: A guess at the number of records; what is known in public.
+            features: The number of features.
+        """
+        records = _validate.count(1, records=records)
+        prices = self._prices(_validate.count(1, features=features), self._classes() == [])
+        needed = self._needed(prices, features)
+        forecast = self._forecast(prices, records, features)
+        if records < needed:
+            forecast = f"With {records:,} it would refuse, after a noisy count."
+        notes = f"It needs about {int(nearest(needed, 2)):,} records.", forecast
+        return attrs.evolve(self._preview(prices), notes=tuple(filter(None, notes)))
+
+    def _forecast(self, prices: Prices, records: int, features: int) -> str:
+        """How good a fit to so many records would be, if that can be told."""
+        return ""
 
     def _counted(self, engine: SumEngine) -> TooFewRecordsError | None:
         """Release the number of records, and learn if they are enough."""
@@ -242,7 +246,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
         if selection := self._selection(labels == []):
             labels = redact_errors(asked.labels, selection, noise)
             if len(labels) < 2:
-                return self._fitted(paid, TooFewLabelsError(selection.needed(0.95)), prices)
+                return self._fitted(paid, TooFewRecordsError(None, selection.needed(0.95)), prices)
             rows, _ = attrs.evolve(asked, classes=labels).open()
         self._labels = labels
         return self._fitted(
@@ -270,7 +274,7 @@ class PrivateEstimator(BaseEstimator, abc.ABC):
             selection = self._selection(private)
             self._labels = rows.choose(selection, noise)
             if self._labels is not None and len(self._labels) < 2 and selection is not None:
-                return TooFewLabelsError(selection.needed(0.95))
+                return TooFewRecordsError(None, selection.needed(0.95))
             known = dict(rows.known) | self._bounded(rows.names)
             return self._counted(SumEngine(rows, prices, noise, known))
 

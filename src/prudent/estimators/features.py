@@ -142,11 +142,6 @@ class StandardFeatures:
         """The features of rows as doubles: the constant 1, and the standardised columns."""
         return self.steps(rows) * STEP
 
-    @staticmethod
-    def at_edge(steps: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether a feature of a row is clipped."""
-        return np.asarray((np.abs(steps) >= CLIP / STEP).any(axis=1))
-
     def times(self, steps: FloatArray, matrix: FloatArray) -> FloatArray:
         """Features times a released matrix or vector, exactly alike for equal rows."""
         return product(steps, matrix * STEP, math.sqrt(self.width) * CLIP / STEP)
@@ -240,7 +235,7 @@ class Whitening:
 
     def weights(self, steps: FloatArray) -> FloatArray:
         """The factor by which the row of each record is shortened to the radius."""
-        return np.asarray(np.minimum(1.0, self.radius / (lengths(steps) * STEP)))
+        return np.asarray(self.radius / np.maximum(lengths(steps) * STEP, self.radius))
 
     def rows(self, steps: FloatArray) -> FloatArray:
         """The whitened rows of features, shortened to the radius and before the reach."""

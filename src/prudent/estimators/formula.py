@@ -442,17 +442,7 @@ class FormulaRows(Rows):
         most: int = 1,
         **options: Any,
     ) -> None:
-        """Open the table; reads names and types.
-
-        Args:
-            text: The formula.
-            source: The table.
-            classes: The labels of the target: an empty list if they are to be found privately, None
-                if it is a number.
-            unit: The column of privacy units; None: every row is one.
-            most: The number of rows that are kept of a unit.
-            **options: Of the table.
-        """
+        """Open the table; reads names and types. The arguments are those of `ModelData`."""
         self._source, self._options, self._units = source, options, {"unit": unit, "most": most}
         self._table = table = number_table(source, **options)
         self.formula = formula = Formula.parse(text, table.names, unit)

@@ -140,11 +140,6 @@ class InfluenceTail:
         error = 2 * math.hypot(noise[at] / above[at], above[at] ** -0.5) / math.log(2) / back
         return 2 * math.log2(max(above[at - back] / above[at], 1.001)) / back, float(error)
 
-    def has_no_mean(self, count: float) -> bool:
-        """Whether the tail is clearly so heavy that its mean excess has no bound."""
-        index, error = self.index(count, _OCTAVES)
-        return index + _SURE * error < _NO_MEAN
-
 
 @attrs.frozen(eq=False, kw_only=True)
 class Refined:
@@ -154,13 +149,15 @@ class Refined:
     root: FloatArray  # what makes coefficients of whitened coordinates
     variance: FloatArray  # a matrix: of noise and sampling, in whitened coordinates
     bias: FloatArray  # what the steps have not reached, in each of them
-    rest: FloatArray  # the noisy T
-    rest_noise: FloatArray  # the deviation of its noise, in each coordinate
-    weak: npt.NDArray[np.bool_]  # the coordinates in which the ridge holds steps back
+    # The noisy T, the deviation of its noise, and whether the ridge holds steps back, in each.
+    rest: FloatArray = attrs.Factory(lambda self: 0.0 * self.bias, takes_self=True)
+    rest_noise: FloatArray = attrs.Factory(lambda self: 0.0 * self.bias, takes_self=True)
+    weak: npt.NDArray[np.bool_] = attrs.Factory(lambda self: self.bias < 0, takes_self=True)
     missing: str = ""  # why there are no intervals; empty if there are
     deviations: float = _DEVIATIONS  # of an interval of 95 %
     least: float = 0.0  # times T is allowed for, at least
-    clipped: Map = lambda rows: np.zeros(len(rows), np.bool_)  # whether each influence was clipped
+    # Whether the influence of each row was clipped.
+    clipped: Callable[[FloatArray], npt.NDArray[np.bool_]] = lambda rows: np.zeros(len(rows), bool)
 
     def intervals(
         self, features: StandardFeatures, centres: FloatArray, scale: float, records: int
@@ -279,10 +276,10 @@ def refine(
     taken = engine.total("weights", lambda rows: influences(rows, final)[1], clip) / clip
     squares = sandwich(engine, lambda rows: influences(rows, final)[0], clip)
     usual = engine.deviation("weights") ** 2 + float(np.trace(squares)) / clip**2 / width
-    missing = ""
+    missing, (heaviest, doubt) = "", tail.index(count, _OCTAVES)
     if whitening.hides_a_column:
         missing = UNSEEN  # the others then answer for what it explains
-    elif tail.has_no_mean(count):
+    elif heaviest + _SURE * doubt < _NO_MEAN:  # its mean excess clearly has no bound
         missing = HEAVY
     elif has_direction(taken, usual):
         missing = CURVED

@@ -24,8 +24,8 @@ from typing_extensions import override
 
 from prudent import _validate
 from prudent._rounding import nearest, rounded_up
-from prudent.estimators.base import BoundedEstimator, TooFewRecordsError
-from prudent.estimators.certificate import Pull, SlopeCertificate, certify, radius_of
+from prudent.estimators.base import BoundedEstimator
+from prudent.estimators.certificate import Pull, certify, radius_of
 from prudent.estimators.engine import SumEngine, along
 from prudent.estimators.features import (
     CLIP,
@@ -41,7 +41,6 @@ from prudent.estimators.features import (
 from prudent.estimators.influence import PARTS, Refined, far_whitening, refine
 from prudent.estimators.shares import BudgetPart, Prices, choices, sums
 from prudent.estimators.summaries import CoefficientSummary
-from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
 
 _WITH_QUANTILE = 25.0  # records, times ε of a quantile of a column, below which it is a guess
@@ -171,12 +170,6 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         }
 
     @override
-    def _refusal(self, engine: SumEngine) -> TooFewRecordsError | None:
-        doubt = _DOUBT * engine.deviation("count")
-        needed = self._needed(engine.prices, len(engine.rows.names) - 1) + doubt
-        return TooFewRecordsError(self.n_records_, needed) if self.n_records_ < needed else None
-
-    @override
     def _learn(self, engine: SumEngine) -> None:
         count, width = self.n_records_, len(engine.rows.names) - 1
         # Rows are shortened as a whole and not clipped column by column: a line stays a line.
@@ -189,7 +182,9 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
             centre, scale = 0.0, math.hypot(centre, scale)
         penalty = self._penalty(features)
         whitening = Whitening.release(engine, "moment", features, count, penalty)
-        far = self._far(engine, whitening, count, penalty)
+        far = whitening
+        if "far moment" in engine.prices.parts:
+            far = far_whitening(engine, whitening, count, penalty)
         whitening = far if far.radius == whitening.radius else whitening
         fitting = Fitting(engine, count, whitening, far, centre, scale)
         found = np.zeros(width + 1)
@@ -215,7 +210,17 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         )
         self.intercept_interval_, self.intervals_ = tuple(ends[0].tolist()), ends[1:]
         if self.certify is not None:
-            self.certificate_ = self._certificate(fitting, found, steps[-1].limit)
+            # Residuals may grow along the way.
+            room = 2 * radius_of(whitening, float(self.certify)) * whitening.reach
+            self.certificate_ = certify(
+                engine,
+                whitening,
+                lambda rows: fitting.weighted(rows, found),
+                self._pull(steps[-1].limit + room),
+                tolerance=float(self.certify),
+                penalty=whitening.root.T @ (whitening.penalty * found),
+                count=count,
+            )
 
     def _step(self, fitting: Fitting, found: FloatArray, number: int) -> NewtonStep:
         """Release the limit and the step of a round."""
@@ -233,42 +238,29 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         noise = engine.deviation("steps") * whitening.reach * pull.bound * factor
         return NewtonStep(move, noise, limit, kept)
 
-    def _certificate(self, fitting: Fitting, found: FloatArray, limit: float) -> SlopeCertificate:
-        """Release how many records the slopes withstand; residuals may grow along the way."""
-        whitening = fitting.whitening
-        tolerance = _validate.positive(certify=self.certify)
-        room = 2 * radius_of(whitening, tolerance) * whitening.reach
-        return certify(
-            fitting.engine,
-            whitening,
-            lambda rows: fitting.weighted(rows, found),
-            self._pull(limit + room),
-            tolerance=tolerance,
-            penalty=whitening.root.T @ (whitening.penalty * found),
-            count=fitting.count,
-        )
-
     @override
     def _needed(self, prices: Prices, features: int) -> float:
         chosen = [name for name in ("columns", "target") if name in prices.parts]
-        return max(
+        needed = max(
             _WITH_QUANTILE / min(map(prices.choice_epsilon, chosen)),
             _WITH_MOMENT * prices.multiplier("moment") * (features + 1),
         )
+        return needed + _DOUBT * prices.multiplier("count")
 
     def _spread(self, fitting: Fitting, outcome: Refined, limit: float) -> None:
         """Release the number of clipped records and, if it was asked for, R²."""
 
         def vectors(rows: FloatArray) -> FloatArray:
             steps, errors = fitting.weighted(rows, outcome.found)
-            parts = [(features.at_edge(steps) | outcome.clipped(rows)) * 0.3]
+            at_edge = (np.abs(steps) >= CLIP / STEP).any(axis=1)
+            parts = [(at_edge | outcome.clipped(rows)) * 0.3]
             if self.r2:
                 small = np.clip(errors / limit, -1.0, 1.0)
                 targets = np.clip(fitting.targets(rows) / _TARGET_CLIP, -1.0, 1.0)
                 parts += [small * small, targets * targets, targets * 0.5]
             return np.stack(parts, axis=1)
 
-        engine, count, features = fitting.engine, fitting.count, fitting.whitening.features
+        engine, count = fitting.engine, fitting.count
         radius = math.sqrt(0.3**2 + (2.0 + 0.5**2 if self.r2 else 0.0))
         clipped, *sums_of = engine.total("spread", vectors, radius).tolist()
         self.n_clipped_ = min(max(0.0, clipped / 0.3), count)
@@ -277,12 +269,6 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
             variance = limit**2 * max(squares, radius * engine.deviation("spread")) / count
             total = _TARGET_CLIP**2 * (target / count - (centred / 0.5 / count) ** 2)
             self.r2_ = 1 - variance / total if total > variance else 0.0
-
-    def _far(
-        self, engine: SumEngine, whitening: Whitening, count: float, penalty: FloatArray
-    ) -> Whitening:
-        """What whitens the features for the last steps."""
-        return far_whitening(engine, whitening, count, penalty)
 
     def _finish(self, fitting: Fitting, found: FloatArray, steps: list[NewtonStep]) -> Refined:
         """What the rounds lead to: here the last steps of least squares."""
@@ -338,34 +324,20 @@ class LinearModel(CoefficientSummary, RegressorMixin, BoundedEstimator):
         for term, value, ends in zip(self.terms_, self.coef_, self.intervals_, strict=True):
             yield str(term), float(value), tuple(ends.tolist())
 
-    def dry_run(self, records: int, features: int) -> Preview:
-        """What a fit would cost, and about how good it would be; reads and charges nothing.
-
-        Args:
-            records: A guess at the number of records; what is known in public.
-            features: The number of features.
-        """
-        records = _validate.count(1, records=records)
-        prices = self._prices(_validate.count(1, features=features))
+    @override
+    def _forecast(self, prices: Prices, records: int, features: int) -> str:
         width = features + 1
-        needed = self._needed(prices, features)
         pull, deviation = (_USUAL_RESIDUAL * each for each in self._usual())
         noise = prices.multiplier("steps") * MOST_REACH * math.sqrt(width / records) * pull
         lost = width * noise**2 / records
         wide = _DEVIATIONS * math.hypot(noise, deviation) / math.sqrt(records)
         sampling = _DEVIATIONS * deviation / math.sqrt(records)
-        enough = needed + _DOUBT * prices.multiplier("count")
-        notes = [f"It needs about {int(nearest(enough, 2)):,} records."]
-        if records < enough:
-            notes.append(f"With {records:,} it would refuse, after a noisy count.")
-        else:
-            notes.append(
-                f"With {records:,} records and R² about 0.5: noise takes about "
-                f"{rounded_up(min(lost, 1.0), 2)} off R²; the interval of a coefficient is about "
-                f"± {rounded_up(wide, 2)} deviations of the target per deviation of the column, "
-                f"± {rounded_up(sampling, 2)} without privacy."
-            )
-        return attrs.evolve(self._preview(prices), notes=tuple(notes))
+        return (
+            f"With {records:,} records and R² about 0.5: noise takes about "
+            f"{rounded_up(min(lost, 1.0), 2)} off R²; the interval of a coefficient is about "
+            f"± {rounded_up(wide, 2)} deviations of the target per deviation of the column, "
+            f"± {rounded_up(sampling, 2)} without privacy."
+        )
 
     def predict(self, X: Any) -> FloatArray:
         """Predict targets.
@@ -468,10 +440,6 @@ class QuantileRegressor(LinearModel):
         return engine.quantile("target", place, self.quantile)
 
     @override
-    def _far(self, engine: SumEngine, whitening: Whitening, *given: Any) -> Whitening:
-        return whitening
-
-    @override
     def _kept(self, fitting: Fitting, number: int) -> float:
         """Those over which the loss is smoothed; fewer for far quantiles."""
         return self._smoothed[number] * 4 * self.quantile * (1 - self.quantile)
@@ -505,9 +473,6 @@ class QuantileRegressor(LinearModel):
             root=whitening.root,
             variance=np.diag(noise + sampling),
             bias=bias,
-            rest=np.zeros(len(found)),
-            rest_noise=np.zeros(len(found)),
-            weak=np.zeros(len(found), np.bool_),
             deviations=_DEVIATIONS,
         )
 

@@ -132,10 +132,6 @@ def is_frame(data: Any) -> bool:
     return type(data).__module__.split(".")[0] in ("pandas", "polars", "pyarrow")
 
 
-def _in_memory(data: Any) -> bool:
-    return is_frame(data) and hasattr(data, "__len__")  # a lazy frame has no length
-
-
 def number_table(source: Any, **options: Any) -> Any:
     """Open a `NumberTable`, which needs the packages for tables.
 
@@ -211,7 +207,11 @@ class ModelData:
             array = array_of(self.data)
             records, names = len(array), [f"x{place}" for place in range(array.shape[1])]
             read: Callable[[], FloatArray] = functools.partial(doubles, array)
-        elif own and (self.where is not None or not _in_memory(self.data)):
+        elif own and (
+            self.where is not None
+            or not is_frame(self.data)
+            or not hasattr(self.data, "__len__")  # a lazy frame has no length
+        ):
             name = "unit" if self.target is None else "y"
             raise ArgumentError(name, "the name of a column of the table", shown="an array")
         else:

@@ -297,8 +297,7 @@ def search(
     if not 1 <= len(settings) <= _MOST:
         raise ArgumentError("grid", f"of 1 to {_MOST:,} settings", shown=f"{len(settings):,}")
     work = _Fit(estimator, data, held_out, score_noise, tolerance)
-    columns = columns_of(estimator, *data)
-    fits = [event_for(work.model(each), *columns) for each in settings]
+    fits = [event_of(work.model(each), *data) for each in settings]
     different = list({to_json(each): each for each in fits}.values())
     event = scored_event(different, score_noise, disjoint=_validate.flag(disjoint=disjoint))
 
@@ -318,19 +317,14 @@ def search(
     )
 
 
-def columns_of(estimator: "PrivateEstimator", x: Any, y: Any) -> tuple[Sequence[str], int]:
-    """The names of the columns of a fit to an array or a frame, and its number of features."""
+def event_of(estimator: "PrivateEstimator", features: Any, targets: Any) -> dp.DpEvent:
+    """The privacy event of a fit to arrays, or a frame and an array; nothing is read or charged."""
     from prudent.estimators.rows import ModelData
 
-    if isinstance(y, str):
-        raise ArgumentError("data", "features, and an array of targets", got=y)
-    rows, features = ModelData(data=x, target=y if estimator._supervised else None).open()
-    return rows.names, len(features)
-
-
-def event_for(estimator: "PrivateEstimator", names: Sequence[str], features: int) -> dp.DpEvent:
-    """The privacy event of a fit to these columns; nothing is read or charged."""
-    return estimator._priced(names, features)[1].event
+    if isinstance(targets, str):
+        raise ArgumentError("data", "features, and an array of targets", got=targets)
+    rows, names = ModelData(data=features, target=targets if estimator._supervised else None).open()
+    return estimator._priced(rows.names, len(names))[1].event
 
 
 @attrs.frozen(eq=False, repr=False)  # its text would quote records

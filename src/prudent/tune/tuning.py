@@ -131,7 +131,14 @@ def tune(
         raise ArgumentError("out", "the folder of the search to resume", got=None)
     relation, event = candidate.relation, trials.event(candidate.event)
     total = price(candidate.event, trials, delta, relation)
-    _check_price(total, epsilon, delta)
+    if epsilon is not None and total > _validate.positive(epsilon=epsilon):
+        raise ArgumentError(
+            "epsilon",
+            f">= {rounded_up(total, 4)}, the price of the search at delta = {exact(delta)}",
+            got=epsilon,
+            hint="Give candidates more noise (prudent.tune.calibrate finds how much) or expect "
+            "fewer of them.",
+        )
     if ledger is not None:
         check_ledger(ledger, relation, who="the candidate")
     if workers > 1:
@@ -182,20 +189,6 @@ def tune(
             candidate_epsilon=epsilon_of_json(to_json(candidate.event), delta, relation),
             delta=delta,
             relation=relation,
-        )
-
-
-def _check_price(total: float, epsilon: float | None, delta: float) -> None:
-    if epsilon is None:
-        return
-    _validate.positive(epsilon=epsilon)
-    if total > epsilon:
-        raise ArgumentError(
-            "epsilon",
-            f">= {rounded_up(total, 4)}, the price of the search at delta = {exact(delta)}",
-            got=epsilon,
-            hint="Give candidates more noise (prudent.tune.calibrate finds how much) or expect "
-            "fewer of them.",
         )
 
 

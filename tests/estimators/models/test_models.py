@@ -17,7 +17,7 @@ from prudent.accounting.events import ApproximateDpEvent
 from prudent.estimators import TooFewRecordsError
 from prudent.estimators.engine import SumEngine
 from prudent.release.noise import ReproducibleNoise
-from prudent.tune.fitting import columns_of, event_for
+from prudent.tune.fitting import event_of
 from tests.audit.releases.case import Silent
 from tests.estimators.models.fitting import ALL, NUMBERS, SUPERVISED, data, taped
 
@@ -65,7 +65,7 @@ def test_labels_are_found_by_a_private_choice(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "x.parquet")
     other = estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(tmp_path / "x.parquet", "label")
     assert (other.predict(frame) == model.predict(x)).mean() > 0.99
-    assert model.event_ == event_for(model, *columns_of(model, x, label))
+    assert model.event_ == event_of(model, x, label)
     assert any(isinstance(each, ApproximateDpEvent) for each in model.event_.events)
     with pytest.raises(TooFewRecordsError, match="Fewer than two labels") as caught:
         estimators.GaussianNB(epsilon=2.0, noise=seeded()).fit(x[:20], label[:20])

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from prudent.estimators.linear import LinearModel
     from prudent.estimators.models.logistic import LogisticRegression
 
+    Fitted = LinearModel | LogisticRegression
+
 _FORECASTS = (1_000, 10_000, 100_000, 1_000_000)
 
 
@@ -191,32 +193,24 @@ def regress(
         raise typer.Exit(REFUSED)
 
 
-def _estimator(
-    model: Model, alpha: float, *, r2: bool, **asked: Any
-) -> "LinearModel | LogisticRegression":
-    from prudent.estimators import (
-        LinearRegression,
-        LogisticRegression,
-        QuantileRegressor,
-        Ridge,
-    )
+def _estimator(model: Model, alpha: float, *, r2: bool, **asked: Any) -> "Fitted":
+    from prudent import estimators
 
     if r2 and model in (Model.MEDIAN, Model.LOGISTIC):
         raise ValueError(f"--r2: expected with --model linear or ridge, got {model.value}.")
-    if model is Model.LOGISTIC:
-        if asked.pop("certify") is not None:
-            raise ValueError("--certify: expected with another model, got logistic.")
-        return LogisticRegression(**asked)
-    if model is Model.MEDIAN:
-        return QuantileRegressor(0.5, **asked)
-    if model is Model.RIDGE:
-        return Ridge(alpha, r2=r2, **asked)
-    return LinearRegression(r2=r2, **asked)
+    match model:
+        case Model.LOGISTIC:
+            if asked.pop("certify") is not None:
+                raise ValueError("--certify: expected with another model, got logistic.")
+            return estimators.LogisticRegression(**asked)
+        case Model.MEDIAN:
+            return estimators.QuantileRegressor(0.5, **asked)
+        case Model.RIDGE:
+            return estimators.Ridge(alpha, r2=r2, **asked)
+    return estimators.LinearRegression(r2=r2, **asked)
 
 
-def _forecast(
-    fitted: "LinearModel | LogisticRegression", formula: str, records: int | None, as_json: bool
-) -> None:
+def _forecast(fitted: "Fitted", formula: str, records: int | None, as_json: bool) -> None:
     from prudent.estimators.formula import Formula
 
     features = len(Formula.parse(formula).factors)
@@ -235,15 +229,15 @@ def _forecast(
     note("Nothing was read or charged.")
 
 
-def _plain(fitted: "LinearModel | LogisticRegression") -> dict[str, Any]:
+def _plain(fitted: "Fitted") -> dict[str, Any]:
     """The model as JSON holds it."""
     rows = [
         {"term": term, "value": value, "interval": _ends(ends)}
         for term, value, ends in fitted.coefficients()
     ]
+    whole: dict[str, Any] = {"records": fitted.n_records_, "no_interval": fitted.no_interval_}
     if hasattr(fitted, "classes_"):
-        whole: dict[str, Any] = {"classes": fitted.classes_.tolist(), "coefficients": rows}
-        return whole | {"records": fitted.n_records_, "no_interval": fitted.no_interval_}
+        return {"classes": fitted.classes_.tolist(), "coefficients": rows} | whole
     whole = {
         "intercept": fitted.intercept_,
         "intercept_interval": _ends(fitted.intercept_interval_),

@@ -1,26 +1,24 @@
 """Logistic regression without bounds: noisy steps of the likelihood, and intervals of two labels.
 
-1. A noisy count of each label; private quantiles of each column, as in linear regression, and the
-   second moment that whitens the features (`features`). Columns are not clipped: rows are shortened
-   as a whole.
+1. A noisy count of each label; standardised columns and the second moment that whitens them, as in
+   linear regression (`features`). Columns are not clipped: rows are shortened as a whole.
 2. Each round adds up, over all records, the shortened whitened row times (label - probabilities),
    which is never longer than √2 rows: no bound on a residual has to be found. Rounds start from the
-   shares of the labels, with a bound on the curvature, so that none goes too far; steps are
-   accelerated, because curvature falls later.
+   shares of the labels, with a bound on the curvature, and are accelerated.
 
 For two labels, Newton steps follow: the same sum, times the inverse of a released curvature H. Let
 κ be the factor by which a row is shortened; the sum is of κ² x (y - p(x)). As κ is a function of
 the row x alone, it has its root at the true coefficients where the logistic model holds, whatever
 the tails of the features: clipping has no bias there. The width of an interval has
 
-- the variance of sampling by the sandwich H⁻¹ M H⁻¹ of a released second moment M of that sum, the
-  noise of the last step, and that of H times the last step;
-- what the last step leaves: half the third derivative of the likelihood along it, twice. It is at
+- the sandwich H⁻¹ M H⁻¹ of a released second moment M of that sum, the noise of the last step, and
+  that of H times the last step;
+- what the last step leaves: half the third derivative of the likelihood, along it twice. It is at
   most the curvature, |σ''| <= σ', so by Cauchy and Schwarz √κ₄/2 · |step|²/√I in the metric of H,
-  where I is the sum of σ' and κ₄ the kurtosis of the step over the rows, taken for a normal one's;
+  where I is the sum of σ' and κ₄ the kurtosis of the step over the rows: that of a normal one;
 - where the model does not hold, what weights took away: T, the noisy sum of (1 - κ²) x (y - p(x)).
-  An interval reaches from the answer to H⁻¹T, which is at least as far as the root without weights,
-  and beyond both by the width.
+  An interval reaches from the answer to H⁻¹T, at least as far as the root without weights, and
+  beyond both by the width.
 
 There is none where H is not clear of its noise, where the last step is long (the likelihood of
 labels that a plane separates has no maximum), or where T is clear of its own.
@@ -36,23 +34,13 @@ import attrs
 import numpy as np
 from typing_extensions import override
 
-from prudent import _validate
-from prudent._rounding import nearest
 from prudent.estimators.base import BoundedEstimator
 from prudent.estimators.engine import LONGEST, SumEngine, along, lengths
 from prudent.estimators.features import CLIP, STEP, Whitening, one_hot, standardised
-from prudent.estimators.influence import (
-    CURVED,
-    HELD,
-    UNSEEN,
-    Refined,
-    has_direction,
-    sandwich,
-)
+from prudent.estimators.influence import CURVED, HELD, UNSEEN, Refined, has_direction, sandwich
 from prudent.estimators.models.classifiers import PrivateClassifier, softmax
 from prudent.estimators.shares import BudgetPart, choices, sums
 from prudent.estimators.summaries import CoefficientSummary
-from prudent.release.charging import Preview
 from prudent.release.lattice import FloatArray
 
 ROUNDS, NEWTON_STEPS = 3, 2
@@ -163,16 +151,6 @@ class LogisticRegression(CoefficientSummary, PrivateClassifier, BoundedEstimator
         scores = self._scores(self._queries(X))
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
-    def dry_run(self, records: int, features: int) -> Preview:
-        """What a fit would cost, and the records it needs; see `LinearModel.dry_run`."""
-        records = _validate.count(1, records=records)
-        prices = self._prices(_validate.count(1, features=features), self._classes() == [])
-        needed = self._needed(prices, features)
-        notes = [f"It needs about {int(nearest(needed, 2)):,} records."]
-        if records < needed:
-            notes.append(f"With {records:,} it would refuse, after a noisy count.")
-        return attrs.evolve(self._preview(prices), notes=tuple(notes))
-
 
 def _scores(steps: FloatArray, found: FloatArray) -> FloatArray:
     """The score of each label for features in steps."""
@@ -195,34 +173,26 @@ def _refine(engine: SumEngine, whitening: Whitening, found: FloatArray, records:
     width, reach, features = len(found), whitening.reach, whitening.features
     count = max(records, 1.0)
 
-    def parts(rows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Shortened whitened rows κx, κ, errors and slopes of the logistic function."""
+    def parts(rows: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What a row adds to the curvature, as a root, to the weighted gradient, and to T."""
         steps = features.steps(rows)
-        whole = whitening.rows(steps)
+        whole: FloatArray = whitening.rows(steps)
         short = reach / np.maximum(lengths(whole), reach)
-        scores = np.stack([np.zeros(len(rows)), along(steps, found * STEP)], axis=1)
-        shares = softmax(scores)
-        errors = rows[:, -1] - shares[:, 1]
-        factors = short * whitening.weights(steps)
-        return whole * short[:, None], factors, errors, shares[:, 0] * shares[:, 1]
-
-    def bent(rows: FloatArray) -> FloatArray:
-        whitened, _, _, slopes = parts(rows)
-        return whitened * np.sqrt(slopes)[:, None]
-
-    def influences(rows: FloatArray) -> FloatArray:
-        whitened, factors, errors, _ = parts(rows)
-        return whitened * (factors * errors)[:, None]
-
-    def taken(rows: FloatArray) -> FloatArray:
-        whitened, factors, errors, _ = parts(rows)
-        # Not longer than the reach: by the row alone, so that the mean stays zero in the model.
-        most = reach / np.maximum(lengths(whitened), reach / LONGEST)
-        return whitened * (np.minimum(1 / factors - factors, most) * errors)[:, None]
+        shares = softmax(np.stack([np.zeros(len(rows)), along(steps, found * STEP)], axis=1))
+        errors, slopes = rows[:, -1] - shares[:, 1], shares[:, 0] * shares[:, 1]
+        weights, row = short * whitening.weights(steps), whole * short[:, None]
+        # T is not longer than the reach: by the row alone, so that its mean is zero in the model.
+        most = reach / np.maximum(lengths(row), reach / LONGEST)
+        taken = np.minimum(1 / weights - weights, most) * errors
+        return (
+            row * np.sqrt(slopes)[:, None],
+            row * (weights * errors)[:, None],
+            row * taken[:, None],
+        )
 
     noise = engine.deviation("curvature") * (reach / 2) ** 2
     for part in ["newton"] * (NEWTON_STEPS - 1) + ["final"]:
-        curvature = engine.second_moment("curvature", bent, reach / 2)
+        curvature = engine.second_moment("curvature", lambda rows: parts(rows)[0], reach / 2)
         if not features.constant:  # the coordinate of the intercept has no part in the others
             at = np.abs(whitening.root[0]).argmax()
             curvature[at], curvature[:, at], curvature[at, at] = 0.0, 0.0, 0.25
@@ -230,14 +200,14 @@ def _refine(engine: SumEngine, whitening: Whitening, found: FloatArray, records:
         kept = np.maximum(values, _FLOOR * noise * math.sqrt(width))
         # From here on in coordinates in which the curvature is one in all directions.
         inner = vectors / np.sqrt(kept)
-        step = inner.T @ engine.total(part, influences, reach)
+        step = inner.T @ engine.total(part, lambda rows: parts(rows)[1], reach)
         length = float(np.linalg.norm(inner @ step)) / math.sqrt(count)
-        step = step * min(1.0, _LONGEST / length)
+        step = step * (_LONGEST / max(length, _LONGEST))
         found = found + whitening.root @ inner @ step
-    rest = engine.total("rest", taken, reach)
-    sizes = engine.total("taken", lambda rows: lengths(taken(rows))[:, None] ** 2, reach**2)
+    rest = engine.total("rest", lambda rows: parts(rows)[2], reach)
+    sizes = engine.total("taken", lambda rows: lengths(parts(rows)[2])[:, None] ** 2, reach**2)
     rest_noise = math.hypot(engine.deviation("rest") * reach, math.sqrt(max(sizes[0], 0.0) / width))
-    squares = sandwich(engine, influences, reach)
+    squares = sandwich(engine, lambda rows: parts(rows)[1], reach)
     drawn = np.eye(width) * (
         (engine.deviation("final") * reach) ** 2 + noise**2 * float(step @ (step / kept))
     )
@@ -258,7 +228,6 @@ def _refine(engine: SumEngine, whitening: Whitening, found: FloatArray, records:
         bias=np.full(width, math.sqrt(_KURTOSIS / information) / 2 * size),
         rest=inner.T @ rest,
         rest_noise=rest_noise / np.sqrt(kept),
-        weak=np.zeros(width, np.bool_),
         least=1.0,
         missing=missing,
     )
