@@ -340,7 +340,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
 MOST_LINES = {
     "prudent": 1_840,  # the modules beside the rooms
     "accounting": 6_530,
-    "audit": 2_020,
+    "audit": 1_985,
     "budget": 3_180,
     "certify": 1_760,
     "cli": 3_850,
@@ -349,7 +349,7 @@ MOST_LINES = {
     "records": 1_470,
     "release": 18_160,
     "samples": 90,
-    "synth": 1_520,
+    "synth": 1_515,
     "training": 19_165,
     "tune": 1_470,
     "prudent_lab": 10_920,
