@@ -10,9 +10,9 @@ columns. Numbers are put into bins between the real table's quantiles (20 of a c
 distance is the mean over columns of numbers. `columns` says how many were made: those left out are
 not compared. `model` is the accuracy of gradient boosting on real rows that were held out, trained
 on the synthetic table of the other rows; in brackets, trained on these rows themselves.
-`cps` and `storms` were not used to choose constants. Peers are dpmm's MST and AIM, given the
-true domain: see `benchmarks.synth_peer`; with `--peer-bins` even the bins of this comparison. One
-that takes more than `--peer-seconds` is left out.
+`cps` and `storms` were not used to choose constants. Peers are dpmm's MST and OpenDP's AIM, given
+the true domain: see `benchmarks.synth_peer`; with `--peer-bins`, which AIM needs, even the bins of
+this comparison. One that takes more than `--peer-seconds` is left out.
 """
 
 import argparse
@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--model", action="store_true", help="also train a model")
     parser.add_argument("--write", action="store_true", help="write into README.md")
     parser.add_argument("--peer", choices=("MST", "AIM"), help="measure a peer instead")
-    parser.add_argument("--peer-python", default="python", help="an interpreter that has dpmm")
+    parser.add_argument("--peer-python", default="python", help="an interpreter that has it")
     parser.add_argument("--peer-bins", action="store_true", help="give it the bins as categories")
     parser.add_argument("--peer-seconds", type=float, default=600.0, help="of one table at most")
     given = parser.parse_args()

@@ -110,6 +110,8 @@ def test_thresholds_find_an_atom_and_both_sides() -> None:
     thresholds, promise = choose_thresholds(scores, present, delta=0.0, confidence=0.95)
     assert thresholds == Thresholds(-1.0, 1.0)
     assert 0.8 < promise < 0.9
-    assert thresholds.count(scores, present) == (540, 600)
+    found = thresholds.bound(scores, present, delta=0.0, confidence=0.95)
+    assert (found.right, found.guesses) == (540, 600)
     nothing, _ = choose_thresholds([], [], delta=0.0, confidence=0.95)
-    assert nothing.count(scores, present) == (0, 0)
+    found = nothing.bound(scores, present, delta=0.0, confidence=0.95)
+    assert (found.right, found.guesses, found.lower) == (0, 0, 0.0)

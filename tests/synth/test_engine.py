@@ -77,7 +77,7 @@ def test_one_record_changes_a_choice_by_no_more_than_is_paid(
 
 def test_edges_follow_from_answers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same noisy answers an outlier moves no edge, and every choice is paid for."""
-    parts = {"spans": sums(0.5), "cuts": choices(0.5, 5)}
+    parts = {"spans": sums(0.5), "cuts": choices(0.5, 7)}
     release, counts = ExponentialQuantile.release, TableEngine.counts
     told: list[tuple[float, Any]] = []
 
@@ -98,12 +98,13 @@ def test_edges_follow_from_answers_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
         monkeypatch.setattr(ExponentialQuantile, "release", released)
         monkeypatch.setattr(TableEngine, "counts", counted)
-        return engine.edges("spans", "cuts", *np.unique(numbers, return_counts=True), 3)
+        return engine.edges("spans", "cuts", *np.unique(numbers, return_counts=True), 3, 2)
 
     numbers = np.random.default_rng(5).normal(100.0, 15.0, 2000)
     one = edges(numbers, iter(()))
     asked = list(told)
-    assert len(asked) == 1 + 2 + 7
+    assert len(asked) == 1 + 2 + 7 + 2 * 2
+    assert len(one) == 8 + 2 * 2 + 1
     for odd in (-1e18, 0.0, 100.0, 1e18):
         told.clear()
         assert edges(np.append(numbers, odd), iter(asked)).tolist() == one.tolist()

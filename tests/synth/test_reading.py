@@ -163,6 +163,55 @@ def test_a_release_is_the_same_in_every_engine(engine: Any, request: pytest.Fixt
     assert one == other
 
 
+STOPPERS = """INSERT INTO odd VALUES
+    ('NaN', 'NaN', 'infinity', 'infinity'), ({huge}, '-infinity', '-infinity', '-infinity'),
+    (-{huge}, '1e-308', '{last}', '{late}'), (NULL, NULL, NULL, NULL),
+    (0.1, '1e308', '{first}', '{early}')"""
+
+
+def stoppers_in_duckdb(request: pytest.FixtureRequest) -> dict[str, Any]:
+    import duckdb
+
+    path = request.getfixturevalue("tmp_path") / "odd.duckdb"
+    ends = {"last": "5881580-07-10", "first": "5877642-06-25 (BC)", "huge": "1e300"}
+    ends |= {"late": "294247-01-10 04:00:54.775806", "early": "290309-12-22 (BC) 00:00:00"}
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE odd (n DOUBLE, x DOUBLE, d DATE, t TIMESTAMP)")
+        connection.execute(STOPPERS.format(**ends))
+    return {"source": str(path), "table": "odd"}
+
+
+def stoppers_in_postgres(request: pytest.FixtureRequest) -> dict[str, Any]:
+    psycopg = pytest.importorskip("psycopg")
+    address = str(request.getfixturevalue("postgres_url"))
+    ends = {"last": "5874897-12-31", "first": "4713-01-01 BC", "huge": "1e400"}
+    ends |= {"late": "294276-12-31 23:59:59.999999", "early": "4713-01-01 00:00:00 BC"}
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS odd")
+        connection.execute("CREATE TABLE odd (n numeric, x float8, d date, t timestamp)")
+        connection.execute(STOPPERS.format(**ends))
+    return {"source": None, "connect": address, "table": "odd"}
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [stoppers_in_duckdb, pytest.param(stoppers_in_postgres, marks=pytest.mark.thorough)],
+)
+def test_no_stored_value_stops_a_query(stored: Any, request: pytest.FixtureRequest) -> None:
+    source = Source(columns=None, unit=None, most_rows=1, **stored(request))
+    assert source.read() == 5
+    assert sum(counts.sum() for counts in source.forms().values()) == 3 + 3
+    domains = []
+    for field in source.counted:
+        values, counts = source.values(field)
+        assert np.abs(values).max() <= FARTHEST
+        assert counts.sum() == (3 if field.name in "nx" else 4)
+        domains.append(Domain(field, tuple(values[:1].tolist()), values[1:]))
+    source.assign(domains)
+    asked = list(itertools.combinations_with_replacement(range(4), 2))
+    assert all(counts.sum() == 5 for *_, counts in source.pairs(asked).values())
+
+
 def test_an_unknown_form_is_found_text_by_text(tmp_path: Path) -> None:
     texts = ["1", "2.5", "", "nan", "2020-01-01", "2020-01-01 10:00:00", "12:", "1e999", "abc", '"']
     path = tmp_path / "texts.csv"

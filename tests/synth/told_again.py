@@ -90,9 +90,9 @@ def watched(told: Told, rows: int) -> Iterator[None]:
         most = rows * spread
         return told.answer("best", name, scores, lambda: best(self, name, scores, spread), most)
 
-    def on_edges(self: Any, span: str, cuts: str, values: Any, counts: Any, levels: int) -> Any:
+    def on_edges(self: Any, span: str, cuts: str, values: Any, counts: Any, *levels: int) -> Any:
         exact = Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-        act = lambda: edges(self, span, cuts, values, counts, levels)  # noqa: E731
+        act = lambda: edges(self, span, cuts, values, counts, *levels)  # noqa: E731
         return told.answer("edges", f"{cuts} {levels}", exact, act, rows)
 
     with mock.patch.multiple(

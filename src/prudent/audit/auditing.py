@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.progress import track
 
 from prudent import _progress, _validate
-from prudent.audit import scores as learning
 from prudent.audit.lower_bounds import BoolArray, bound_of_scores
 from prudent.audit.result import AuditResult, MeasuredCurve
-from prudent.audit.scores import Outputs, Score
+from prudent.audit.scores import Outputs, Score, best_score, each
 
 Data = TypeVar("Data")
 
@@ -88,7 +87,7 @@ def audit(
         epsilon=epsilon,
         delta=delta,
         confidence=confidence,
-        scores=() if score is None else (learning.each(score),),
+        scores=() if score is None else (each(score),),
         learn=score is None,
     )
 
@@ -134,7 +133,7 @@ def judge(
     outputs = Outputs(outputs)
     if learn:
         _ = outputs.told  # described once, for all slices
-    score = learning.best_score(
+    score = best_score(
         scores, outputs[:first], present[:first], delta=delta, confidence=confidence, learn=learn
     )
     found = score(outputs)

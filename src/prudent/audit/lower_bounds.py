@@ -31,7 +31,6 @@ from prudent import _validate
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 _REVEALED_SHARE = 0.01  # of 1 - confidence, for more revealed coins than are allowed for
 _MOST_THRESHOLDS = 100  # candidates on each side
@@ -49,7 +48,8 @@ def epsilon_of_guesses(
         If each run saw the record by a fair coin, and the mechanism is (ε, δ)-DP for this pair of
         data sets, the bound exceeds ε with a probability of at most 1 - confidence.
     """
-    _check(delta, confidence)
+    _validate.between(0, 1, ends="[)", delta=delta)
+    _validate.between(0.5, 1, ends="[)", confidence=confidence)
     right, guesses = np.asarray(right, np.float64), np.asarray(guesses, np.float64)
     revealed, error = revealed_runs(runs, delta, 1 - confidence)
     sure = np.maximum(right - revealed, 0.0)
@@ -98,17 +98,13 @@ class Thresholds:
     low: float  # the largest score that is taken for a run without the record
     high: float  # the smallest score that is taken for a run with it
 
-    def count(self, scores: FloatArray, present: BoolArray) -> tuple[int, int]:
-        """Return the number of right guesses, and of guesses."""
-        says_with, says_without = scores >= self.high, scores <= self.low
-        right = np.sum(says_with & present) + np.sum(says_without & ~present)
-        return int(right), int(np.sum(says_with) + np.sum(says_without))
-
     def bound(
         self, scores: FloatArray, present: BoolArray, *, delta: float, confidence: float
     ) -> Bound:
         """Return the bound from all of these runs, before which the thresholds were fixed."""
-        right, guesses = self.count(scores, present)
+        says_with, says_without = scores >= self.high, scores <= self.low
+        right = int(np.sum(says_with & present) + np.sum(says_without & ~present))
+        guesses = int(np.sum(says_with) + np.sum(says_without))
         claim = {"delta": delta, "confidence": confidence}
         lower = epsilon_of_guesses(right, guesses, len(scores), **claim)
         return Bound(float(lower), len(scores), guesses, right)
@@ -135,7 +131,10 @@ def choose_thresholds(
     lows, highs = np.append(values, -math.inf), np.append(values, math.inf)
     revealed, error = revealed_runs(len(scores), delta, 1 - confidence)
     z = float(special.ndtri(1 - error / len(lows)))
-    bounds = _wilson(np.maximum(right - revealed, 0), np.maximum(guesses - revealed, 1), z)
+    counted = np.maximum(guesses - revealed, 1)
+    share, weight = np.maximum(right - revealed, 0) / counted, z * z / counted
+    root = np.sqrt(share * (1 - share) * weight + weight**2 / 4)
+    bounds = (share + weight / 2 - root) / (1 + weight)
     bounds = np.where(np.less.outer(lows, highs), bounds, 0.0)
     low, high = np.unravel_index(int(np.argmax(bounds)), bounds.shape)
     return Thresholds(float(lows[low]), float(highs[high])), float(bounds[low, high])
@@ -151,13 +150,6 @@ def _candidates(scores: FloatArray) -> FloatArray:
         np.linspace(0, len(ranked) - 1, _MOST_THRESHOLDS).round().astype(int) for ranked in lists
     ]
     return np.unique(np.concatenate([ranked[at] for ranked, at in zip(lists, places, strict=True)]))
-
-
-def _wilson(right: IntArray, guesses: IntArray, z: float) -> FloatArray:
-    """The lower end of Wilson's interval for a probability."""
-    share, weight = right / guesses, z * z / guesses
-    root = np.sqrt(share * (1 - share) * weight + weight**2 / 4)
-    return np.asarray((share + weight / 2 - root) / (1 + weight))
 
 
 def bound_of_scores(
@@ -181,8 +173,3 @@ def bound_of_scores(
     claim = {"delta": delta, "confidence": confidence}
     thresholds, _ = choose_thresholds(scores[:first], present[:first], **claim)
     return thresholds.bound(scores[first:], present[first:], **claim)
-
-
-def _check(delta: float, confidence: float) -> None:
-    _validate.between(0, 1, ends="[)", delta=delta)
-    _validate.between(0.5, 1, ends="[)", confidence=confidence)

@@ -46,20 +46,14 @@ class MeasuredCurve:
         half = [math.sqrt(math.log(2 / error) / (2 * max(1, len(each)))) for each in groups]
         return cls(1 - below[0], below[1], (half[0], half[1]), confidence)
 
-    def draw(self, axes: object) -> None:
-        """Draw the curve and its confidence region on matplotlib's axes."""
-        left = np.clip(self.false_positives - self.half_widths[0], 0, 1)
-        right = np.clip(self.false_positives + self.half_widths[0], 0, 1)
-        low = np.clip(self.false_negatives - self.half_widths[1], 0, 1)
-        high = np.clip(self.false_negatives + self.half_widths[1], 0, 1)
-        grid = np.linspace(0, 1, 401)
-        # Errors fall from left to right, so the lower left curve bounds all others from below.
-        lower = np.interp(grid, left, low)
-        upper = np.interp(grid, right, high, left=1.0)
-        axes.fill_between(grid, lower, upper, color="#1f6f8b", alpha=0.2, linewidth=0)  # type: ignore[attr-defined]
-        axes.plot(  # type: ignore[attr-defined]
-            self.false_positives, self.false_negatives, color="#1f6f8b", label="measured"
+    def region(self, grid: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The least and the largest true false negatives at these true false positives."""
+        ends = zip((self.false_positives, self.false_negatives), self.half_widths, strict=True)
+        (left, right), (low, high) = (
+            np.clip([errors - half, errors + half], 0, 1) for errors, half in ends
         )
+        # Errors fall from left to right, so the lower left curve bounds all others from below.
+        return np.interp(grid, left, low), np.interp(grid, right, high, left=1.0)
 
 
 def claimed_curve(false_positives: npt.ArrayLike, epsilon: float, delta: float) -> FloatArray:
@@ -203,7 +197,10 @@ class AuditResult:
         claim = f"claimed: ε = {exact(self.claimed)}, δ = {exact(self.delta)}"
         axes.plot(grid, allowed, color="#c44536", label=claim)
         axes.plot(grid, 1 - grid, color="#999999", linestyle=":", label="a blind guess")
-        self.curve.draw(axes)
+        region = self.curve.region(grid)
+        axes.fill_between(grid, *region, color="#1f6f8b", alpha=0.2, linewidth=0)
+        measured = self.curve.false_positives, self.curve.false_negatives
+        axes.plot(*measured, color="#1f6f8b", label="measured")
         axes.set(
             xlabel="false positives: said there, was not",
             ylabel="false negatives: said not there, was",

@@ -31,6 +31,7 @@ _MOST_KEYS, _MOST_TEXTS = 512, 1000
 _KEY_NOISE = 0.01  # total variation that the noise of rare keys may cost
 _NEARLY_ALL = 0.99  # of the numbers have as few decimal places as are shown
 _NAMED = 0.05  # of the records have a text that is named, or the column is one of identifiers
+_OUTER = 2  # levels at most that halve the outermost bins alone
 _RANKS = 6.0  # standard errors of a rank that a bin should be wide, roughly
 
 
@@ -172,7 +173,8 @@ def discover(
     levels = max((each for each in range(LEVELS + 1) if left > error * 2**each), default=None)
     edges = None
     if levels is not None:
-        edges = engine.edges("spans", "cuts", values[rest], counts[rest], levels)
+        outer = min(_OUTER, LEVELS - levels) if levels else 0  # of the choices that are left over
+        edges = engine.edges("spans", "cuts", values[rest], counts[rest], levels, outer)
     if edges is None:
         edges = np.array([keys[0], keys[-1]] if len(keys) else [0.0, 1.0])
     edges = np.unique(edges)

@@ -101,13 +101,14 @@ class TableEngine(SumEngine):
         return choose(weights, self._noise)
 
     def edges(
-        self, span: str, cuts: str, values: FloatArray, counts: IntArray, levels: int
+        self, span: str, cuts: str, values: FloatArray, counts: IntArray, levels: int, outer: int
     ) -> FloatArray | None:
         """Release where numbers lie, two ends near the outermost ones, and cuts between them.
 
         A record is in one half-octave, so their counts are a table; those that hold more than
         noise are the span. The ends are quantiles on the span, and each level of cuts halves all
-        parts of the one before: `levels` + 2 choices.
+        parts of the one before. With few records the ends are far beyond them, so `outer` more
+        levels halve the outermost two parts alone: `levels` + `outer` + 2 choices.
 
         Args:
             span: The part that pays for the span.
@@ -115,9 +116,10 @@ class TableEngine(SumEngine):
             values: The different numbers, ascending.
             counts: How many records have each.
             levels: How often the span is halved.
+            outer: How often its outermost parts are halved then.
 
         Returns:
-            2**levels + 1 ascending edges; None if no half-octave holds enough numbers.
+            2**levels + 2 outer + 1 ascending edges; None if no half-octave holds enough numbers.
         """
         halves = np.zeros(2 * LAST_HALF + 1, np.int64)
         np.add.at(halves, half_octaves(values) + LAST_HALF, counts)
@@ -140,8 +142,16 @@ class TableEngine(SumEngine):
                 return None
         rows: Any = CountedColumn(np.clip(values, low, high), counts)
         self.rows = rows
-        found = self.cuts(cuts, 0, levels, (low, high)) if levels else np.empty(0)
-        return np.array([low, *found.tolist(), high])
+        edges = [low, *self.cuts(cuts, 0, levels, (low, high)).tolist(), high]
+        for _ in range(outer):  # two parts without a record in common: it costs one choice
+            epsilon = self._spend(cuts, choice=True)
+            ranks = [0, *rows.counts_below(np.array(edges[1:-1])).tolist(), rows.count()]
+            parts = [
+                ((edges[at], edges[at + 1]), (ranks[at], ranks[at + 1]))
+                for at in {0, len(edges) - 2}
+            ]
+            edges = sorted([*edges, *(self._middle(rows, *part, epsilon) for part in parts)])
+        return np.array(edges)
 
 
 def _tail(noisy: IntArray, least: float) -> int:

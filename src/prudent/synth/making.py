@@ -225,9 +225,9 @@ def _made(
     count, rows, measured = max(0, round(size)), [], []
     if domains:
         opened.assign(domains)
-        one = []
+        one, counted = [], opened.pairs([(place, place) for place in range(len(domains))])
         for place, domain in enumerate(domains):
-            ((cells, _, records),) = opened.pairs([(place, place)]).values()
+            cells, _, records = counted[place, place]
             counts = np.bincount(cells, records, domain.size).astype(np.int64)
             released, deviation = engine.counts("oneway", counts), engine.deviation("oneway")
             measured.append(Marginal((place,), (np.arange(domain.size),), released, deviation))

@@ -274,7 +274,7 @@ class Likelihood:
             return self._score_in_turns(seen)
         total = np.zeros(seen.along.shape)
         for trim in np.unique(seen.trim):
-            failed, passed = self._branches(int(trim))
+            failed, passed = _branches(self.rule, self.scene, int(trim))
             here = seen.trim == trim
             total = np.where(here & seen.passed, passed.log_ratio(seen.along), total)
             total = np.where(here & ~seen.passed, failed.log_ratio(seen.along), total)
@@ -290,7 +290,7 @@ class Likelihood:
         With C of `prudent.training.noise`, C times the releases has independent noise, to which a
         canary drawn in step t adds column t of C.
         """
-        failed, passed = self._branches(int(seen.trim.flat[0]))
+        failed, passed = _branches(self.rule, self.scene, int(seen.trim.flat[0]))
         only = passed if isinstance(self.rule, TrimmedSum) else failed
         column, steps = (
             np.array(coefficients(self.plan.num_bands, self.plan.steps)),
@@ -324,7 +324,9 @@ class Likelihood:
 
     def _pair(self) -> Pair | None:
         assert self.plan.expected_batch is not None
-        failed, passed = self._branches(int(self.rule.trim.start(self.plan.expected_batch)))
+        failed, passed = _branches(
+            self.rule, self.scene, int(self.rule.trim.start(self.plan.expected_batch))
+        )
         if not isinstance(self.rule, ProposeTestRelease):
             only = passed if isinstance(self.rule, TrimmedSum) else failed
             return MixturePair.of((1.0, 1.0, only.multiplier))
@@ -344,16 +346,13 @@ class Likelihood:
         if self.rule.reveals is Reveals.MARGIN:
             both = [self.scene.release(self.rule, trim, present=p).margin for p in (False, True)]
             return _margin_log_ratio(self.rule.test, seen.noisy_margin, *both)
-        failed, passed = self._branches(trim)
+        failed, passed = _branches(self.rule, self.scene, trim)
         return np.where(seen.passed, passed.drawn - passed.absent, failed.drawn - failed.absent)
-
-    def _branches(self, trim: int) -> tuple[StepBranch, StepBranch]:
-        """The branch of a failed test and that of a passed one."""
-        return _branches(self.rule, self.scene, trim)
 
 
 @lru_cache(maxsize=256)
 def _branches(rule: Noisy, scene: Scene, trim: int) -> tuple[StepBranch, StepBranch]:
+    """The branch of a failed test and that of a passed one."""
     absent, drawn = (scene.release(rule, trim, present=present) for present in (False, True))
     full = rule.noise_multiplier * rule.clip
     shift, trimmed_shift = drawn.total - absent.total, drawn.trimmed - absent.trimmed

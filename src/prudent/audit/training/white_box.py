@@ -113,45 +113,29 @@ def best_reading(
     )
     readings = [(ScoreReading(thresholds), float(special.logit(max(share, 0.5))))]
     if odds:
-        readings += [_confident(scores, runs, claim), _alarming(scores, runs, claim)]
+        # Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right; alarms at high ones.
+        sizes, said, right = _expected(np.abs(scores), runs)
+        claimed = {"delta": claim.delta, "confidence": claim.confidence}
+        guessed = epsilon_of_guesses(right, said, runs, **claimed)
+        best = int(np.argmax(guessed))
+        confident = ScoreReading(Thresholds(-float(sizes[best]), float(sizes[best])))
+        readings.append((confident, float(guessed[best])))
+        sizes, said, true = _expected(scores, runs)
+        half = runs / 2
+        raised = np.minimum(true, half), np.minimum(said - true, half)
+        alarmed = epsilon_of_alarms(*raised, half, half, claim)
+        best = int(np.argmax(alarmed))
+        alarming = ScoreReading(Thresholds(-np.inf, float(sizes[best])), alarms=True)
+        readings.append((alarming, float(alarmed[best])))
     return max(readings, key=lambda rated: rated[1])
 
 
-def _confident(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
-    """Guesses at large log-odds s, of which e^|s|/(1 + e^|s|) are right."""
-    sizes, places, expected = _expected(np.abs(scores), runs)
-    bounds = epsilon_of_guesses(
-        expected,
-        (places + 1) * runs / len(sizes),
-        runs,
-        delta=claim.delta,
-        confidence=claim.confidence,
-    )
-    best = int(np.argmax(bounds))
-    least = float(sizes[places[best]])
-    return ScoreReading(Thresholds(-least, least)), float(bounds[best])
-
-
-def _alarming(scores: FloatArray, runs: int, claim: Claim) -> tuple[ScoreReading, float]:
-    """Alarms at high log-odds s, of which e^s/(1 + e^s) are true."""
-    sizes, places, true = _expected(scores, runs)
-    false = (places + 1) * runs / len(sizes) - true
-    half = runs / 2
-    true, false = np.minimum(true, half), np.minimum(false, half)
-    bounds = epsilon_of_alarms(true, false, half, half, claim)
-    best = int(np.argmax(bounds))
-    thresholds = Thresholds(-np.inf, float(sizes[places[best]]))
-    return ScoreReading(thresholds, alarms=True), float(bounds[best])
-
-
-def _expected(
-    odds: FloatArray, runs: int
-) -> "tuple[FloatArray, np.ndarray[tuple[int], np.dtype[np.intp]], FloatArray]":
-    """Log-odds in descending order, places to cut them, and the right guesses expected there."""
+def _expected(odds: FloatArray, runs: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Log-odds to cut at, descending, and how many guesses, and right ones, are expected there."""
     ordered = np.sort(odds)[::-1]
     places = np.unique(np.geomspace(1, len(ordered), _CANDIDATES).astype(np.intp)) - 1
     right = np.cumsum(special.expit(ordered))[places] * runs / len(ordered)
-    return ordered, places, right
+    return ordered[places], (places + 1) * runs / len(ordered), right
 
 
 @attrs.frozen(eq=False)
