@@ -15,11 +15,10 @@ import ibis.expr.types as ir
 
 from prudent.release.charging import Preview
 from prudent.release.columns.dialects import double
+from prudent.release.columns.pool import ask
 from prudent.release.columns.sql.column_queries import ColumnQuery, alike, answer, query
-from prudent.release.columns.sql.pair_columns import PairColumn
 from prudent.release.columns.sql.queries import sizes_of_groups
-from prudent.release.columns.sql.query_batching import ask
-from prudent.release.columns.sql.table_columns import FEW, TableColumn
+from prudent.release.columns.sql.table_columns import FEW, PairColumn, TableColumn
 from prudent.release.failures import redact_errors
 from prudent.release.noise import ReproducibleNoise
 from prudent.release.request import (

@@ -24,8 +24,8 @@ from prudent import release
 from prudent.release import statistics
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.columns.opening import open_column, open_groups
-from prudent.release.columns.sql import column_queries, pair_columns, queries, table_columns
-from prudent.release.columns.sql.query_batching import together
+from prudent.release.columns.pool import together
+from prudent.release.columns.sql import column_queries, queries, table_columns
 from prudent.release.columns.table_rows import ColumnSpec, open_rows
 from prudent.release.failures import SourceError
 from prudent.release.lattice import Lattice
@@ -214,7 +214,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
     if how != "read here":
         monkeypatch.setattr(column_queries.ColumnQuery, "reads", False)
     if how == "as for spark":
-        for module in (queries, pair_columns, table_columns):
+        for module in (queries, table_columns):
             monkeypatch.setattr(module, "limb_bits", lambda _, factors=1: 26 // factors)
     table = pa.table({"x": ADVERSARIAL, "y": ADVERSARIAL[::-1]})
     column = open_column(table, "x")
@@ -227,7 +227,7 @@ def test_limbs_add_up_to_exact_sums(how: str, monkeypatch: pytest.MonkeyPatch) -
         [int(step) - lattice.low for step in lattice.steps(values[kept])]
         for values, lattice in ((ADVERSARIAL, one), (ADVERSARIAL[::-1], two))
     )
-    assert both.sums(one, two) == pair_columns.ProductSums(
+    assert both.sums(one, two) == table_columns.ProductSums(
         count=len(first),
         first=sum(first),
         second=sum(second),
@@ -306,8 +306,7 @@ def test_rows_that_answer_otherwise_than_the_engine_fail_a_test_run(
     def losing(block: Any, *result: Any) -> Any:
         return column_queries.Reader(lambda *some: block(*(each[1:] for each in some)), *result)
 
-    for module in (table_columns, pair_columns):
-        monkeypatch.setattr(module, "Reader", losing)
+    monkeypatch.setattr(table_columns, "Reader", losing)
     with pytest.raises(SourceError):  # which withholds the difference
         asked()
     (differing,) = answered_twice.FAILED

@@ -69,3 +69,13 @@ def test_every_statistic_is_a_name_of_the_package() -> None:
 
     hidden = {"certify_quantile", "trimmed_sum"}  # for authors of certificates and of training
     assert set(statistics.__all__) - hidden <= set(prudent.__all__)
+
+
+@pytest.mark.parametrize("odd", ["odd", None, True, [1]])
+def test_one_record_in_a_class_made_of_a_frame_decides_nothing(odd: Any) -> None:
+    """As of geopandas: its types are inferred from all records, though it hands over Arrow."""
+    pandas = pytest.importorskip("pandas")
+    made = type("Made", (pandas.DataFrame,), {"_constructor": property(lambda each: type(each))})
+    values = [1.0, 2.0, 3.0] * 30
+    found = [prudent.mean(made({"x": some}), "x", **GIVEN) for some in (values, [*values, odd])]
+    assert [each.value for each in found] == pytest.approx([2.0, 2.0], abs=0.1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from prudent._validate import ArgumentError
 from prudent.release import count
-from prudent.release.columns.row_values import periods
+from prudent.release.columns.row_values import groups
 from prudent.release.columns.scales import DATE, Scale
 from tests.release.recording import Silence
 
@@ -36,23 +36,23 @@ def expected(day: datetime.date, unit: str) -> datetime.date:
 @given(st.dates(min_value=datetime.date(1, 1, 8)))
 def test_the_first_day_is_that_of_the_calendar(day: datetime.date) -> None:
     for unit in ("day", "week", "month", "quarter", "year"):
-        assert DATE.value(periods.start_of(day, unit, DATE)) == expected(day, unit)
+        assert DATE.value(groups.start_of(day, unit, DATE)) == expected(day, unit)
 
 
 @given(st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1)))
 def test_the_first_moment_of_an_hour(moment: datetime.datetime) -> None:
     hour = moment.replace(minute=0, second=0, microsecond=0)
-    assert TIME.value(periods.start_of(moment, "hour", TIME)) == hour
+    assert TIME.value(groups.start_of(moment, "hour", TIME)) == hour
 
 
 def test_a_range_holds_all_periods_from_one_to_the_other() -> None:
-    months = periods.expanded(["2023-11..2024-02", "2030-01-15"], "month", DATE)
+    months = groups.expanded(["2023-11..2024-02", "2030-01-15"], "month", DATE)
     first = [datetime.date(2023, 11, 1), datetime.date(2023, 12, 1), datetime.date(2024, 1, 1)]
     assert months == [*first, datetime.date(2024, 2, 1), "2030-01-15"]
-    assert len(periods.expanded(["2024-01-01..2024-12-31"], "day", DATE)) == 366
-    assert len(periods.expanded(["2019..2021"], "year", DATE)) == 3
+    assert len(groups.expanded(["2024-01-01..2024-12-31"], "day", DATE)) == 366
+    assert len(groups.expanded(["2019..2021"], "year", DATE)) == 3
     with pytest.raises(ArgumentError, match="from an earlier month"):
-        periods.expanded(["2024-02..2024-01"], "month", DATE)
+        groups.expanded(["2024-02..2024-01"], "month", DATE)
 
 
 DAYS = ["2024-01-31", "2024-02-01", "2024-02-29", "2024-03-01", "1969-12-31", "0044-03-15", None]
@@ -78,7 +78,7 @@ def test_an_engine_counts_as_the_calendar_does(unit: str) -> None:
 def test_a_period_is_a_short_query(unit: str) -> None:
     """An engine has no names for parts of a value: each is written as often as it is used."""
     table = ibis.table({"d": "float64"}, name="t")
-    query = ibis.to_sql(periods.starts(table.d, DATE, unit), dialect="duckdb")
+    query = ibis.to_sql(groups.starts(table.d, DATE, unit), dialect="duckdb")
     assert query.count('"d"') <= 100
 
 

@@ -16,10 +16,10 @@ import pandas
 
 import prudent
 from prudent.release import statistics
-from prudent.release.columns import opening, table_rows
+from prudent.release.columns import opening, pool, table_rows
 from prudent.release.columns.column import Leaders
-from prudent.release.columns.sql import column_queries, queries, query_batching, table_columns
-from prudent.release.columns.sql.query_batching import together
+from prudent.release.columns.pool import together
+from prudent.release.columns.sql import column_queries, queries, table_columns
 from prudent.release.lattice import Lattice
 from prudent.release.noise import ReproducibleNoise
 from tests.release.recording import Silence
@@ -276,7 +276,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 
     def task(first: int, times: int) -> int:
         for _ in range(times):
-            (first,) = query_batching.ask([first], answer)
+            (first,) = pool.ask([first], answer)
         return first
 
     def both() -> int:
@@ -291,7 +291,7 @@ def test_tasks_take_turns_and_end_with_the_first_error() -> None:
 def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would keep the connection open; one that has not begun does not begin."""
     begun: list[int] = []
-    honest = query_batching._Turn.proceed
+    honest = pool._Turn.proceed
 
     def proceed(turn: Any) -> bool:
         if len(begun) == 2:
@@ -300,10 +300,10 @@ def test_an_interruption_leaves_no_task_waiting(monkeypatch: pytest.MonkeyPatch)
 
     def task(place: int) -> None:
         begun.append(place)
-        query_batching.ask([place], list)
+        pool.ask([place], list)
 
     before = set(threading.enumerate())
-    monkeypatch.setattr(query_batching._Turn, "proceed", proceed)
+    monkeypatch.setattr(pool._Turn, "proceed", proceed)
     with pytest.raises(KeyboardInterrupt):
         together([functools.partial(task, place) for place in range(4)])
     for thread in set(threading.enumerate()) - before:

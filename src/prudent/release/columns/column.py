@@ -9,7 +9,7 @@ import functools
 import math
 import numbers
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import attrs
@@ -21,6 +21,7 @@ from prudent._validate import ArgumentError
 from prudent.release.columns import conversions
 from prudent.release.columns.scales import INTEGER, NUMBER, OF_TEXT, TRUTH, Scale
 from prudent.release.lattice import (
+    BLOCK,
     PLACES,
     FloatArray,
     IntArray,
@@ -34,6 +35,8 @@ from prudent.release.lattice import (
 PerUnit: TypeAlias = Literal["mean", "median", "min", "max", "sum", "count"] | int
 
 _MOST_ROWS = 10**6
+_FEW_EDGES = 16
+_MOST_POINTS = 2**16  # of a lattice whose points are counted each in a place of its own
 _WORDS = {
     "mean": "the mean of its values",
     "median": "the lower median of its values",
@@ -296,19 +299,17 @@ class ArrayColumn:
         if column.ndim != 1:  # the message omits the shape: the number of records is private
             raise ArgumentError("data", "one-dimensional", shown=f"{column.ndim} dimensions")
         self._scale = conversions.scale_of_array(column.dtype) if scale is None else scale
+        self._stored = column
+        self._numbers: FloatArray | None = None
         if column.dtype.kind in "iufb":
             with np.errstate(over="ignore"):  # a warning would reveal that some record is huge
                 numbers = column.astype(np.float64, copy=False)
-            self._numbers: FloatArray | None = numbers[~np.isnan(numbers)]
-            self._values = column[~np.isnan(numbers)]
-            if column.dtype.kind == "f":
-                self._values = self._values + 0.0  # turns -0.0 into 0.0: one category, not two
+            missing = np.isnan(numbers)
+            if missing.any():
+                numbers, self._stored = numbers[~missing], column[~missing]
+            self._numbers = numbers
         elif column.dtype.kind in "Mm":
             self._numbers = conversions.numbers_of_times(column)
-            self._values = _categories(column)
-        else:
-            self._numbers = None
-            self._values = _categories(column)
 
     @classmethod
     def of(cls, values: Any, kind: Kind, read_as: str | None = None) -> "ArrayColumn":
@@ -381,37 +382,45 @@ class ArrayColumn:
 
     def count(self) -> int:
         """See `Column`."""
-        return len(self._values)
+        return len(self._values if self._numbers is None else self._numbers)
 
     def order_statistics(self, first: int, last: int) -> FloatArray:
         """See `Column`. Sorts only the requested ranks, after a selection."""
-        return np.sort(ranked(self._checked(), first, last))
+        return np.sort(ranked(self.numbers, first, last))
 
     def counts_below(self, edges: FloatArray) -> IntArray:
-        """See `Column`."""
-        return np.searchsorted(np.sort(self._checked()), edges, side="left").astype(np.int64)
+        """See `Column`. To compare with a few edges takes less time than to sort."""
+        if len(edges) <= _FEW_EDGES:
+            return np.array([np.count_nonzero(self.numbers < edge) for edge in edges], np.int64)
+        return np.searchsorted(np.sort(self.numbers), edges, side="left").astype(np.int64)
 
     def sum_between(self, first: int, last: int, lattice: Lattice) -> int:
         """See `Column`."""
-        return clipped_sums(ranked(self._checked(), first, last), -math.inf, math.inf, lattice)[0]
+        return clipped_sums(ranked(self.numbers, first, last), -math.inf, math.inf, lattice)[0]
 
     def clipped_sum(self, low: float, high: float, lattice: Lattice) -> int:
         """See `Column`."""
-        return clipped_sums(self._checked(), low, high, lattice)[0]
+        return clipped_sums(self.numbers, low, high, lattice)[0]
 
     def clipped_squares(self, low: float, high: float, lattice: Lattice, origin: int = 0) -> int:
         """See `Column`."""
-        values = self._checked()
+        values = self.numbers
         total, squares = clipped_sums(values, low, high, lattice, squared=True)
         return about(origin, count=len(values), total=total, squares=squares)
 
     def frequencies(self, lattice: Lattice, within: int) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        return fullest(*np.unique(lattice.steps(self._checked()), return_counts=True), within)
+        if lattice.diameter > _MOST_POINTS:
+            return fullest(*np.unique(lattice.steps(self.numbers), return_counts=True), within)
+        counts = np.zeros(lattice.diameter + 1, np.int64)
+        for block in self._blocks():
+            steps = (lattice.whole(block) - lattice.low).astype(np.int64)
+            counts += np.bincount(steps, minlength=len(counts))
+        return fullest(np.arange(lattice.low, lattice.high + 1), counts, within)
 
     def half_octaves(self) -> tuple[IntArray, IntArray]:
         """See `Column`."""
-        return added_up(PLACES, exponent_counts(self._checked()))
+        return added_up(PLACES, sum(map(exponent_counts, self._blocks()), np.zeros_like(PLACES)))
 
     def leaders(self) -> Leaders:
         """See `Column`."""
@@ -431,6 +440,19 @@ class ArrayColumn:
         """See `Column`."""
         return len(self._by_frequency)
 
+    def _blocks(self) -> Iterator[FloatArray]:
+        """The numbers, few at a time, which stay in a cache."""
+        values = self.numbers
+        return (values[start : start + BLOCK] for start in range(0, len(values), BLOCK))
+
+    @functools.cached_property
+    def _values(self) -> npt.NDArray[Any]:
+        """The values as categories."""
+        if self._stored.dtype.kind not in "iufb":
+            return _categories(self._stored)
+        stored: npt.NDArray[Any] = self._stored  # +0.0 turns -0.0 into 0.0: one category, not two
+        return stored + 0.0 if stored.dtype.kind == "f" else stored
+
     @functools.cached_property
     def _by_frequency(self) -> list[tuple[int, tuple[str, Any, str]]]:
         """Counts and keys of all categories, largest count first, ties in the order of the keys."""
@@ -443,7 +465,13 @@ class ArrayColumn:
         plain = self._values.dtype != object
         return (lambda number: ("", number, "")) if plain else in_order
 
-    def _checked(self) -> FloatArray:
+    @property
+    def numbers(self) -> FloatArray:
+        """The values as numbers.
+
+        Raises:
+            ValueError: if they have none.
+        """
         if self._numbers is None:
             raise ValueError(f"Expected a column of numbers, got one of another type. {OF_TEXT}")
         return self._numbers

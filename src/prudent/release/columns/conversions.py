@@ -49,6 +49,8 @@ def _total(convert: Callable[[Any], T]) -> Callable[[Any], T | None]:
 
 def number(value: object) -> float:
     """Convert a record to a double; NaN, which means no value, if it is not a number."""
+    if type(value) is float or (type(value) is int and abs(value) < _EXACT):
+        return float(value)  # most records of a list; the tests of `_number` take 12 times as long
     found = _number(value)
     return math.nan if found is None else found
 

@@ -33,11 +33,7 @@ _PARQUET = {".parquet", ".pq"}
 _DATABASE = {".duckdb", ".ddb"}
 _SCHEME = re.compile(r"([a-z]{2,20})://")
 _LISTED = 20  # tables listed in an error message
-_FRAMES = {
-    "pandas": ("DataFrame",),
-    "polars": ("DataFrame", "LazyFrame"),
-    "pyarrow": ("Table",),
-}
+_HANDED_OVER = ("DuckDBPyRelation", "LazyFrame")  # as Arrow, by a method of its own
 _DECLARED = re.compile(r"ArrowDtype|BooleanDtype|(U?Int|Float)\d+Dtype")  # of pandas
 _MONEY = 790  # PostgreSQL's number for this type
 _KINDS = "a .parquet, .csv, .tsv or .duckdb file"
@@ -240,72 +236,64 @@ def _embedded(backend: Any) -> Any:
 def _from_frame(frame: Any, columns: Sequence[str] | None, backend: Any = None) -> OpenTable:
     from prudent.release.columns import arrow_tables
 
-    kind = type(frame).__module__.split(".")[0]
-    if kind == "narwhals":
+    if hasattr(frame, "to_native"):  # of narwhals
         return _from_frame(frame.to_native(), columns, backend)
-    if kind not in _FRAMES or type(frame).__name__ not in _FRAMES[kind]:
-        frame, kind = _arrow_batches(frame, columns), "pyarrow"
-    if type(frame).__name__ == "LazyFrame":
-        kept = _kept(redact_errors(frame.collect_schema).names(), columns)
-        frame = redact_errors(frame.select(kept).collect)
-    names = frame.column_names if kind == "pyarrow" else frame.columns
-    kept = _kept(list(names), columns)
-    untyped = _untyped(frame, kept) if kind == "pandas" else []
-    backend = _embedded(backend)
-    opened = redact_errors(
-        lambda: arrow_tables.registered(backend, _arrow(frame, kind, kept, untyped))
-    )
-    return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)))
-
-
-def _arrow_batches(frame: Any, columns: Sequence[str] | None) -> Any:
-    """The Arrow table of whatever hands one over: a relation of DuckDB, record batches, others."""
-    import pyarrow
-
-    relation = type(frame).__name__ == "DuckDBPyRelation"
-    if not relation and not hasattr(frame, "__arrow_c_stream__"):
+    bases = {each.__module__.partition(".")[0] for each in type(frame).__mro__}
+    untyped: list[Any] = []
+    if "pandas" in bases and hasattr(frame, "columns"):  # also a class that is made of it
+        kept = _kept(list(frame.columns), columns)
+        # pandas infers all types from all records but Arrow's and the nullable ones.
+        dtypes = {name: type(frame[name].dtype).__name__ for name in kept}
+        untyped = [name for name, dtype in dtypes.items() if not _DECLARED.fullmatch(dtype)]
+    elif "pandas" in bases or not (
+        hasattr(frame, "__arrow_c_stream__") or type(frame).__name__ in _HANDED_OVER
+    ):
         raise SourceArgumentError(
             "data",
             f"{_KINDS}, an array, a pandas, polars or narwhals frame, a relation of DuckDB, an "
             "Arrow table, an ibis table or a Spark data frame",
             shown=type(frame).__name__,
         )
-    if relation:
+
+    def table() -> Any:
+        import pyarrow
+
+        if "pandas" not in bases:
+            return pyarrow.table(_selected(frame, columns))
+        parts = {str(name): frame[name] for name in kept}
+        texts = set(map(str, untyped))
+        return pyarrow.table(
+            {
+                name: conversions.cells(part) if name in texts else pyarrow.Array.from_pandas(part)
+                for name, part in parts.items()
+            }
+        )
+
+    backend = _embedded(backend)
+    opened = redact_errors(lambda: arrow_tables.registered(backend, table()))
+    return OpenTable(opened, backend.disconnect, frozenset(map(str, untyped)))
+
+
+def _selected(frame: Any, columns: Sequence[str] | None) -> Any:
+    """What hands over an Arrow stream, with the columns that are used if it can select them."""
+    kind = type(frame).__name__
+    if kind == "DuckDBPyRelation":
         kept = (name.replace('"', '""') for name in _kept(list(frame.columns), columns))
-        frame = redact_errors(frame.select, ", ".join(f'"{name}"' for name in kept))
-    return redact_errors(lambda: pyarrow.table(frame))
+        return frame.select(", ".join(f'"{name}"' for name in kept))
+    if kind == "LazyFrame":
+        frame = frame.select(_kept(frame.collect_schema().names(), columns)).collect()
+    if type(frame).__module__.startswith("polars."):
+        import polars
+
+        # Arrow has no integers of 128 bits; one of 39 digits becomes NULL.
+        wide = polars.selectors.by_dtype(polars.Int128).cast(polars.Decimal(38, 0), strict=False)
+        return frame.select(_kept(frame.columns, columns)).with_columns(wide)
+    return frame.select(_kept(frame.column_names, columns)) if kind == "Table" else frame
 
 
 def _kept(names: list[Any], columns: Sequence[str] | None) -> list[Any]:
     # Missing names are reported by the caller, which can say which argument they were given for.
     return names if not columns or set(columns) - set(names) else list(dict.fromkeys(columns))
-
-
-def _untyped(frame: Any, names: list[Any]) -> list[Any]:
-    """Columns whose dtype pandas infers from all records: all but Arrow's and the nullable ones."""
-    return [name for name in names if not _DECLARED.fullmatch(type(frame[name].dtype).__name__)]
-
-
-def _arrow(frame: Any, kind: str, kept: list[Any], untyped: list[Any]) -> Any:
-    """Convert a frame to a pyarrow table, copying only where its layout requires it."""
-    import pyarrow
-
-    if kind == "pandas":
-        return pyarrow.table(
-            {
-                str(name): conversions.cells(frame[name])
-                if name in untyped
-                else pyarrow.Array.from_pandas(frame[name])
-                for name in kept
-            }
-        )
-    if kind == "polars":
-        import polars
-
-        # Arrow has no integers of 128 bits; one of 39 digits becomes NULL.
-        wide = polars.selectors.by_dtype(polars.Int128).cast(polars.Decimal(38, 0), strict=False)
-        return frame.select(kept).with_columns(wide).to_arrow()
-    return frame.select(kept)
 
 
 def _from_spark(frame: Any, backend: Any = None) -> OpenTable:

@@ -35,7 +35,6 @@ from prudent.release.columns.dialects import (
     stored_literal,
 )
 from prudent.release.columns.joining import open_source
-from prudent.release.columns.row_values import periods
 from prudent.release.columns.row_values.conditions import Predicate, of_one_row, total_value
 from prudent.release.columns.row_values.expressions import (
     Expression,
@@ -45,14 +44,20 @@ from prudent.release.columns.row_values.expressions import (
     parse_value,
     parsed,
 )
-from prudent.release.columns.row_values.groups import GroupKey
+from prudent.release.columns.row_values.groups import (
+    UNITS,
+    UNREAD,
+    GroupKey,
+    scale_of_periods,
+    split_period,
+    starts,
+)
 from prudent.release.columns.row_values.text_formats import TextFormat
 from prudent.release.columns.scales import DATE, NUMBER, TRUTH, Scale
 from prudent.release.columns.sources import OpenTable
 from prudent.release.columns.sql.column_queries import Share
-from prudent.release.columns.sql.pair_columns import PairColumn
 from prudent.release.columns.sql.queries import sizes_of_groups
-from prudent.release.columns.sql.table_columns import SetColumn, TableColumn
+from prudent.release.columns.sql.table_columns import PairColumn, SetColumn, TableColumn
 from prudent.release.columns.units import StagedTable, at_most, different, members_of
 from prudent.release.columns.units import per_unit as reduced
 from prudent.release.failures import redact_errors
@@ -318,7 +323,7 @@ def columns_used(names: Iterable[str], where: Predicate | str | None = None) -> 
         return None
     found = [] if where is None else names_in(where)  # also of words alone: name is not null
     for text in names:
-        period = None if isinstance(text, Expression) else periods.split(text)
+        period = None if isinstance(text, Expression) else split_period(text)
         found += [text] if is_name(text) else names_in(text)
         name, colon, _ = text.rpartition(":")  # of a period that does not exist, an error says so
         found += [period[0]] if period else [name] if colon else []
@@ -344,7 +349,7 @@ def _period(rows: ir.Table, text: str) -> tuple[str, str] | None:
     if not isinstance(text, Expression):
         if text in rows.columns:
             return None
-        if (found := periods.split(text)) is not None:
+        if (found := split_period(text)) is not None:
             _validate.column(rows.columns, by=found[0])
             return found
         if "(" not in text:
@@ -362,7 +367,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
     if period is None:
         name, colon, unit = text.rpartition(":")
         if colon and text not in rows.columns and name in rows.columns:
-            _validate.one_of(periods.UNITS, by=unit)
+            _validate.one_of(UNITS, by=unit)
         column = named_value(rows, text, "by")
         dtype = column.type()
         if not isinstance(dtype, _GROUPING):
@@ -377,14 +382,14 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
             return GroupKey(number_of(column, DATE), dtype, DATE)
         return GroupKey(_one_zero(column), dtype)
     name, unit = period
-    _validate.one_of(periods.UNITS, by=unit)
+    _validate.one_of(UNITS, by=unit)
     column = named_value(rows, name, "by")
     dtype = column.type()
-    wanted = periods.scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
+    wanted = scale_of_periods(unit, zoned=dtype.is_timestamp() and bool(dtype.timezone))
     if name in opened.text:
         numbers = number_of_text(column, wanted)
         unread = numbers.isnull() & column.notnull()
-        start = ibis.ifelse(unread, double(periods.UNREAD), periods.starts(numbers, wanted, unit))
+        start = ibis.ifelse(unread, double(UNREAD), starts(numbers, wanted, unit))
         return GroupKey(start, dt.date, wanted, unit, unread=True)
     if not (dtype.is_timestamp() or (dtype.is_date() and wanted == DATE)):
         raise _validate.ArgumentError(
@@ -392,7 +397,7 @@ def group_key(rows: ir.Table, text: str, opened: OpenTable) -> GroupKey:
         )
     scale = scale_of(dtype, backend_name(rows), name)
     numbers = number_of(column, scale)
-    return GroupKey(periods.starts(numbers, scale, unit), dt.date, wanted, unit)
+    return GroupKey(starts(numbers, scale, unit), dt.date, wanted, unit)
 
 
 def identifying(column: ir.Column, name: str) -> ir.Column:

@@ -27,7 +27,7 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 
 from prudent.release.columns.dialects import as_double, call, double, floored, number_of, scale_of
-from prudent.release.columns.row_values import periods
+from prudent.release.columns.row_values.groups import starts
 from prudent.release.columns.scales import DATE
 
 _FAR = 2.0**500  # products and quotients of such numbers are finite
@@ -173,7 +173,7 @@ def _truncated(node: Any, engine: str) -> ir.Value:
     unit = node.unit.name.lower()
     if unit not in ("day", "week", "month", "quarter", "year"):
         raise UnlistedError(f"date_trunc to a {unit}, which is for groups only")
-    return _date(periods.starts(_days(node.arg.to_expr(), engine), DATE, unit), engine)
+    return _date(starts(_days(node.arg.to_expr(), engine), DATE, unit), engine)
 
 
 def _difference(node: Any, engine: str) -> ir.Value:

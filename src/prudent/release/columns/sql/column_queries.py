@@ -2,7 +2,7 @@
 
 The columns may be the groups of a table, or the two columns of a statistic of pairs. Each is
 answered by code that knows of no other: it asks a question, draws noise, and asks the next one,
-which depends on what was released. `query_batching.together` runs such tasks in turns, each until
+which depends on what was released. `pool.together` runs such tasks in turns, each until
 it asks, and then the engine is asked once for all that ask alike.
 
 Two ways lead to an answer:
@@ -33,7 +33,7 @@ from prudent.release.columns.dialects import (
     doubles_of,
     fetched,
 )
-from prudent.release.columns.sql.query_batching import AT_ONCE
+from prudent.release.columns.pool import AT_ONCE
 from prudent.release.failures import redact_errors
 from prudent.release.lattice import BLOCK, FloatArray
 

@@ -255,3 +255,29 @@ def sample_quantiles(rows: ir.Table, *, share: Given) -> ir.Table:
     part = ibis.ntile(QUANTILES).over(ibis.window(group_by=keys, order_by=sample.value))
     parts = sample.mutate(part=part).group_by([*keys, "part"])
     return parts.aggregate(value=lambda t: t.value.max()).select(*keys, "value")
+
+
+def product_sums(rows: ir.Table, *, wide: int, high: int, **given: Given) -> ir.Table:
+    """The sums of two columns, clipped and moved to lattices, of their squares and products."""
+
+    def lattice(which: str) -> dict[str, Given]:
+        return {name.removesuffix(which): given[name] for name in given if name.endswith(which)}
+
+    one, two = lattice("_one"), lattice("_two")
+    steps = rows.select(
+        *keys_of(rows),
+        one=steps_of(rows.value, **one) - whole(one["first"]),
+        two=steps_of(rows.other, **two) - whole(two["first"]),
+    )
+    rows = materialize(steps)
+    bits = limb_bits(rows, factors=2)
+    first = limbs_of(rows.one, wide, bits)
+    second = limbs_of(rows.two, high, bits)
+    sums = {f"first_{place}": part.sum() for place, part in enumerate(first)}
+    sums |= {f"second_{place}": part.sum() for place, part in enumerate(second)}
+    for i, left in enumerate(first):
+        sums |= {f"product_{i}_{j}": (left * right).sum() for j, right in enumerate(second)}
+    for name, parts in (("ones", first), ("twos", second)):
+        for i, left in enumerate(parts):
+            sums |= {f"{name}_{i}_{j}": (left * parts[j]).sum() for j in range(i, len(parts))}
+    return aggregated(rows, records=rows.count(), **sums)

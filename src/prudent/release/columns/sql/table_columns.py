@@ -32,6 +32,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import attrs
 import ibis
 import ibis.expr.datatypes as dt
 import ibis.expr.types as ir
@@ -41,6 +42,7 @@ import numpy.typing as npt
 from prudent._validate import ArgumentError
 from prudent.release.columns.column import Contribution, Leaders, fullest, ranked
 from prudent.release.columns.dialects import PublicValue, encoding, image, limb_bits, typed
+from prudent.release.columns.pool import ask
 from prudent.release.columns.scales import NUMBER, Scale
 from prudent.release.columns.sql import queries
 from prudent.release.columns.sql.column_queries import (
@@ -51,7 +53,6 @@ from prudent.release.columns.sql.column_queries import (
     answer,
     keys_of,
 )
-from prudent.release.columns.sql.query_batching import ask
 from prudent.release.failures import redact_errors
 from prudent.release.lattice import (
     PLACES,
@@ -64,6 +65,8 @@ from prudent.release.lattice import (
     ends_in_steps,
     exponent_counts,
     lowered,
+    sum_of,
+    sum_of_products,
 )
 
 SAMPLE = 2**18
@@ -398,6 +401,63 @@ def joined(found: dict[str, int], kind: str, bits: int, *, squares: bool = False
             twice = squares and len(set(places)) > 1
             total += int(value) << (sum(map(int, places)) * bits + twice)
     return total
+
+
+@attrs.frozen
+class ProductSums:
+    """Exact sums over pairs (a, b) of whole numbers, each counted from the end of its lattice."""
+
+    count: int  # the number of pairs
+    first: int  # the sum of a
+    second: int  # the sum of b
+    product: int  # the sum of a b
+    first_squares: int  # the sum of a²
+    second_squares: int  # the sum of b²
+
+
+class PairColumn(TableColumn):
+    """Pairs of numbers, one per row that has both; as a column, the first of each.
+
+    Attributes:
+        second: The column of the second numbers, of the same records.
+    """
+
+    def __init__(self, rows: ir.Table, *, other: Scale, **options: Any) -> None:
+        """Wrap a table with the columns `value` and `other`; `other` is the scale of the latter."""
+        super().__init__(rows, **options)
+        share = attrs.evolve(self.share, second=True)
+        self.second = TableColumn(
+            rows.select(value=rows.other),
+            scale=other,
+            contribution=self.contribution,
+            share=share,
+            owner=options.get("owner"),
+        )
+
+    def sums(self, first: Lattice, second: Lattice) -> ProductSums:
+        """The exact sums of the pairs, clipped to the ends of two lattices and rounded to them."""
+        wide, high = first.diameter, second.diameter
+        given: dict[str, Any] = {"wide": wide, "high": high}
+        for which, lattice in (("one", first), ("two", second)):
+            numbers = queries.numbers_of(lattice)
+            given |= {f"{name}_{which}": value for name, value in numbers.items()}
+        bits = limb_bits(self.rows, factors=2)
+
+        def block(values: FloatArray, others: FloatArray) -> npt.NDArray[np.object_]:
+            one, two = first.whole(values) - first.low, second.whole(others) - second.low
+            products = (one, two, wide, high), (one, one, wide, wide), (two, two, high, high)
+            sums = [len(one), sum_of(one, wide), sum_of(two, high)]
+            return np.array([*sums, *(sum_of_products(*each) for each in products)], object)
+
+        def decode(found: dict[str, list[Any]]) -> ProductSums:
+            row = only(found)
+            sums = [joined(row, name, bits) for name in ("first", "second", "product")]
+            squares = [joined(row, name, bits, squares=True) for name in ("ones", "twos")]
+            return ProductSums(row["records"], *sums, *squares)
+
+        reader = Reader(block, lambda sums: ProductSums(*sums.tolist()))
+        found: ProductSums = self._ask(queries.product_sums, decode, reader, **given)
+        return found
 
 
 class SetColumn(TableColumn):
