@@ -309,6 +309,7 @@ class Step:
             return self._run(values, *given)
         if len(set(map(kind_of, chunks))) > 1:  # chunks of different forms: a graph for each
             trained = [name for name, value in self.model.named_parameters() if value.requires_grad]
+            released: _Released
             total, released = self._in_turn(
                 values, trained, chunks, lambda norms, losses: self._decide(norms, losses, *given)
             )
