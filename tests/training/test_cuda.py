@@ -564,7 +564,6 @@ class Scaled(nn.Module):
         return self.inner(inputs) / scale.to(inputs.device) + torch.tensor(2).to(inputs.device)
 
 
-@torch.jit.script
 def doubled(x):
     return x * torch.tensor(x.dim()).type_as(x)
 
@@ -572,12 +571,16 @@ def doubled(x):
 class Scripted(Scaled):
     """The same inside TorchScript, which shows its operations to no mode for functions."""
 
+    def __init__(self):
+        super().__init__()
+        self.doubled = torch.jit.script(doubled)
+
     def forward(self, inputs):
-        return doubled(super().forward(inputs))
+        return self.doubled(super().forward(inputs))
 
 
 @pytest.mark.filterwarnings("error:The step cannot be captured")
-@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", [Scaled, Scripted])
 def test_numbers_from_the_host_are_captured(kind):
     plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
