@@ -28,11 +28,7 @@ def synth(
         "About how many rows the table has, if that is public: too few are refused for free.",
         default=None,
     ),
-    identifiers: bool = typer.Option(
-        False,
-        "--identifiers",
-        help="Make columns of texts that hardly repeat anew, as id-000001, not leave them out.",
-    ),
+    identifiers: bool = typer.Option(False, "--identifiers", help="Make rare texts anew, as ids."),
     most_rows: int = options.whole_number("With --unit: rows to use of each unit.", default=8),
     **shared: Any,
 ) -> None:
