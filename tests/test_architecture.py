@@ -334,22 +334,22 @@ def test_no_module_is_imported_in_a_circle() -> None:
 # The most lines that the Python files of each room, and of the other distributions, may have
 # together. More lines are more to keep true: raising a number is a commit that says why.
 MOST_LINES = {
-    "prudent": 1_625,  # the modules beside the rooms
+    "prudent": 1_630,  # the modules beside the rooms
     "accounting": 6_200,
-    "audit": 2_020,
-    "budget": 3_180,
-    "certify": 1_760,
-    "cli": 3_860,
-    "estimators": 4_212,
-    "receipts": 900,
+    "audit": 1_985,
+    "budget": 3_060,
+    "certify": 1_600,
+    "cli": 3_780,
+    "estimators": 4_215,
+    "receipts": 890,
     "records": 1_440,
-    "release": 18_160,
-    "samples": 90,
-    "synth": 1_515,
-    "training": 19_165,
-    "tune": 1_465,
-    "prudent_lab": 10_920,
-    "prudent_verify": 3_010,
+    "release": 17_860,
+    "samples": 80,
+    "synth": 1_510,
+    "training": 19_065,
+    "tune": 1_470,
+    "prudent_lab": 11_185,
+    "prudent_verify": 3_000,
 }
 
 

@@ -162,8 +162,7 @@ class Table(StatisticMethods):
         Args:
             epsilon: ε of the whole table.
             delta: δ of the whole table.
-            **own: `columns`, `constraints`, `rows`, `identifiers`, `most_rows`, `receipt` and
-                `out`, as there.
+            **own: Whatever else it takes: `columns`, `constraints`, `identifiers` and so on.
         """
         for name in ("per_unit", "groups_per_unit", "read_as"):
             if getattr(self, name) is not None:

@@ -281,9 +281,7 @@ class _Stage:
 def _stage(rows: ir.Table, own_connection: bool) -> _Stage:
     engine, backend = backend_name(rows), rows.get_backend()
     name = f"prudent_{uuid.uuid4().hex}"
-    if rows.op().find(ibis.expr.operations.InMemoryTable):  # only ibis itself can hand it over
-        return _Stage(lambda: rows)
-    if engine == "duckdb":
+    if engine == "duckdb" and not rows.op().find(ibis.expr.operations.InMemoryTable):
         return _in_duckdb(rows, backend, name)
     if engine == "pyspark":
         return _in_spark(rows, backend, name)
