@@ -339,7 +339,7 @@ MOST_LINES = {
     "audit": 1_985,
     "budget": 3_060,
     "certify": 1_600,
-    "cli": 3_780,
+    "cli": 3_700,
     "estimators": 4_215,
     "receipts": 890,
     "records": 1_440,
