@@ -175,9 +175,8 @@ def main() -> None:
             "",
             f"Measured with gloo between processes of one machine with {os.cpu_count()} cores and "
             f"a load of {os.getloadavg()[0]:.0f} from other work, one thread each; the step is "
-            f"that of the tutorial CNN. Medians of {arguments.rounds} rounds. Where the load is "
-            "above the number of cores, further processes add no computing power, and what a step "
-            "takes longer is the price of talking and waiting:",
+            f"that of the tutorial CNN. Medians of {arguments.rounds} rounds. Beyond the number of "
+            "cores further processes add only what talking and waiting costs:",
             "",
             *measured(counts, arguments.rounds),
         ]
