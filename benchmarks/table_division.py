@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow.parquet
 
 from prudent.release import statistics
+from prudent.release.functions import STATISTICS
 from prudent.release.noise import ReproducibleNoise
-from prudent.release.questions.tables import STATISTICS
 
 ROWS, EPSILON, RUNS = 2_000, 1.0, 40
 QUESTIONS: list[tuple[str, str, dict[str, Any]]] = [
@@ -55,7 +55,7 @@ def truth(name: str, values: Any, options: dict[str, Any]) -> tuple[float, float
 
 def needs() -> list[float]:
     """What the questions need."""
-    found = [(STATISTICS[name][0], options) for name, _, options in QUESTIONS]
+    found = [(STATISTICS[name].need, options) for name, _, options in QUESTIONS]
     return [need(**options) if callable(need) else need for need, options in found]
 
 

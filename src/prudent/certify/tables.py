@@ -42,8 +42,10 @@ class ClassCounts:
 
     counts: Counts
     event: Any = None
+    mechanism: str = "laplace"
     epsilon: float | None = None
     delta: float | None = None
+    protected: str = "record"
     notes: tuple[str, ...] = ()
 
 

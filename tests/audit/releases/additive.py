@@ -132,12 +132,12 @@ def top_k(epsilon: float, delta: float) -> Case:
         return _first(found)
 
     def prepare(data: Any, noise: Noise) -> Run:
-        from prudent.release.statistics.histograms import TopCount, most_frequent
+        from prudent.release.statistics.histograms import TopCount
 
         table = _table(value=data)
         request = Request(data=table, by="value", groups=categories, epsilon=epsilon, noise=noise)
         ask = _answering(TopCount(), request, noise)
-        return lambda: _first(most_frequent(ask(), 1))
+        return lambda: _first(dict([max(ask().items(), key=lambda item: item[1].value)]))
 
     return laplace_case(prepare, ([*fewer, _FREQUENT], fewer), epsilon, call=call)
 

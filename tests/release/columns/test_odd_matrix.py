@@ -128,7 +128,15 @@ def test_every_public_function_that_reads_a_table_is_asked() -> None:
 
 def test_every_engine_and_contribution_is_tried() -> None:
     suffixes = {suffix.lstrip(".") for suffix in sources._TEXT}
-    assert ENGINES.keys() >= {*dialects.ENGINES, *sources._FRAMES, *suffixes, "parquet", "numpy"}
+    assert ENGINES.keys() >= {
+        *dialects.ENGINES,
+        "pandas",
+        "polars",
+        "pyarrow",
+        *suffixes,
+        "parquet",
+        "numpy",
+    }
     assert {kind.engine for kind in KINDS} == ENGINES.keys()
     assert set(get_args(get_args(column.PerUnit)[0])) == set(column._WORDS)
     for how in column._WORDS:
