@@ -40,7 +40,7 @@ def narrowing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_numbers(sql: str) -> str:
-    return re.sub(r"\s+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", sql))
+    return re.sub(r"\s+", " ", re.sub(r"-?(\d+(\.\d+)?(e-?\d+)?|\binf\b)", "#", sql))
 
 
 @pytest.mark.unhurried
