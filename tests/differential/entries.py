@@ -264,7 +264,7 @@ class Training(Entry):
 def plant_shared_streams(patch: pytest.MonkeyPatch) -> None:
     """Let random numbers run on from record to record."""
     patch.setattr(reader, "seed_generators", lambda seed: None)
-    patch.setattr(reader.RecordReader, "_refuse_unsteady", lambda self, ids: None)
+    patch.setattr(reader, "digest", lambda row: b"")  # every record seems to stay the same
 
 
 def plant_promotion(patch: pytest.MonkeyPatch) -> None:
