@@ -192,10 +192,7 @@ def certify(
     if folders:
         certify_runs(folders, RunOptions(**of_runs), as_json=as_json)
         return
-    from numpy.lib.format import read_array
-
     from prudent._files import check_writable
-    from prudent._formats import reading
     from prudent.certify import CertifiedClassifier
     from prudent.release.noise import ReproducibleNoise
     from prudent_lab import certifying as experiment
@@ -212,15 +209,11 @@ def certify(
         raise ArgumentError("ledger", "none with public records", got=ledger, why=why)
     if out is not None:
         check_writable(out)  # before anything is paid for
-    rows: Any = 1024
-    if landmarks is not None:
-        with reading(landmarks, "an .npy file of numbers"), landmarks.open("rb") as file:
-            rows = read_array(file, allow_pickle=False)
     given: dict[str, Any] = {
         "features": features,
         "classes": experiment.classes_of(dataset),
         "epsilon": epsilon,
-        "landmarks": rows,
+        "landmarks": 1024 if landmarks is None else _rows(landmarks),
         "noise": None if seed is None else ReproducibleNoise(seed),
     }
     if not public and out is None:
@@ -261,6 +254,16 @@ def _released(
     budget: Any = contextlib.nullcontext() if ledger is None else Ledger.open(ledger)
     with budget as opened, display.only_elapsed():
         return model.set_params(ledger=opened).fit_chunks(training())
+
+
+def _rows(path: Path) -> Any:
+    """The numbers in an .npy file, of which no code is run."""
+    from numpy.lib.format import read_array
+
+    from prudent._formats import reading
+
+    with reading(path, "an .npy file of numbers"), path.open("rb") as file:
+        return read_array(file, allow_pickle=False)
 
 
 def _show(result: "CertifyResult", out: Path | None) -> None:
