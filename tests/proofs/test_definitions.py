@@ -358,7 +358,6 @@ def check_training() -> None:
 CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.events.DiscreteLaplaceTest": (compared("tail"), compared("threshold")),
     "accounting.group_privacy.epsilon_of": (check_group_privacy,),
-    "accounting.losses.moments.rdp_to_epsilon_balle": (check_conversion,),
     "accounting.losses.domination.approximate_pair": (check_approximate_pair,),
     "accounting.losses.domination.branch_pair": (compared("branch"),),
     "accounting.losses.domination.case_one": (compared("accident"),),
@@ -367,6 +366,7 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.losses.domination.margin_pair": (compared("response"),),
     "accounting.losses.domination.noisy_margin_case": (check_noisy_margin_case,),
     "accounting.losses.domination.telling_margins": (check_telling_margins,),
+    "accounting.losses.moments.rdp_to_epsilon_balle": (check_conversion,),
     "accounting.losses.pairs.BoundedRangePair": (check_bounded_range,),
     "accounting.losses.pairs.Dominating": (compared("removing"), compared("adding")),
     "accounting.losses.pairs.MixturePair": (compared("profile"),),
@@ -501,9 +501,9 @@ MUTANTS = {
     ),
     "a run too few": (
         "accounting.pld_accountant.PldAccountant",
-        "_add_entry",
-        "times",
-        "(times - 1)",
+        "_maybe_compose",
+        "append((leaf, times))",
+        "append((leaf, times - 1))",
     ),
 }
 
