@@ -127,10 +127,8 @@ def plant_rounding_that_fails_at_infinity(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_types_that_pandas_infers(patch: pytest.MonkeyPatch) -> None:
-    def inferred(frame: Any, names: list[Any]) -> list[Any]:
-        return [name for name in names if frame[name].dtype.kind not in "biufcMm"]
-
-    patch.setattr(sources, "_untyped", inferred)
+    inferred = r"(Bool|U?Int\d+|Float\d+|Complex\d+|DateTime64|TimeDelta64)DType"
+    patch.setattr(sources, "_DECLARED", re.compile(f"{sources._DECLARED.pattern}|{inferred}"))
 
 
 def plant_too_little_noise(patch: pytest.MonkeyPatch) -> None:
