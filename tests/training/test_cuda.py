@@ -594,6 +594,31 @@ def test_numbers_from_the_host_are_captured(kind):
         torch.testing.assert_close(mine, expected)
 
 
+def shaken(x):
+    return x * torch.rand(())
+
+
+class Shaken(nn.Module):
+    """Draws on the host inside TorchScript, where no mode for functions sees it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.shaken = network(), torch.jit.script(shaken)
+
+    def forward(self, inputs):
+        return self.shaken(self.inner(inputs))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_number_that_is_drawn_unseen_is_not_captured():
+    plan = Plan(sampling_rate=RATE, steps=20, aggregation=rule(GaussianTest(4.0)))
+    options = {"expected_batch": 40, "key": Key(bytes(32))}
+    made = Step(plan, Shaken().cuda(), cross_entropy, **options)
+    with pytest.warns(RuntimeWarning, match="cannot be captured"):
+        released(made, batches_of(5))
+    assert not made._run._graphs
+
+
 class Skipping(nn.Module):
     """Skips a layer in some steps, as models do that draw a number for all records."""
 

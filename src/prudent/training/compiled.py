@@ -294,10 +294,16 @@ class Captured:
         before = [(each, each.get_state()) for each in (default, *self._generators)]
         pool = torch.cuda.graph_pool_handle() if self._pool is None else self._pool
         parts, branches = _Parts(pool, self._generators), Branches()
+        host = torch.get_rng_state()
         try:
             with _no_collection(), branches.followed(), parts, placing or nullcontext():
                 result = self._function(fixed, *inputs)
+                # As TorchScript may, where no mode sees it: a graph would repeat the number, and
+                # which graph is replayed follows from the secret number of chunks.
+                if not torch.equal(host, torch.get_rng_state()):
+                    raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
         except RuntimeError:  # its text may come from a kernel, so nothing of it is shown
+            torch.set_rng_state(host)
             for generator, state in before:
                 _renew(generator, state)
             if self._pool is not None:  # it cannot be used again while a part of it is held
@@ -322,7 +328,8 @@ class PlacedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Puts single numbers of the host on a device by a kernel, which a graph can repeat.
 
     A graph cannot copy from the host, as functions of TorchScript do with numbers that they make of
-    shapes. Nothing of a record is among these numbers: to read it, the host would have to wait.
+    shapes. Nothing of a record is among these numbers: to read it, the host would have to wait. Nor
+    are drawn ones: a capture ends if the host has drawn any.
     """
 
     passes_on = True

@@ -367,7 +367,10 @@ class StepRandomness:
                 seed, offset = (int(word) & (2**63 - 1) for word in self.words[:2])
                 device.manual_seed(seed)
                 device.set_offset(offset & (2**62 - 4))
+            own = host.get_state()
             yield
+            if is_capturing() and not torch.equal(own, host.get_state()):
+                raise RuntimeError("A graph cannot follow a number that is drawn on the host.")
         finally:
             host.set_state(before[0])
             if device is not None and before[1] is not None:
