@@ -32,7 +32,6 @@ from prudent.accounting import (
     RdpAccountant,
     Relation,
     Run,
-    best_test,
     epsilon_of,
     to_json,
 )
@@ -93,13 +92,9 @@ def hard_prices() -> list[tuple[str, Answer]]:
     laplace = dp.SelfComposedDpEvent(dp.LaplaceDpEvent(10.0), 10)
     mixed = dp.ComposedDpEvent([dp.SelfComposedDpEvent(small, 10**6), laplace, proposed])
     sampled = dp.PoissonSampledDpEvent(RATE, ProposeTestReleaseDpEvent(NOISE, 0.5, test, 1e-12))
-    run, eight = Run(sampling_rate=RATE, steps=1000), Relation(Adjacency.ADD_REMOVE, 8)
+    eight = Relation(Adjacency.ADD_REMOVE, 8)
 
     certifier = Certifier(dp.SelfComposedDpEvent(small, 1000))
-
-    def noise() -> float:
-        found = best_test(run, margin=30, epsilon=2.0, delta=DELTA, pass_probability=0.9)
-        return found.run.noise_multiplier
 
     return [
         ("ε at δ = 1e-12: 10⁶ sampled Gaussians, 10 Laplace, a PTR",
@@ -107,7 +102,6 @@ def hard_prices() -> list[tuple[str, Answer]]:
         ("`Certifier.withstands`, q = 1e-5, T = 1,000", lambda: certifier.withstands(accuracy=0.9)),
         ("ε of 1,000 sampled PTR for 8 records of a person",
          lambda: epsilon_of(dp.SelfComposedDpEvent(sampled, 1000), DELTA, eight)),
-        ("`best_test`, T = 1,000", noise),
     ]  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from prudent.accounting import (
     DiscreteGaussianTest,
-    DiscreteLaplaceTest,
     GaussianTest,
     LaplaceTest,
     PldAccountant,
@@ -16,7 +15,6 @@ from prudent.accounting import (
     RdpAccountant,
     Run,
     UnreachableTargetError,
-    best_test,
 )
 from prudent.accounting.calibration import Search, solve
 from tests.raising import refused
@@ -175,56 +173,6 @@ def test_any_event_can_be_solved():
     assert spent[0] <= 1.0 < spent[1]
 
 
-@pytest.mark.thorough
-def test_the_best_test_is_the_cheapest_that_passes():
-    choice = best_test(
-        SMALL, margin=20, epsilon=2.0, delta=1e-5,
-        kinds=(LaplaceTest, GaussianTest), accountant=RdpAccountant,
-    )  # fmt: skip
-    assert isinstance(choice.run.test, GaussianTest)  # Errata 2.5: the same threshold, far cheaper
-    assert choice.threshold == choice.run.test.threshold(1e-8)
-    assert choice.pass_probability == pytest.approx(0.5, abs=1e-3)
-    assert choice.pass_probability >= 0.5
-    assert choice.run.epsilon(1e-5, RdpAccountant) <= 2.0
-    for scale in (choice.run.test.scale / 1.2,):  # a smaller scale passes more and needs more noise
-        other = attrs.evolve(SMALL, test=GaussianTest(scale))
-        noise = other.calibrate(
-            "noise_multiplier", epsilon=2.0, delta=1e-5, accountant=RdpAccountant
-        )
-        assert noise.noise_multiplier > choice.run.noise_multiplier
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("run", "accountant"),
-    [
-        pytest.param(SMALL, PldAccountant, id="sampled-PldAccountant", marks=pytest.mark.slow),
-        pytest.param(SMALL, RdpAccountant, id="sampled-RdpAccountant"),
-        pytest.param(ONCE, PldAccountant, id="once-PldAccountant", marks=pytest.mark.slow),
-        pytest.param(ONCE, RdpAccountant, id="once-RdpAccountant"),
-    ],
-)
-def test_the_best_test_needs_no_more_noise_than_any_kind_solved_alone(run, accountant):
-    target = {"epsilon": 1.5, "delta": 1e-5, "accountant": accountant}
-    kinds = (LaplaceTest, GaussianTest, DiscreteLaplaceTest)
-    alone = [best_test(run, margin=25, kinds=(kind,), **target) for kind in kinds]
-    least = min(choice.run.noise_multiplier for choice in alone)
-    for order in (kinds, kinds[::-1]):
-        choice = best_test(run, margin=25, kinds=order, **target)
-        assert choice.run.noise_multiplier <= least * (1 + 3e-5)
-        assert choice.run.epsilon(1e-5, accountant) <= 1.5
-
-
-@pytest.mark.slow
-def test_a_kind_that_cannot_meet_the_target_leaves_it_to_the_others():
-    """At one step a Laplace test of this scale alone costs more than the target."""
-    run, target = Run(failure=1e-3), {"epsilon": 0.25, "delta": 1e-2, "margin": 20}
-    with pytest.raises(UnreachableTargetError, match="No noise_multiplier in"):
-        best_test(run, kinds=(LaplaceTest,), **target)
-    choice = best_test(run, kinds=(LaplaceTest, GaussianTest), **target)
-    assert isinstance(choice.run.test, GaussianTest)
-
-
 @pytest.mark.parametrize("target", [1.0, 3.0])
 def test_solving_takes_few_prices(monkeypatch, target):
     prices = []
@@ -237,11 +185,3 @@ def test_solving_takes_few_prices(monkeypatch, target):
     monkeypatch.setattr(PldAccountant, "get_epsilon", counted)
     SMALL.calibrate("noise_multiplier", epsilon=target, delta=1e-5)
     assert len(prices) <= 12
-
-
-def test_a_margin_no_test_passes_says_so():
-    with pytest.raises(UnreachableTargetError, match="No test passes a margin of 1 with"):
-        best_test(
-            attrs.evolve(SMALL, failure=1e-60), margin=1, epsilon=2.0, delta=1e-5,
-            kinds=(LaplaceTest,),
-        )  # fmt: skip

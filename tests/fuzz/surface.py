@@ -31,7 +31,7 @@ RECORDS = ("data", "vectors", "X", "y")
 RESULTS = ("Released", "Refused", "Groups", "ReleasedTable", "Description")
 RESULTS += ("Histogram", "Preview", "Join", "Table", "GroupedTable")
 RESULTS += ("Certificate", "Question", "RobustValue", "Suggestion", "AccuracyCertificate")
-RESULTS += ("InfiniteEpsilon", "PartPrice", "TestChoice", "CheckReport", "Fitted", "Metrics")
+RESULTS += ("InfiniteEpsilon", "PartPrice", "CheckReport", "Fitted", "Metrics")
 RESULTS += ("Synthetic", "MeasuredMarginal")
 RESULTS += ("StepOutcome", "RoundOutcome", "AuditResult", "Tuned", "Scored", "Counts", "Landmarks")
 """Values that prudent makes, to be read: the callables that return them are the entries."""
@@ -402,7 +402,7 @@ BY_NAME |= {"event": _event, "events": lambda: [_event(), dp.GaussianDpEvent(2.0
 BY_NAME |= {"distance": 3.0, "failure": 1e-6, "noise_multiplier": 2.0}
 BY_NAME |= {"robust_noise_multiplier": 2.0, "target_delta": 1e-5, "target_epsilon": 1.0}
 BY_NAME |= {"epsilons": lambda: np.array([0.5, 1.0]), "Run.calibrate.parameter": "noise_multiplier"}
-BY_NAME |= {"parameter": "steps", "Run.replace.value": 2, "margin": 20, "best_test.epsilon": 2.0}
+BY_NAME |= {"parameter": "steps", "Run.replace.value": 2}
 BY_NAME |= {"Plan.longest.epsilon": 9.0, "Plan.within.epsilon": 9.0}
 BY_NAME |= {"ProposeTestRelease.propose": 0.5, "ProposeTestReleaseDpEvent.propose": 0.5}
 BY_NAME |= {"TrimmedSum.trim": lambda: prudent.FixedTrim(0.1), "ArrayColumn.scale": None}

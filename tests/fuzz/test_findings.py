@@ -150,7 +150,6 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("accounting.Run.epsilon", {"accountant": None}),
     ("accounting.Run.replace", {"parameter": None}),
     ("accounting.Run.replace", {"value": "\ud800"}),
-    ("accounting.best_test", {"run": []}),
     ("accounting.epsilon_of", {"relation": "x"}),
     ("accounting.to_json", {"event": None}),
     ("accounting.from_json", {"text": None}),

@@ -4,9 +4,7 @@ from prudent.accounting.attack_bounds import AttackBounds as AttackBounds
 from prudent.accounting.attack_bounds import PartPrice as PartPrice
 from prudent.accounting.attack_bounds import price_list as price_list
 from prudent.accounting.calibration import Run as Run
-from prudent.accounting.calibration import TestChoice as TestChoice
 from prudent.accounting.calibration import UnreachableTargetError as UnreachableTargetError
-from prudent.accounting.calibration import best_test as best_test
 from prudent.accounting.events import ApproximateDpEvent as ApproximateDpEvent
 from prudent.accounting.events import BinomialSelectionDpEvent as BinomialSelectionDpEvent
 from prudent.accounting.events import DiscreteGaussianTest as DiscreteGaussianTest
