@@ -16,8 +16,8 @@ import dp_accounting as dp
 from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent.accounting import PldAccountant
-from prudent.budget.bounded_pair import pure_epsilon
-from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
+from prudent.budget.filters import AdaptiveFilter
+from prudent.budget.prices import pure_epsilon
 from prudent.release.exponential.quantile import ExponentialQuantile
 from prudent.release.ptr.mechanism import ProposeTestReleaseMechanism
 
@@ -105,7 +105,7 @@ def by_addition_of_equals(event: dp.DpEvent) -> int:
     return most(lambda count: count * accountant.get_epsilon(DELTA / count) <= EPSILON)
 
 
-def by_filter(filter_: Filter) -> Callable[[list[Release]], int]:
+def by_filter(filter_: AdaptiveFilter) -> Callable[[list[Release]], int]:
     def count(releases: list[Release]) -> int:
         state = filter_.opening()
         for number, release in enumerate(itertools.cycle(releases)):
@@ -119,13 +119,12 @@ def by_filter(filter_: Filter) -> Callable[[list[Release]], int]:
 
 def exactly(releases: list[Release]) -> int:
     """As many as fit if their list is fixed in advance."""
-    filter_ = ExactFilter(EPSILON, DELTA)
 
     def fits(count: int) -> bool:
-        state = filter_.opening()
-        for release in itertools.islice(itertools.cycle(releases), count):
-            state = filter_.charged(state, *release)
-        return filter_.admits(state)
+        accountant = PldAccountant()
+        for event, _ in itertools.islice(itertools.cycle(releases), count):
+            accountant.compose(event)
+        return accountant.get_epsilon(DELTA) <= EPSILON
 
     return most(fits)
 

@@ -28,7 +28,7 @@ from prudent.accounting import (
 from prudent.accounting.group_privacy import epsilon_of
 from prudent.accounting.losses.domination import dominating
 from prudent.accounting.relations import ADD_REMOVE, REPLACE_ONE, Relation
-from prudent.budget.bounded_pair import pure_epsilon
+from prudent.budget.prices import pure_epsilon
 
 PURE = [
     dp.LaplaceDpEvent(3.0),

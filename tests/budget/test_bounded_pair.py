@@ -17,7 +17,7 @@ from prudent.accounting import (
     Reveals,
 )
 from prudent.accounting.losses.pairs import LaplacePair, MixturePair, Pair, gaussian_profile
-from prudent.budget.bounded_pair import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
+from prudent.budget.prices import BoundedPair, bounded_pair, epsilon_at, pure_epsilon
 
 MEDIAN = dp.ComposedDpEvent(
     [

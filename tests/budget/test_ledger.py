@@ -10,7 +10,7 @@ from pathlib import Path
 import dp_accounting as dp
 import pytest
 
-from prudent.accounting import DiscreteLaplaceTest, ProposeTestReleaseDpEvent
+from prudent.accounting import ZERO_OUT, DiscreteLaplaceTest, ProposeTestReleaseDpEvent
 from prudent.budget import ledger as ledgers
 from prudent.budget.ledger import Ledger, LedgerError, OverBudgetError, StorageError
 from tests.raising import refused
@@ -123,10 +123,9 @@ def test_a_budget_is_never_changed(location: str) -> None:
     Ledger.create(location, epsilon=1.0, delta=1e-6).close()
     with pytest.raises(LedgerError, match="already has a budget for data set 'default'"):
         Ledger.create(location, epsilon=2.0, delta=1e-6)
-    with pytest.raises(LedgerError, match="epsilon=1, delta=1e-06, adaptive=True"):
-        Ledger(location, epsilon=2.0, delta=1e-6)
-    with pytest.raises(LedgerError, match="epsilon=1, delta=1e-06, adaptive=True"):
-        Ledger(location, epsilon=1.0, delta=1e-6, adaptive=False)
+    for other in ({"epsilon": 2.0}, {"epsilon": 1.0, "relation": ZERO_OUT}):
+        with pytest.raises(LedgerError, match="epsilon=1, delta=1e-06, for adding or removing"):
+            Ledger(location, delta=1e-6, **other)
     with pytest.raises(LedgerError, match="no budget for data set 'other', only for 'default'"):
         Ledger.open(location, dataset="other")
 

@@ -10,10 +10,10 @@ import hypothesis.strategies as st
 import mpmath
 import pytest
 
-from prudent.accounting import ApproximateDpEvent
+from prudent.accounting import ApproximateDpEvent, PldAccountant
 from prudent.accounting.relations import Relation
 from prudent.budget.allowance import Allowance
-from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
+from prudent.budget.filters import AdaptiveFilter
 from prudent.budget.ledger import Ledger
 from prudent.budget.prices import SET_ASIDE
 
@@ -40,7 +40,7 @@ def composed_delta(charges: Charges, epsilon: float) -> mpmath.mpf:
         return 1 - hidden * (1 - excess)
 
 
-def check_each_step(filter_: Filter, charges: Charges) -> None:
+def check_each_step(filter_: AdaptiveFilter, charges: Charges) -> None:
     state = filter_.opening()
     for count, (epsilon, delta) in enumerate(charges, start=1):
         told = SPARE * delta if delta else None
@@ -85,13 +85,6 @@ def test_the_charges_are_private_at_what_is_shown_as_spent(
     check_each_step(AdaptiveFilter(epsilon, delta), charges)
 
 
-@hypothesis.settings(max_examples=3, deadline=None)
-@hypothesis.given(lists())
-def test_so_they_are_with_the_exact_filter(drawn: tuple[float, float, Charges]) -> None:
-    epsilon, delta, charges = drawn
-    check_each_step(ExactFilter(epsilon, delta), charges)
-
-
 @pytest.mark.parametrize("multiplier", [3.0, 300.0])
 def test_many_charges_still_cost_less_than_their_sum(multiplier: float) -> None:
     """A reserve counts once for the whole list, so that the Gaussian book is shown."""
@@ -99,12 +92,7 @@ def test_many_charges_still_cost_less_than_their_sum(multiplier: float) -> None:
     state = filter_.opening()
     for _ in range(40):
         state = filter_.charged(state, dp.LaplaceDpEvent(multiplier), None)
-    exact = ExactFilter(20.0, 1e-6)
-    least = exact.spent(
-        exact.charged(
-            exact.opening(), dp.SelfComposedDpEvent(dp.LaplaceDpEvent(multiplier), 40), None
-        )
-    )
+    least = PldAccountant().compose(dp.LaplaceDpEvent(multiplier), 40).get_epsilon(1e-6)
     assert least < filter_.spent(state) < 1.2 * least
 
 
@@ -117,8 +105,8 @@ def test_the_price_of_a_charge_is_that_at_the_delta_beside_it(
     with Ledger(tmp_path / "budget.db", epsilon=1.0, delta=1e-6) as ledger:
         charge = ledger.charge(event, delta=told)
     assert charge.at_delta == (told or 1e-6)
-    exact = ExactFilter(1.0, charge.at_delta)
-    assert charge.epsilon >= exact.spent(exact.charged(exact.opening(), event, None)) * (1 - 1e-9)
+    exact = PldAccountant().compose(event).get_epsilon(charge.at_delta)
+    assert charge.epsilon >= exact * (1 - 1e-9)
 
 
 def test_nothing_is_known_of_a_group_beyond_the_share_of_a_record() -> None:

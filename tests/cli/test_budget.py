@@ -34,9 +34,9 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def test_create_says_what_was_created(tmp_path: Path) -> None:
-    arguments = ("create", tmp_path / "b.db", "--epsilon", 2, "--delta", 1e-5, "--fixed", "--json")
+    arguments = ("create", tmp_path / "b.db", "--epsilon", 2, "--delta", 1e-5, "--json")
     answer = json.loads(run(*arguments).stdout)
-    assert (answer["epsilon"], answer["delta"], answer["adaptive"]) == (2.0, 1e-5, False)
+    assert (answer["epsilon"], answer["delta"]) == (2.0, 1e-5)
     assert (answer["spent"], answer["charges"], answer["dataset"]) == (0.0, 0, "default")
 
 
@@ -48,7 +48,7 @@ def test_the_history_of_a_new_ledger_is_a_sentence(tmp_path: Path) -> None:
 def test_show(ledger: Path) -> None:
     answer = json.loads(run("show", ledger, "--json").stdout)
     assert set(answer) == {
-        *("dataset", "epsilon", "delta", "adaptive", "spent", "remaining", "fits", "charges"),
+        *("dataset", "epsilon", "delta", "spent", "remaining", "fits", "charges"),
         *("digest", "relation", "epsilon_per_record", "delta_per_record", "data", "offers"),
     }
     assert answer["spent"] + answer["remaining"] == pytest.approx(1.0)

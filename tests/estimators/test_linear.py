@@ -16,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 
 import prudent
 from prudent.accounting import PldAccountant
-from prudent.budget.balance import OverBudgetError
+from prudent.budget.ledger import OverBudgetError
 from prudent.estimators import LinearRegression, QuantileRegressor, Ridge, TooFewRecordsError
 from prudent.estimators import features as features_module
 from prudent.estimators.influence import CURVED, HEAVY, UNSEEN

@@ -35,8 +35,8 @@ from prudent.accounting import (
 from prudent.accounting.losses import domination
 from prudent.accounting.losses.moments import rdp_to_epsilon_balle
 from prudent.accounting.losses.pairs import BoundedRangePair, Dominating, MixturePair
-from prudent.budget import bounded_pair
 from prudent.budget.filters import AdaptiveFilter
+from prudent.budget.prices import pure_epsilon
 from prudent.certify.counts import Counts, Pricing
 from prudent.release.columns.column import ArrayColumn
 from prudent.release.exponential.measure import UniformMeasure
@@ -232,7 +232,7 @@ def prices() -> list[tuple[list[Fraction], Fraction]]:
 def check_pure_epsilon() -> None:
     for each, budget in prices():
         parts = [dp.SelfComposedDpEvent(DiscreteLaplaceDpEvent(float(p) / 2, 1), 2) for p in each]
-        spent = bounded_pair.pure_epsilon(dp.ComposedDpEvent(parts))
+        spent = pure_epsilon(dp.ComposedDpEvent(parts))
         assert isinstance(spent, Fraction)
         (proved,) = answers([("admitted", each, budget)])
         assert (spent <= budget) == bool(proved)
@@ -372,7 +372,7 @@ CHECKS: dict[str, tuple[Callable[[], None], ...]] = {
     "accounting.losses.pairs.MixturePair": (compared("profile"),),
     "accounting.pld_accountant.PldAccountant": (check_composition,),
     "accounting.rdp_accountant.RdpAccountant": (check_concentrated,),
-    "budget.bounded_pair.pure_epsilon": (check_pure_epsilon,),
+    "budget.prices.pure_epsilon": (check_pure_epsilon,),
     "budget.filters.AdaptiveFilter": (check_filter,),
     "certify.counts.Counts": (compared("insert"), check_released_counts),
     "certify.counts.Pricing": (check_released_counts,),
@@ -477,7 +477,7 @@ MUTANTS = {
         "- self.reach) / 2",
         "- self.reach) / 4",
     ),
-    "runs not counted": ("budget.bounded_pair.pure_epsilon", "", "* count", "* 1"),
+    "runs not counted": ("budget.prices.pure_epsilon", "", "* count", "* 1"),
     "charges forgotten": (
         "budget.filters.AdaptiveFilter",
         "_added",

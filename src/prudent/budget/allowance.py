@@ -1,4 +1,4 @@
-"""The budget of a data set: (ε, δ), for which neighbours, kept by which filter, of which data.
+"""The budget of a data set: (ε, δ), for which neighbours, of which data.
 
 It is the first row of a ledger, written once and never changed.
 
@@ -29,7 +29,7 @@ from prudent._rounding import exact
 from prudent._validate import without_password
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.budget.charges import BEFORE_THE_FIRST, fields_of, reading, row_after
-from prudent.budget.filters import AdaptiveFilter, ExactFilter, Filter
+from prudent.budget.filters import AdaptiveFilter
 from prudent.budget.storage import LedgerError, LedgerRow, Store, is_postgres, open_store
 
 _LEAST_DELTA = 1e-300  # what floating point can still hold and halve
@@ -48,11 +48,8 @@ class Allowance:
     # ε and δ of everything released, for two data sets of the relation.
     epsilon: float = attrs.field(validator=_validate.kept(_validate.positive))
     delta: float = attrs.field(validator=_validate.kept(_validate.between, 0, 1, ends="()"))
-    # Whether events may be chosen after seeing earlier answers.
-    adaptive: bool = attrs.field(default=True, validator=_validate.kept(_validate.flag))
     relation: Relation = attrs.field(default=ADD_REMOVE, validator=_validate.by(check_relation))
-    # Of the Rényi accounts of an adaptive filter; None: chosen for the budget.
-    orders: tuple[float, ...] | None = None
+    orders: tuple[float, ...] = ()  # of the filter's Rényi accounts; chosen if none are given
     data: str | None = None  # name of the data that the budget is for; None if that is not noted
 
     def __attrs_post_init__(self) -> None:
@@ -71,11 +68,9 @@ class Allowance:
             )
         return epsilon, delta
 
-    def filter(self) -> Filter[Any]:
+    def filter(self) -> AdaptiveFilter:
         """The filter that keeps the budget of one record."""
-        if not self.adaptive:
-            return ExactFilter(*self.per_record)
-        return AdaptiveFilter(*self.per_record, self.orders or ())
+        return AdaptiveFilter(*self.per_record, self.orders)
 
     def for_relation(self, epsilon: float) -> float:
         """ε for the relation, rounded up, from one for a single record.
@@ -98,12 +93,11 @@ class Allowance:
 
     def to_fields(self) -> dict[str, Any]:
         """What the first row of a ledger notes."""
-        filter_ = self.filter()
         return {
             "format": FORMAT,
             "epsilon": self.epsilon,
             "delta": self.delta,
-            "orders": filter_.orders if isinstance(filter_, AdaptiveFilter) else None,
+            "orders": self.filter().orders,
             "relation": {
                 "adjacency": self.relation.adjacency.value,
                 "records": self.relation.records,
@@ -119,27 +113,21 @@ class Allowance:
             NewerFormatError: If the row was written by a later version.
         """
         check_format(fields, FORMAT, "a ledger")
-        orders = fields["orders"]
         return cls(
             fields["epsilon"],
             fields["delta"],
-            orders is not None,
             Relation(**fields["relation"]),
-            None if orders is None else tuple(orders),
+            tuple(fields["orders"]),
             fields["data"],
         )
 
     def __str__(self) -> str:
-        return (
-            f"epsilon={exact(self.epsilon)}, delta={exact(self.delta)}, adaptive={self.adaptive}, "
-            f"for {self.relation}"
-        )
+        return f"epsilon={exact(self.epsilon)}, delta={exact(self.delta)}, for {self.relation}"
 
 
 def wanted(
     epsilon: float | None,
     delta: float | None,
-    adaptive: bool | None,
     relation: Relation | None,
     data: str | None,
 ) -> Allowance | None:
@@ -148,8 +136,6 @@ def wanted(
     Raises:
         ArgumentError: If only one of them is.
     """
-    if adaptive is not None:
-        _validate.flag(adaptive=adaptive)
     if relation is not None:
         check_relation(relation=relation)
     if epsilon is None and delta is None:
@@ -157,8 +143,7 @@ def wanted(
     if epsilon is None or delta is None:
         missing = "epsilon" if epsilon is None else "delta"
         raise _validate.ArgumentError(missing, "beside the other half of the budget", got=None)
-    adaptive = adaptive is None or adaptive
-    return Allowance(epsilon, delta, adaptive, relation or ADD_REMOVE, data=data)
+    return Allowance(epsilon, delta, relation or ADD_REMOVE, data=data)
 
 
 def begin(

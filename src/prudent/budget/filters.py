@@ -1,33 +1,28 @@
-"""Privacy filters: may one more event be charged to a budget (ε, δ)?
+"""The privacy filter: may one more event be charged to a budget (ε, δ)?
 
 Who asks may look at earlier answers before choosing the next event. Composition theorems for
-events fixed in advance say nothing about that; a filter does. `AdaptiveFilter` is
-proved for events chosen in any way; `ExactFilter` is tighter, and asks for a list of events that
-was fixed before the first answer. docs/budget.md has the proofs.
+events fixed in advance say nothing about that; a filter does. docs/budget.md has the proofs.
 """
 
-import abc
 import functools
 import math
-from collections import Counter
 from fractions import Fraction
 from itertools import starmap
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import attrs
 import dp_accounting as dp
 import numpy as np
-from typing_extensions import override
+from dp_accounting.dp_event import DiscreteLaplaceDpEvent
 
 from prudent import _validate
-from prudent._rounding import rounded_down, rounded_up
-from prudent.accounting import calibration, serialisation
+from prudent._rounding import exact, rounded_down, rounded_up
 from prudent.accounting._numeric import float_above, float_below
 from prudent.budget import prices
-from prudent.budget.bounded_pair import pure_epsilon
 from prudent.budget.prices import Costs, Limits, Offers, gaussian_limit, suitable_orders, sum_up
 
 _LONGEST_DENOMINATOR = 4096  # bits, of an exact sum
+_MOST = 1024  # releases that are counted as still fitting
 _SMALLEST_EPSILON = 1e-6  # no release asks for less; rounding leaves less of a spent budget
 State = TypeVar("State")
 
@@ -64,112 +59,6 @@ class Room:
 
 
 @attrs.frozen
-class Filter(abc.ABC, Generic[State]):
-    """Decides, from what was charged so far, whether a state is within the budget (ε, δ).
-
-    A state is what a filter remembers of the charges; it is a value, never changed in place.
-    """
-
-    epsilon: float = attrs.field()
-    delta: float = attrs.field()
-
-    def __attrs_post_init__(self) -> None:
-        _validate.positive(epsilon=self.epsilon)
-        _validate.small_delta(delta=self.delta)
-
-    @abc.abstractmethod
-    def opening(self) -> State:
-        """The state before any charge."""
-
-    @abc.abstractmethod
-    def charged(self, state: State, event: dp.DpEvent, delta: float | None) -> State:
-        """The state after one more event."""
-
-    def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
-        """ε of an event by itself, and the δ beside it: 0 if pure, else that told or all of δ."""
-        from prudent.accounting import PldAccountant
-
-        accountant = PldAccountant()
-        if not accountant.supports(event):
-            return math.inf, self.delta
-        pure = pure_epsilon(event)
-        if pure < math.inf:
-            return float_above(pure), 0.0
-        at = delta or self.delta
-        return float(accountant.compose(event).get_epsilon(at)), at
-
-    @abc.abstractmethod
-    def spent(self, state: State) -> float:
-        """An ε for which the charged events, as a list fixed in advance, are (ε, δ)-DP."""
-
-    def admits(self, state: State) -> bool:
-        """Whether the state is within the budget."""
-        return self.spent(state) <= self.epsilon
-
-    @abc.abstractmethod
-    def room(self, state: State) -> Room:
-        """What would still fit."""
-
-
-@attrs.frozen
-class ExactFilter(Filter[Counter[str]]):
-    """Charges by exact privacy-loss distributions: tight, for events fixed in advance.
-
-    Guarantee:
-        If the list of events that are charged, in their order, was fixed before the first answer
-        was seen, whatever is released after admitted charges is, taken together, (ε, δ)-DP. What is
-        asked about the data may depend on earlier answers, and so may when to stop; the events, and
-        so the noise, may not. An agreed price list of a single event meets this by itself.
-    """
-
-    @override
-    def opening(self) -> Counter[str]:
-        return Counter()
-
-    @override
-    def charged(self, state: Counter[str], event: dp.DpEvent, delta: float | None) -> Counter[str]:
-        return state + Counter([serialisation.to_json(event)])
-
-    @override
-    def spent(self, state: Counter[str]) -> float:
-        return self._composed(state, self.delta)
-
-    @override
-    def room(self, state: Counter[str]) -> Room:
-        half = self.delta / 2
-        charged = [
-            dp.SelfComposedDpEvent(serialisation.from_json(text), count)
-            for text, count in state.items()
-        ]
-        try:
-            noise = calibration.solve(
-                lambda multiplier: dp.ComposedDpEvent([*charged, dp.GaussianDpEvent(multiplier)]),
-                calibration.Search(safe=1e4, unsafe=1e-2, guess=10.0),
-                epsilon=self.epsilon,
-                delta=self.delta,
-            )
-        except calibration.UnreachableTargetError:
-            noise = math.inf
-        return Room(max(0.0, self.epsilon - self._composed(state, half)), half, noise)
-
-    def _composed(self, state: Counter[str], delta: float) -> float:
-        return _exact_epsilon(frozenset(state.items()), delta)
-
-
-@functools.lru_cache(maxsize=64)
-def _exact_epsilon(counts: frozenset[tuple[str, int]], delta: float) -> float:
-    from prudent.accounting import PldAccountant
-
-    accountant = PldAccountant()
-    for text, count in sorted(counts):
-        event = serialisation.from_json(text)
-        if not accountant.supports(event):
-            raise _validate.ArgumentError("event", "one that PldAccountant supports", got=event)
-        accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))
-
-
-@attrs.frozen
 class Sums:
     """What all charges took from each account so far; see `Costs`. A sum beyond its limit stays so.
 
@@ -192,8 +81,10 @@ class Sums:
 
 
 @attrs.frozen
-class AdaptiveFilter(Filter[Sums]):
-    """Valid however the events are chosen. The default.
+class AdaptiveFilter:
+    """Decides whether charges are within the budget (ε, δ), however the events are chosen.
+
+    A state, `Sums`, is what it remembers of the charges; it is a value, never changed in place.
 
     From each event some δₜ is set aside, a function of the charges so far: but for an event of that
     probability, its losses are bounded. A charge is admitted if the set-aside δₜ sum to at most
@@ -219,13 +110,18 @@ class AdaptiveFilter(Filter[Sums]):
         (docs/budget.md).
 
     Attributes:
+        epsilon: ε of the budget.
+        delta: δ of the budget.
         orders: Of the Rényi accounts.
     """
 
+    epsilon: float
+    delta: float
     orders: tuple[float, ...] = attrs.field(default=(), converter=tuple[float, ...])
 
     def __attrs_post_init__(self) -> None:
-        super().__attrs_post_init__()
+        _validate.positive(epsilon=self.epsilon)
+        _validate.small_delta(delta=self.delta)
         if not self.orders:
             object.__setattr__(self, "orders", suitable_orders(self.epsilon, self.delta))
         for order in self.orders:
@@ -238,13 +134,15 @@ class AdaptiveFilter(Filter[Sums]):
         """What the sums of each account may reach."""
         return _limits(self.epsilon, self.delta, self.orders)
 
-    @override
     def opening(self) -> Sums:
+        """The state before any charge."""
         return Sums(Fraction(0), 0.0, 0.0, (0.0,) * len(self.orders))
 
-    @override
     def charged(self, state: Sums, event: dp.DpEvent, delta: float | None) -> Sums:
-        """The first of the possible costs that the accounts admit, else the first."""
+        """The state after one more event, at the first of its costs that the accounts admit.
+
+        If they admit none, at the first.
+        """
         offers = prices.price(self.limits, event, delta)
         sums = self._in_order([self._added(state, costs) for costs in offers])
         admitted = next(filter(self._accounts_admit, sums), None)
@@ -266,8 +164,8 @@ class AdaptiveFilter(Filter[Sums]):
         others = [total for total in sums if total not in lasting]
         return [*sorted(lasting, key=lambda total: total.set_aside), *others]
 
-    @override
     def alone(self, event: dp.DpEvent, delta: float | None) -> tuple[float, float]:
+        """ε of an event by itself, and the δ beside it: 0 if pure, else that told or all of δ."""
         *_, costs = prices.price(self.limits, event, delta)
         if costs.whole_epsilon == math.inf:
             return math.inf, self.delta
@@ -327,12 +225,12 @@ class AdaptiveFilter(Filter[Sums]):
         limits = self.limits
         return state.whole_epsilon <= limits.epsilon and state.whole_delta <= limits.delta
 
-    @override
     def admits(self, state: Sums) -> bool:
+        """Whether the state is within the budget."""
         return self._adds_up(state) or self._accounts_admit(state)
 
-    @override
     def spent(self, state: Sums) -> float:
+        """An ε for which the charged events, as a list fixed in advance, are (ε, δ)-DP."""
         if state == self.opening():
             return 0.0
         limits, answers = self.limits, [state.alone]
@@ -348,8 +246,8 @@ class AdaptiveFilter(Filter[Sums]):
         # Inverting a limit rounds up: what is within it is not shown as beyond the budget.
         return min(spent, self.epsilon) if self.admits(state) else spent
 
-    @override
     def room(self, state: Sums) -> Room:
+        """What would still fit."""
         limits = self.limits
         if state == self.opening():
             return Room(self.epsilon, self.delta, gaussian_limit(self.epsilon, self.delta) ** -0.5)
@@ -392,3 +290,81 @@ def _exact_sum(first: Fraction | float, second: Fraction | float) -> Fraction | 
         unit = 2 ** (_LONGEST_DENOMINATOR // 2)
         return Fraction(math.ceil(total * unit), unit)
     return total
+
+
+@attrs.frozen
+class Offer:
+    """So many more releases of this ε fit, one after the other, and nothing else beside them."""
+
+    count: int  # how many; `at_least` says whether there was no need to count further
+    epsilon: float  # ε of each, at δ = 0
+    at_least: bool = False  # whether more of them fit
+
+    def __str__(self) -> str:
+        many = f"{'at least ' if self.at_least else ''}{self.count}"
+        return f"{many} at ε = {exact(self.epsilon)}"
+
+    @staticmethod
+    def sentence(offers: list["Offer"]) -> str:
+        """The offers in words: one or the other."""
+        if not offers:
+            return "nothing more"
+        first, *others = offers
+        more = "".join(f", or {offer}" for offer in others)
+        return f"{first.count} release{'s' * (first.count > 1)} at ε = {exact(first.epsilon)}{more}"
+
+
+def offers(filter_: AdaptiveFilter, state: Sums) -> list[Offer]:
+    """What still fits: one large release, or some of a middle ε, or many of a small one.
+
+    Each is counted by charging a copy of the state with the distribution of a randomised response.
+    That is the most that an ε-DP release can reveal, so every pure release of that ε fits as often.
+    """
+    largest = _largest(filter_, state)
+    if largest == 0:
+        return []
+    # The largest of …, 0.1, 0.2, 0.5, 1, … that is not above a third of it.
+    exponent = math.floor(math.log10(largest / 3))
+    digit = max(n for n in (1, 2, 5) if n * 10.0**exponent <= largest / 3 * (1 + 1e-12))
+    middle = float(f"{digit}e{exponent}")
+    levels = (largest, middle, float(f"{middle / 10:.1g}"))
+    found = [_counted(filter_, state, epsilon, _MOST) for epsilon in levels]
+    return [offer for offer in found if offer.count > 0]
+
+
+def _counted(filter_: AdaptiveFilter, state: Sums, epsilon: float, most: int) -> Offer:
+    """The number of releases of an ε that fit, up to a limit."""
+    event = DiscreteLaplaceDpEvent(epsilon, 1)
+    states = [state]
+
+    def fits(count: int) -> bool:
+        while len(states) <= count:
+            states.append(filter_.charged(states[-1], event, None))
+        return filter_.admits(states[count])
+
+    low, high = 0, 1
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    if high > most:
+        return Offer(low, epsilon, at_least=True)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return Offer(low, epsilon)
+
+
+def _largest(filter_: AdaptiveFilter, state: Sums) -> float:
+    """The largest ε, to two digits, of which a release fits for sure; 0 if none is found.
+
+    Simple addition leaves `Room.epsilon`. Gaussian noise of which μ² is left stands for any
+    ε-DP release with 2Φ⁻¹(1/(1 + e^(-ε))) = μ.
+    """
+    from scipy import special
+
+    room = filter_.room(state)
+    by_noise = special.logit(special.ndtr(1 / (2 * room.noise_multiplier)))
+    for epsilon in sorted((room.epsilon, float(by_noise)), reverse=True):
+        digits = float(rounded_down(min(epsilon, filter_.epsilon), 2)) if epsilon > 0 else 0.0
+        if digits > 0 and _counted(filter_, state, digits, 1).count:
+            return digits
+    return 0.0

@@ -20,14 +20,13 @@ import dp_accounting as dp
 
 from prudent import _validate
 from prudent._progress import track
-from prudent._rounding import exact
+from prudent._rounding import exact, rounded_up
 from prudent.accounting import serialisation
 from prudent.accounting.relations import ADD_REMOVE, Relation
 from prudent.budget import allowance, charges
 from prudent.budget.allowance import Allowance, SecondLedgerError
-from prudent.budget.balance import Balance, Offer, OverBudgetError, offers
 from prudent.budget.charges import Charge, ChargeDetails, TamperedLedgerError, reading, tampered
-from prudent.budget.filters import Filter
+from prudent.budget.filters import AdaptiveFilter, Offer, Room, Sums, offers
 from prudent.budget.storage import (
     LedgerError,
     LedgerRow,
@@ -52,6 +51,97 @@ __all__ = [
 ]
 
 
+@attrs.frozen
+class Balance:
+    """Where a budget stands.
+
+    Attributes:
+        dataset: Whose budget.
+        epsilon: The budget's ε, for neighbours of `relation`.
+        delta: The budget's δ, likewise.
+        relation: Which data sets are neighbours.
+        epsilon_per_record: ε that adding or removing one record may use.
+        delta_per_record: δ beside it.
+        spent: An ε for which the events charged so far, as a list, are (ε, δ)-DP. The guarantee of
+            the ledger is the budget itself, whatever this says in between.
+        remaining: ε - spent.
+        fits: What would still fit, as events are priced: for one record.
+        charges: How many there were.
+        digest: Of the last row. Kept elsewhere, it shows later whether rows were taken away.
+        data: Name of the data that the budget is for; None if the ledger is not bound to any.
+    """
+
+    dataset: str
+    epsilon: float
+    delta: float
+    relation: Relation
+    epsilon_per_record: float
+    delta_per_record: float
+    spent: float
+    remaining: float
+    fits: Room
+    charges: int
+    digest: str
+    data: str | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dataset!r}: ε = {rounded_up(self.spent, 4)} of {exact(self.epsilon)} "
+            f"spent at δ = {exact(self.delta)}, charges: {self.charges}; "
+            f"what would fit: {self.fits}{self._each}"
+        )
+
+    @property
+    def _each(self) -> str:
+        """What `fits` is counted for, where one record is not the whole relation."""
+        return "" if self.relation.distance == 1 else ", priced for one record"
+
+    @property
+    def _share(self) -> str:
+        """What the price of one record is to be compared with, where that is not the budget."""
+        if self.relation.distance == 1:
+            return ""
+        epsilon, delta = map(exact, (self.epsilon_per_record, self.delta_per_record))
+        return f" for one record, whose share is ε = {epsilon} at δ = {delta}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        to_plain = serialisation.to_plain
+        plain = {name: to_plain(value) for name, value in attrs.asdict(self, recurse=False).items()}
+        fits = {name: to_plain(value) for name, value in attrs.asdict(self.fits).items()}
+        relation = {"adjacency": self.relation.adjacency.value, "records": self.relation.records}
+        return {**plain, "relation": relation, "fits": fits}
+
+
+class OverBudgetError(LedgerError):
+    """A charge that would overdraw the budget. Nothing was charged; nothing may be released.
+
+    A refusal depends on events alone, never on data, so it tells nothing about them.
+
+    Attributes:
+        asked: ε of the refused event by itself, for one record at its share of δ.
+        spent: ε of what was charged before.
+        remaining: What is left of ε.
+        fits: What would still fit.
+    """
+
+    def __init__(self, asked: float, balance: Balance) -> None:
+        super().__init__(asked, balance)
+        self.asked, self.spent = asked, balance.spent
+        self.remaining, self.fits = balance.remaining, balance.fits
+
+    def __str__(self) -> str:
+        asked, balance = self.args
+        # The price is computed from the event: often less than the ε that was asked for.
+        return (
+            f"Over budget: the computed price of this release is ε = {rounded_up(asked, 4)}"
+            f"{balance._share}, but of ε = {exact(balance.epsilon)} at "
+            f"δ = {exact(balance.delta)} for {balance.dataset!r} "
+            f"{rounded_up(balance.spent, 4)} is spent. What would fit: {balance.fits}"
+            f"{balance._each}."
+        )
+
+
 class Ledger:
     """A budget (ε, δ) of one data set, kept in SQLite or PostgreSQL.
 
@@ -60,17 +150,15 @@ class Ledger:
 
     Guarantee:
         What is released after successful charges is, taken together, (ε, δ)-DP for neighbours of
-        `relation`: by `AdaptiveFilter` however the events are chosen or, with `adaptive=False`, by
-        `ExactFilter` if their list was fixed in advance. A charge is on disk before `charge`
-        returns: a crash after it loses budget, never privacy. What was charged is priced again
-        whenever a ledger is opened or has grown; sums that rows note decide nothing.
+        `relation`, however the events are chosen (see `AdaptiveFilter`). A charge is on disk before
+        `charge` returns: a crash after it loses budget, never privacy. What was charged is priced
+        again whenever a ledger is opened or has grown; sums that rows note decide nothing.
 
     Args:
         location: A path, `postgresql://user@host/database`, or `host=… dbname=… user=…`.
         epsilon: Budget. May be left out to open an existing ledger; otherwise it must agree.
         delta: Budget, in (0, 0.5), beside `epsilon`.
         dataset: A ledger keeps a budget for each data set, under its name.
-        adaptive: Which filter; True for a new ledger unless said otherwise.
         relation: Which data sets are neighbours; for a new ledger by default those that differ
             by adding or removing one record. For a relation at distance k a single record gets
             its share of the budget (`Relation.per_record`).
@@ -91,7 +179,6 @@ class Ledger:
         epsilon: float | None = None,
         delta: float | None = None,
         dataset: str = "default",
-        adaptive: bool | None = None,
         relation: Relation | None = None,
         data: allowance.Data | None = None,
         asker: str | None = None,
@@ -104,7 +191,7 @@ class Ledger:
             _validate.instance(str, "a text", asker=asker)
         self._asker = asker
         name = None if data is None else allowance.data_name(data)
-        wanted = allowance.wanted(epsilon, delta, adaptive, relation, name)
+        wanted = allowance.wanted(epsilon, delta, relation, name)
         if wanted is not None:
             allowance.begin(location, dataset, wanted)
         self._location, self._dataset = location, dataset
@@ -113,9 +200,7 @@ class Ledger:
         try:
             rows = allowance.rows_from_the_first(self._store, dataset)
             self._budget = allowance.noted_budget(rows[0], dataset)
-            if not self._budget.is_as_asked(
-                wanted, adaptive=adaptive, relation=relation, data=name
-            ):
+            if not self._budget.is_as_asked(wanted, relation=relation, data=name):
                 raise LedgerError(
                     f"{self._store.location} already has a budget for {dataset!r}: {self._budget}. "
                     "Open it without a budget, or with this one."
@@ -135,7 +220,6 @@ class Ledger:
         epsilon: float,
         delta: float,
         dataset: str = "default",
-        adaptive: bool = True,
         relation: Relation = ADD_REMOVE,
         data: allowance.Data | None = None,
         another: bool = False,
@@ -147,7 +231,7 @@ class Ledger:
         """
         _validate.flag(another=another)
         name = None if data is None else allowance.data_name(data)
-        budget = Allowance(epsilon, delta, adaptive, relation, data=name)
+        budget = Allowance(epsilon, delta, relation, data=name)
         if not allowance.begin(location, dataset, budget, another=another):
             raise LedgerError(
                 f"{shown(location)} already has a budget for data set {dataset!r}, and a "
@@ -360,7 +444,7 @@ class Ledger:
         """ε of an event for one record; also gets the price before others have to wait for it."""
         return self._filter.spent(self._filter.charged(self._filter.opening(), event, delta))
 
-    def _spent(self, state: Any) -> float:
+    def _spent(self, state: Sums) -> float:
         return self._budget.for_relation(self._filter.spent(state))
 
     def _balance(self) -> Balance:
@@ -372,7 +456,6 @@ class Ledger:
             relation=self._budget.relation,
             epsilon_per_record=self._filter.epsilon,
             delta_per_record=self._filter.delta,
-            adaptive=self._budget.adaptive,
             spent=spent,
             remaining=max(0.0, self._budget.epsilon - spent),
             fits=self._filter.room(self._journal.state),
@@ -416,7 +499,7 @@ class LedgerJournal:
         answered: For the number of each charge, whether its outcome is noted.
     """
 
-    def __init__(self, dataset: str, filter_: Filter[Any]) -> None:
+    def __init__(self, dataset: str, filter_: AdaptiveFilter) -> None:
         self.dataset, self.filter = dataset, filter_
         self.state = filter_.opening()
         self.last = charges.BEFORE_THE_FIRST
@@ -456,16 +539,12 @@ def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str |
     if digest is not None:
         _validate.instance(str, "a text", digest=digest)
     filter_ = budget.filter()
-    journal, count, latest = LedgerJournal(dataset, filter_), 0, None
+    journal, count = LedgerJournal(dataset, filter_), 0
     for row in track(rows, "charges"):
         journal.follow([row])
         if len(journal.answered) > count:
-            count, latest = count + 1, row
-            if budget.adaptive:
-                _check_price(row, budget, filter_, journal.state)
-    if latest is not None and not budget.adaptive:
-        # Exact prices take a composition each: those on the way decide nothing.
-        _check_price(latest, budget, filter_, journal.state)
+            count += 1
+            _check_price(row, budget, filter_, journal.state)
     if digest is not None and digest not in {row.digest for row in rows}:
         raise TamperedLedgerError(
             f"No row of {dataset!r} has the digest {digest}: rows were taken away or rewritten. "
@@ -474,7 +553,7 @@ def verify(rows: list[LedgerRow], dataset: str, budget: Allowance, digest: str |
     return count
 
 
-def _check_price(row: LedgerRow, budget: Allowance, filter_: Filter[Any], state: Any) -> None:
+def _check_price(row: LedgerRow, budget: Allowance, filter_: AdaptiveFilter, state: Sums) -> None:
     with reading(row):
         noted = float(charges.decoded(row)["spent"])
     spent = budget.for_relation(filter_.spent(state))

@@ -18,9 +18,9 @@ import dp_accounting as dp
 from prudent._rounding import exact, nearest, rounded_down, rounded_up
 from prudent.accounting import ApproximateDpEvent, describe
 from prudent.accounting.attack_bounds import AttackBounds
-from prudent.budget.balance import Balance, Offer
 from prudent.budget.charges import Charge, TamperedLedgerError
-from prudent.budget.ledger import Ledger
+from prudent.budget.filters import Offer
+from prudent.budget.ledger import Balance, Ledger
 from prudent.receipts.pages import cell, html_page, html_table
 from prudent.receipts.pages import table as table_lines
 
@@ -74,7 +74,7 @@ class BudgetReport:
 
     @property
     def _chosen_after_answers(self) -> bool:
-        return self.balance.adaptive and len(self.charges) > 1
+        return len(self.charges) > 1
 
     def protection(self) -> str:
         """The neighbouring relation, in plain words."""
@@ -132,7 +132,6 @@ class BudgetReport:
             ("Spent", f"ε = {rounded_up(balance.spent)}"),
             ("Left", f"ε = {rounded_down(balance.remaining)}"),
             ("Still fits", Offer.sentence(list(self.offers))),
-            ("Composition", "adaptive" if balance.adaptive else "fixed in advance"),
             ("Charges", str(balance.charges)),
             ("Digest", balance.digest),
         ]

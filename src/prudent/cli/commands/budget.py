@@ -50,12 +50,6 @@ def create(
     epsilon: float = options.number("The budget's ε."),
     delta: float = options.number("The budget's δ, in (0, 0.5)."),
     dataset: options.Dataset = "default",
-    adaptive: bool = typer.Option(
-        True,
-        "--adaptive/--fixed",
-        help="Whether releases may be chosen after seeing earlier answers, or their list "
-        "is fixed in advance: that buys more of them, and you vouch for it.",
-    ),
     relation: options.RelationOption = "add-remove",
     records_per_person: options.RecordsPerPerson = 1,
     data: str | None = options.value(
@@ -93,7 +87,6 @@ def create(
         epsilon=epsilon,
         delta=delta,
         dataset=dataset,
-        adaptive=adaptive,
         relation=options.relation(relation, records_per_person),
         data=data,
         another=another,
@@ -220,18 +213,17 @@ def _stacked(
 
 
 def _print_balance(ledger: "Ledger", as_json: bool) -> None:
-    from prudent.budget.balance import Offer
+    from prudent.budget.filters import Offer
 
     balance, offers = ledger.balance(), ledger.offers()
     if as_json:
         plain = [{"count": one.count, "epsilon": one.epsilon} for one in offers]
         echo_json({**balance.to_plain(), "offers": plain})
         return
-    chosen = "adaptive" if balance.adaptive else "fixed in advance"
     fits = Offer.sentence(offers)
     if offers:
         fits += ", at δ = 0"
-        if balance.adaptive and balance.fits.delta > 0:
+        if balance.fits.delta > 0:
             fits += f" or at δ that add up to at most {rounded_down(balance.fits.delta, 3)}"
     epsilon, delta = balance.epsilon_per_record, balance.delta_per_record
     share = f"ε = {rounded_down(epsilon)}, δ = {rounded_down(delta)}"
@@ -241,7 +233,6 @@ def _print_balance(ledger: "Ledger", as_json: bool) -> None:
         ("budget", f"ε = {exact(balance.epsilon)}, δ = {exact(balance.delta)}"),
         ("protects", str(balance.relation)),
         *([] if balance.relation.distance == 1 else [("for one record", share)]),
-        ("composition", chosen),
         ("charges", str(balance.charges)),
         ("spent", f"ε = {rounded_up(balance.spent)}"),
         ("still fits", fits),
