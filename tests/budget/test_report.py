@@ -51,7 +51,8 @@ def test_it_tells_who_asked_what_at_which_price_and_why_it_differs(ledger: Ledge
     spend(ledger, column="salary")
     spend(ledger, asker="Grace")
     found = BudgetReport.of(ledger)
-    header, rows = found.table()
+    lines = [line.split(" | ") for line in found.markdown().splitlines() if line.count("|") == 11]
+    header, _, *rows = ([cell.strip("| ") for cell in line] for line in lines)
     first, second = (dict(zip(header, row, strict=True)) for row in rows)
     assert (first["Who"], second["Who"]) == ("Ada", "Grace")
     assert first["What was asked"] == "median of salary"
@@ -120,8 +121,8 @@ def test_missing_rows_are_told(ledger: Ledger, tmp_path: Path) -> None:
     assert BudgetReport.of(ledger, earlier).intact
     found = BudgetReport.of(ledger, "0" * 64)
     assert not found.intact
-    assert 'class="bad"' in found.html()
-    assert "not as it was written" in found.markdown()
+    for page in (found.html(), found.markdown()):
+        assert "not as it was written" in page
 
 
 def test_a_budget_for_several_records_says_so(tmp_path: Path) -> None:

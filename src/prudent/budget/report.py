@@ -6,9 +6,8 @@
 All of it is public: it follows from the ledger, which holds no record and no answer.
 """
 
-import html
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,11 +20,9 @@ from prudent.accounting.attack_bounds import AttackBounds
 from prudent.budget.charges import Charge, TamperedLedgerError
 from prudent.budget.filters import Offer
 from prudent.budget.ledger import Balance, Ledger
-from prudent.receipts.pages import cell, html_page, html_table
-from prudent.receipts.pages import table as table_lines
+from prudent.receipts.pages import PageTable, Sections, html_page, markdown_page
 
 PRIORS = (0.01, 0.1, 0.5)  # prior beliefs, before and after which an attacker's chances are given
-_POINTS = 50  # of the curve
 _FEW = 1e-3  # relative difference of prices below which they are said to be equal
 
 
@@ -136,10 +133,6 @@ class BudgetReport:
             ("Digest", balance.digest),
         ]
 
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The header and the rows of the table of charges."""
-        return _HEADER, [_row(charge) for charge in self.charges]
-
     def chances(self) -> list[tuple[str, str]]:
         """How sure an attacker may become that one record is in the data, for some beliefs."""
         attacks = self.attacks
@@ -164,42 +157,23 @@ class BudgetReport:
 
     def markdown(self) -> str:
         """The report as Markdown."""
-        header, rows = self.table()
-        lines = [f"# {_TITLE} of {cell(self.balance.dataset)}", "", f"**{self._verdict}**", ""]
-        lines += table_lines(("", ""), [(name, cell(words)) for name, words in self.facts()])
-        lines += ["", "## What is protected", "", self.protection(), "", "## What was asked", ""]
-        lines += table_lines(header, [tuple(map(cell, row)) for row in rows])
-        for each in self.differences():
-            lines += ["", f"- {cell(each)}"]
-        lines += ["", "## What an attacker could learn", "", self._attack, ""]
-        lines += table_lines(_CHANCES, self.chances()) if self.chances() else [self._no_attack]
-        return "\n".join([*lines, "", "## Integrity", "", cell(self.integrity), ""])
+        return markdown_page(f"{_TITLE} of {self.balance.dataset}", self._sections())
 
     def html(self) -> str:
         """The report as one page of HTML that loads nothing and prints well."""
-        text, (header, rows) = html.escape, self.table()
-        spent = 100 * min(1.0, self.balance.spent / self.balance.epsilon)  # also in words
-        parts = [
-            f"<h1>{_TITLE} of {text(self.balance.dataset)}</h1>",
-            f'<p class="{"good" if self.intact else "bad"}">{text(self._verdict)}</p>',
-            f'<div class="bar" aria-hidden="true"><div style="width:{spent:.1f}%"></div></div>',
-            html_table(None, self.facts(), "facts"),
-            f"<h2>What is protected</h2><p>{text(self.protection())}</p>",
-            "<h2>What was asked</h2>",
-            html_table(header, rows, "charges") if rows else "<p>Nothing yet.</p>",
-        ]
-        if self.differences():
-            items = "".join(f"<li>{text(each)}</li>" for each in self.differences())
-            parts.append(f"<h2>Why numbers differ</h2><ul>{items}</ul>")
-        parts.append(f"<h2>What an attacker could learn</h2><p>{text(self._attack)}</p>")
-        attacks = self.attacks
-        if attacks is None:
-            parts.append(f"<p>{text(self._no_attack)}</p>")
-        else:
-            table = html_table(_CHANCES, self.chances(), "chances")
-            parts.append(f'<div class="side">{table}{_curve(attacks.success)}</div>')
-        parts.append(f"<h2>Integrity</h2><p>{text(self.integrity)}</p>")
-        return html_page(f"{_TITLE} of {self.balance.dataset}", "\n".join(parts))
+        return html_page(f"{_TITLE} of {self.balance.dataset}", self._sections())
+
+    def _sections(self) -> Sections:
+        rows, chances = [_row(charge) for charge in self.charges], self.chances()
+        asked = PageTable(_HEADER, rows, "charges") if rows else "Nothing yet."
+        learned = PageTable(("Sure before", "Sure after"), chances) if chances else self._no_attack
+        return {
+            "": [self._verdict, PageTable(None, self.facts(), "facts")],
+            "What is protected": [self.protection()],
+            "What was asked": [asked, *([self.differences()] if self.differences() else [])],
+            "What an attacker could learn": [self._attack, learned],
+            "Integrity": [self.integrity],
+        }
 
     @property
     def _verdict(self) -> str:
@@ -230,7 +204,6 @@ _HEADER = (
     *("ε asked", "ε price", "δ", "Outcome", "ε spent"),
 )
 _CLAIMED = 0.01
-_CHANCES = "Sure before", "Sure after"
 _ATTACK = (
     "An attacker knows every other record, the code and all that is public, and sees every "
     "answer. They believe with some probability that a person's record is in the data, and claim "
@@ -267,28 +240,3 @@ def _many(count: int, what: str) -> str:
 
 def _percent(share: float, *, up: bool = False) -> str:
     return f"{rounded_up(100 * share, 3) if up else nearest(100 * share, 3)} %"
-
-
-def _curve(success: Callable[[Any], Any]) -> str:
-    """How often the best guess about one record is right, against the prior belief."""
-    priors = [(place + 0.5) / _POINTS for place in range(_POINTS)]
-    found = [float(rate) for rate in success(priors)]
-
-    def line(rates: Sequence[float]) -> str:
-        return " ".join(
-            f"{40 + 200 * prior:.1f},{180 - 320 * (rate - 0.5):.1f}"
-            for prior, rate in zip(priors, rates, strict=True)
-        )
-
-    blind = line([max(prior, 1 - prior) for prior in priors])
-    return (
-        '<svg viewBox="0 0 260 220" role="img" aria-label="How often the best guess is right, '
-        'against the belief before: with the answers, and without them">'
-        '<path d="M40 20V180H240" fill="none" stroke="#666"/>'
-        f'<polyline points="{blind}" class="blind"/><polyline points="{line(found)}" class="sees"/>'
-        '<text x="40" y="195">0 %</text><text x="222" y="195">100 %</text>'
-        '<text x="8" y="183">50 %</text><text x="2" y="26">100 %</text>'
-        '<text x="95" y="212">belief before</text>'
-        '<text x="90" y="60" class="sees-text">with the answers</text>'
-        '<text x="165" y="174" class="blind-text">without</text></svg>'
-    )

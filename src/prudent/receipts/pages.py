@@ -3,14 +3,15 @@
 import html
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from prudent._rounding import exact, rounded_up
+from prudent.accounting._numeric import float_above
 from prudent.receipts.receipt import Receipt
 
-YOURS = "**open: yours to answer**"  # marks what no receipt can say
+YOURS = "open: yours to answer"  # marks what no receipt can say
 _ADJACENCY = {
     "add-remove": "data sets that differ by adding or removing {some}",
     "zero-out": "data sets that differ by zeroing out {some}; their number is public",
@@ -113,36 +114,6 @@ def _questions(receipt: Receipt, verdict: str) -> dict[str, list[tuple[str, str 
     }
 
 
-def registry(receipt: Receipt, verdict: str) -> str:
-    """The fields of public registries of deployments as JSON; what a receipt cannot say is null."""
-    finite = not math.isinf(receipt.epsilon)
-    parameters = {"epsilon": receipt.epsilon if finite else None, "delta": receipt.delta}
-    fields = {
-        "deployment_name": None,
-        "data_curator": None,
-        "intended_use": None,
-        "data_product_type": receipt.kind,
-        "data_product_region": None,
-        "publication_date": None,
-        "dp_flavor": "pure DP" if receipt.delta == 0 else "approximate DP",
-        "privacy_loss": {
-            "parameters": parameters,
-            "privacy_unit": receipt.unit,
-            "neighboring_relation": receipt.relation,
-            "relation_in_words": relation_sentence(receipt),
-        },
-        "model": _TRUST.get(receipt.kind, _CENTRAL),
-        "accounting": {"budget": receipt.context.get("budget"), "ledger": receipt.ledger},
-        "mechanisms": [dict(each) for each in receipt.theorems],
-        "implementation": {"versions": receipt.versions, **receipt.context},
-        "released": receipt.released,
-        "justification": None,
-        "evidence": {"receipt": receipt.digest, "signature": receipt.signature, "check": verdict},
-        "checklist": {part: dict(rows) for part, rows in _questions(receipt, verdict).items()},
-    }
-    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-
-
 def checklist(receipt: Receipt, verdict: str) -> str:
     """A checklist after NIST SP 800-226 and the registry of deployments, as Markdown.
 
@@ -152,38 +123,23 @@ def checklist(receipt: Receipt, verdict: str) -> str:
         receipt: What answers.
         verdict: What checking it found, in one sentence.
     """
-    lines = ["# Differential privacy checklist", ""]
-    for title, rows in _questions(receipt, verdict).items():
-        lines += [f"## {title}", ""]
-        cells = [(question, YOURS if each is None else cell(each)) for question, each in rows]
-        lines += [*table(("Question", "Answer"), cells), ""]
-    return "\n".join(lines)
+    header = "Question", "Answer"
+    sections: Sections = {
+        title: [PageTable(header, [(question, answer or YOURS) for question, answer in rows])]
+        for title, rows in _questions(receipt, verdict).items()
+    }
+    return markdown_page("Differential privacy checklist", sections)
 
 
-_HEADER = ("Receipt", "What was asked", "Guarantee", "For", "Verdict")
-
-
-def officers_page(found: Mapping[str, tuple[Receipt, str]]) -> str:
-    """A page on receipts, by file and with what checking them found, as Markdown."""
-    lines = ["# Privacy report on receipts", "", *table(_HEADER, _rows(found)), "", _total(found)]
-    return "\n".join([*lines, ""])
-
-
-def officers_html(found: Mapping[str, tuple[Receipt, str]]) -> str:
-    """The same page as HTML that loads nothing."""
-    title = "Privacy report on receipts"
-    rows = html_table(_HEADER, _rows(found, escaped=False), "receipts")
-    return html_page(title, f"<h1>{title}</h1>{rows}<p>{html.escape(_total(found))}</p>")
-
-
-def _rows(
-    found: Mapping[str, tuple[Receipt, str]], *, escaped: bool = True
-) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [
+def officers_page(found: Mapping[str, tuple[Receipt, str]], *, as_html: bool = False) -> str:
+    """A page on receipts, by file and with what checking them found, as Markdown or HTML."""
+    rows = [
         (name, asked(receipt), claim(receipt), relation_sentence(receipt), verdict)
         for name, (receipt, verdict) in found.items()
     ]
-    return [tuple(map(cell, row)) for row in rows] if escaped else rows
+    header = "Receipt", "What was asked", "Guarantee", "For", "Verdict"
+    page = html_page if as_html else markdown_page
+    return page("Privacy report on receipts", {"": [PageTable(header, rows), _total(found)]})
 
 
 def _total(found: Mapping[str, tuple[Receipt, str]]) -> str:
@@ -192,50 +148,81 @@ def _total(found: Mapping[str, tuple[Receipt, str]]) -> str:
         return "Not all of them are verified, so nothing is said about all of them together."
     if len({relation_sentence(each) for each in receipts}) > 1:
         return "They protect different things, so their prices do not add up to one for all."
-    epsilon = rounded_up(_sum(each.epsilon for each in receipts), 6)
-    delta = exact(_sum(each.delta for each in receipts))
+    epsilon, delta = (
+        float_above(sum((Fraction(getattr(each, name)) for each in receipts), Fraction(0)))
+        for name in ("epsilon", "delta")
+    )
     return (
-        f"Together, if all are from the same data: at most ε = {epsilon} at "
-        f"δ = {delta}, by adding up. A ledger that all of them charged may prove less."
+        f"Together, if all are from the same data: at most ε = {rounded_up(epsilon, 6)} at "
+        f"δ = {exact(delta)}, by adding up. A ledger that all of them charged may prove less."
     )
 
 
-def _sum(numbers: Iterable[float]) -> float:
-    """The least double that is not below the sum of finite numbers."""
-    total = sum(map(Fraction, numbers), Fraction(0))
-    found = float(total)
-    return math.nextafter(found, math.inf) if Fraction(found) < total else found
+class PageTable(NamedTuple):
+    """A table of a page: a header, unless it lists names and values, rows, and a CSS class."""
+
+    header: Sequence[str] | None
+    rows: Sequence[Sequence[str]]
+    kind: str = ""
 
 
-def cell(text: Any) -> str:
-    """Text in a cell of a Markdown table: what has a meaning there is escaped."""
+Sections: TypeAlias = Mapping[str, Sequence[str | list[str] | PageTable]]
+"""Paragraphs, lists and tables of plain text below each heading; the first may have none."""
+
+
+def markdown_page(title: str, sections: Sections) -> str:
+    """A page as Markdown, in which no text has a meaning of its own."""
+    lines = [f"# {_escaped(title)}", ""]
+    for heading, blocks in sections.items():
+        lines += [f"## {heading}", ""] if heading else []
+        for block in blocks:
+            match block:
+                case PageTable(header, rows):
+                    columns = header or [""] * len(rows[0])
+                    body = (tuple(map(_escaped, row)) for row in rows)
+                    every = (columns, ["---"] * len(columns), *body)
+                    lines += [f"| {' | '.join(line)} |" for line in every]
+                case str():
+                    lines.append(_escaped(block))
+                case _:
+                    lines += [f"- {_escaped(each)}" for each in block]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _escaped(text: Any) -> str:
     escaped = "".join(f"\\{c}" if c in "\\`*_{}[]<>#|" else c for c in str(text))
     return escaped.replace("\n", " ")
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown, whose cells are escaped already."""
-    return [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]
-
-
-def html_table(header: Sequence[str] | None, rows: Sequence[Sequence[str]], kind: str) -> str:
-    """A table in HTML of some class, in which every cell is escaped."""
-
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(each)}</{tag}>" for each in cells) + "</tr>"
-
-    head = "" if header is None else f"<thead>{line(header, 'th')}</thead>"
-    body = "".join(line(row, "td") for row in rows)
-    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
-
-
-def html_page(title: str, body: str) -> str:
-    """A page of HTML that loads nothing and prints well; the body is escaped already."""
+def html_page(title: str, sections: Sections) -> str:
+    """A page of HTML that loads nothing and prints well."""
+    text = html.escape
+    parts = [f"<h1>{text(title)}</h1>"]
+    for heading, blocks in sections.items():
+        parts += [f"<h2>{text(heading)}</h2>"] if heading else []
+        for block in blocks:
+            match block:
+                case PageTable(header, rows, kind):
+                    head = "" if header is None else f"<thead>{_html_row(header, 'th')}</thead>"
+                    body = "".join(_html_row(row, "td") for row in rows)
+                    table = f'<table class="{kind}">{head}<tbody>{body}</tbody></table>'
+                    parts.append(f'<div class="scroll">{table}</div>')
+                case str():
+                    parts.append(f"<p>{text(block)}</p>")
+                case _:
+                    items = "".join(f"<li>{text(each)}</li>" for each in block)
+                    parts.append(f"<ul>{items}</ul>")
+    body = "\n".join(parts)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{text(title)}'
         f'</title><meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>'
         f"<body>\n{body}\n</body></html>\n"
     )
+
+
+def _html_row(cells: Sequence[str], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(each)}</{tag}>" for each in cells) + "</tr>"
 
 
 _STYLE = (
@@ -244,14 +231,7 @@ _STYLE = (
     "table{border-collapse:collapse;font-size:.9em}td,th{padding:.3rem .6rem;text-align:left;"
     "vertical-align:top;border-bottom:1px solid #ddd}th{border-bottom:2px solid #888}"
     ".facts td:first-child{font-weight:600;white-space:nowrap}.facts td{overflow-wrap:anywhere}"
-    ".charges td:nth-child(n+6){white-space:nowrap}"
-    ".scroll{overflow-x:auto}.good,.bad{padding:.6rem .9rem;border-left:5px solid #2c7a4b;"
-    "background:#eef7f1}.bad{border-color:#b3261e;background:#fdeceb}"
-    ".bar{height:.8rem;background:#e4e4e4;margin:1rem 0}.bar div{height:100%;background:#2b5c9e}"
-    ".side{display:flex;flex-wrap:wrap;gap:2rem;align-items:flex-start}"
-    "svg{width:260px;font-size:11px}polyline{fill:none;stroke-width:2}.sees{stroke:#b3261e}"
-    ".blind{stroke:#666;stroke-dasharray:4 3}.sees-text{fill:#b3261e}.blind-text{fill:#555}"
+    ".charges td:nth-child(n+6){white-space:nowrap}.scroll{overflow-x:auto}"
     "@media print{body{margin:0;max-width:none;font-size:11px}.scroll{overflow:visible}"
-    "tr,.side{break-inside:avoid}h2{break-after:avoid}"
-    ".bar,.bar div,.good,.bad{print-color-adjust:exact}}"
+    "tr{break-inside:avoid}h2{break-after:avoid}}"
 )

@@ -318,7 +318,7 @@ def _on_receipts(places: list[str], out: Path | None, *, as_json: bool) -> None:
     plain = {place: receipts[place].plain() | each.plain() for place, each in verdicts.items()}
     found = {place: (receipts[place], each.summary) for place, each in verdicts.items()}
     markdown = functools.partial(pages.officers_page, found)
-    html = functools.partial(pages.officers_html, found)
+    html = functools.partial(pages.officers_page, found, as_html=True)
     _hand_over(plain, markdown, html, out, as_json=as_json)
 
 
