@@ -93,23 +93,9 @@ def test_a_score_of_ones_own_is_used_as_it_is() -> None:
     assert 0.3 < found.lower < 1.2
 
 
-def test_workers_need_a_mechanism_that_can_be_sent() -> None:
-    with pytest.raises(prudent.ArgumentError, match="workers"):
-        audit(lambda data: 1.0, [1], [], epsilon=1.0, runs=10, workers=2)
-
-
-@pytest.mark.slow
-def test_workers_draw_noise_of_their_own() -> None:
-    from tests.audit.mechanisms import laplace_count
-
-    found = audit(laplace_count, 3, 2, epsilon=1.0, runs=4000, workers=2, confidence=0.999)
-    assert not found.refuted
-    assert found.lower > 0.7
-
-
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("epsilon", 0.0), ("delta", 1.0), ("runs", 3), ("confidence", 1.0), ("workers", 0)],
+    [("epsilon", 0.0), ("delta", 1.0), ("runs", 3), ("confidence", 1.0)],
 )
 def test_wrong_arguments_are_named(argument: str, value: float) -> None:
     options: dict[str, Any] = {"epsilon": 1.0, "runs": 10, argument: value}

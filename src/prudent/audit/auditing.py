@@ -1,12 +1,7 @@
 """Audit a mechanism: run it on two neighbouring data sets and try to tell them apart."""
 
-import contextlib
 import math
-import multiprocessing
-import pickle
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +22,7 @@ _HELD_OUT = {False: 0.25, True: 0.5}
 """Fraction of the runs on which thresholds are chosen; more where the score is learned alone."""
 
 _COINS = 0xC015  # tells the stream of the coins from others with the same seed
-_PARTS = 100  # of the work, for the progress bar and the worker processes
+_PARTS = 100  # of the work, for the progress bar
 
 
 def audit(
@@ -40,7 +35,6 @@ def audit(
     runs: int = 20_000,
     confidence: float = CONFIDENCE,
     score: Callable[[Any], float] | None = None,
-    workers: int = 1,
     seed: int | None = None,
     progress: bool = False,
     name: str | None = None,
@@ -70,16 +64,13 @@ def audit(
         confidence: 1 minus the false-alarm rate.
         score: A function from an output to a number that is high where the output speaks for the
             record, fixed before the runs. None: it is learned.
-        workers: The number of processes. With more than one, the mechanism must be a function that
-            can be pickled, and must draw its randomness anew in every process.
         seed: Of the coins, to repeat an audit; None draws new ones.
         progress: Whether to show a progress bar on standard error.
         name: What to call the mechanism; its own name by default.
     """
-    _validate.count(1, workers=workers)
     coins = fair_coins(runs, seed)
     data = (without_record, with_record)
-    outputs = run_all(mechanism, data, coins, workers=workers, progress=progress)
+    outputs = run_all(mechanism, data, coins, progress=progress)
     return judge(
         outputs,
         coins,
@@ -153,44 +144,16 @@ def run_all(
     data: tuple[Data, Data],
     coins: BoolArray,
     *,
-    workers: int = 1,
     progress: bool = False,
 ) -> list[Any]:
     """Return the outputs of all runs, in the order of their coins.
 
     `data` are the data without the record, and with it.
     """
-    parts = np.array_split(coins, min(_PARTS, len(coins)))
-    work = partial(_run_part, mechanism, data)
-    outputs: list[Any] = []
     bar: Any = {"console": Console(stderr=True), "transient": True, "disable": not progress}
-    with _mapper(work, workers) as mapped, _progress.part("runs", len(coins)):
-        for found in track(mapped(work, parts), "runs", total=len(parts), **bar):
-            outputs += found
-            _progress.advance(len(found))
+    outputs: list[Any] = []
+    with _progress.part("runs", len(coins)):
+        for part in track(np.array_split(coins, min(_PARTS, len(coins))), "runs", **bar):
+            outputs += [mechanism(data[coin]) for coin in part.astype(int).tolist()]
+            _progress.advance(len(part))
     return outputs
-
-
-def _run_part(mechanism: Callable[[Any], Any], data: tuple[Any, Any], coins: BoolArray) -> Any:
-    return [mechanism(data[coin]) for coin in coins.astype(int).tolist()]
-
-
-@contextlib.contextmanager
-def _mapper(work: Callable[..., Any], workers: int) -> Iterator[Callable[..., Any]]:
-    """A `map` over processes, or over none."""
-    if workers == 1:
-        yield map
-        return
-    try:
-        pickle.dumps(work)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        raise _validate.ArgumentError(
-            "workers",
-            "1 for a mechanism that cannot be sent to another process",
-            got=workers,
-            hint="Define the mechanism at the top of a module.",
-        ) from None
-    # A forked process would inherit the state of generators, and repeat the noise of its siblings.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        yield pool.map

@@ -34,7 +34,6 @@ def audit() -> None:
 
 
 MethodName = Literal["white-box", "one-run"]
-AgainstName = Literal["point", "curve"]
 
 _CANARIES = 10_000
 _LANES = 100_000
@@ -68,12 +67,6 @@ def train(
         "share one; 1000 with a test; 10000 canaries]",
         default=None,
     ),
-    against: AgainstName = options.value(
-        "WHAT",
-        "What one run is to refute: point ((ε, δ)-DP) or curve (the whole trade-off curve "
-        "of the plan).",
-        default="point",
-    ),
     records_per_person: int | None = options.whole_number(
         "Audit training with a privacy unit, in a white box: the canary is a unit with so "
         "many records, and the claim is about units.",
@@ -100,7 +93,7 @@ def train(
 
     $ prudent audit train --noise-multiplier 1 --records-per-person 4
 
-    $ prudent audit train --method one-run --noise-multiplier 1 --against curve
+    $ prudent audit train --method one-run --noise-multiplier 1
     """
     if method == "one-run" and plot is not None:
         raise ArgumentError("plot", "left out with one-run, which has no curve", got=str(plot))
@@ -141,7 +134,7 @@ def train(
         from prudent.audit.training.one_run import one_run
 
         canaries = _CANARIES if runs is None else runs
-        found = one_run(plan, canaries=canaries, against=against, **claim)
+        found = one_run(plan, canaries=canaries, **claim)
     else:
         from prudent.audit.training.white_box import most_telling_trim, white_box
 
