@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import random
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 import prudent.tune as tuning
 from prudent import Ledger
 from prudent.accounting import ApproximateDpEvent, PldAccountant, UnreachableTargetError
-from prudent.audit import audit
 from prudent.budget.ledger import OverBudgetError
 from prudent.tune import (
     Binomial,
@@ -27,8 +25,7 @@ from prudent.tune import (
     price,
     tune,
 )
-from prudent.tune.candidate import attempt, outcome, side_by_side
-from prudent.tune.search_folder import prune
+from prudent.tune.candidate import attempt, outcome, prune, side_by_side
 
 EVENT = ApproximateDpEvent(0.1, 0.0)
 
@@ -371,34 +368,6 @@ def test_the_released_law_is_that_of_the_proof() -> None:
     spread = math.sqrt(expected * (1 - expected) / runs)
     assert abs(ones / runs - expected) < 5.5 * spread
     assert abs(ones / runs - chance) > 5.5 * spread
-
-
-@pytest.mark.slow
-def test_an_audit_refutes_the_price_of_one_candidate_and_not_that_of_the_search() -> None:
-    """One candidate is 1-DP: a rare good answer, a rare one that is better, and a common one."""
-    e = math.e
-    laws = {True: (0.01 * e, 0.05), False: (0.01, 0.05 * e)}  # the good answer, the better one
-    event, trials = ApproximateDpEvent(1.0, 0.0), Geometric(20)
-    chance = random.SystemRandom().random
-
-    def mechanism(present: bool) -> float:
-        good, better = laws[present]
-
-        def answer(setting: Any, folder: Path) -> float:
-            drawn = chance()
-            return 2.0 if drawn < better else 1.0 if drawn < better + good else 0.0
-
-        candidate = Candidate(answer, event)
-        return tune(candidate, lambda trial: None, trials=trials, delta=0.0).score
-
-    def told(score: float) -> float:
-        return float(score == 1.0)
-
-    whole, one = price(event, trials, 0.0), 1.0
-    found = audit(mechanism, True, False, epsilon=whole, runs=500, score=told)
-    assert not found.refuted
-    assert found.lower > one  # which a charge for the released candidate alone would claim
-    assert 2.2 < whole <= 3.0
 
 
 @pytest.mark.slow

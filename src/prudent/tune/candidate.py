@@ -1,24 +1,38 @@
-"""What one candidate does, what is kept of it, and processes that run several side by side."""
+"""What one candidate does, and the folder of a search.
 
-import contextlib
+The number of candidates is secret. While the search runs, everything that depends on it lies in one
+folder that only its owner may open; a folder in between hides how many there are from whoever may
+list the folder of the search. What is left afterwards are the result and the files of the best
+candidate, with the time at which the search was begun: the times at which candidates ended would
+tell how many there were.
+"""
+
 import json
 import math
 import multiprocessing
+import os
+import secrets
 import shutil
 import signal
+import tempfile
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection, wait
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeAlias
 
 import attrs
 import dp_accounting as dp
 
 from prudent import _validate
-from prudent._files import replacing
-from prudent._formats import reading
+from prudent._files import check_writable, held, replacing
+from prudent._formats import check_format, reading
+from prudent._validate import ArgumentError
+from prudent._warning import warn
 from prudent.accounting.events import DiscreteGaussianTest, DiscreteLaplaceTest, WorstOfDpEvent
 from prudent.accounting.relations import ADD_REMOVE, Relation, check_relation
 from prudent.tune.space import Setting
@@ -27,6 +41,29 @@ SCORE = "score.json"
 """The file with the score and the value of a candidate."""
 Job = tuple[int, Setting, Path]
 """The number, the setting and the folder of a candidate."""
+
+
+FORMAT = 1
+"""Of the secret state of a search and of its result."""
+
+_LATEST = 2**33  # the largest time that every file system keeps, or nearly so
+
+_STATE_KINDS = {
+    "format": int,
+    "name": str,
+    "event": dict,
+    "candidate": str,
+    "begun": int,
+    "settings": list,
+}
+_RESULT_KINDS = {
+    "format": int,
+    "event": dict,
+    "begun": int,
+    "setting": (dict, NoneType),
+    "score": (int, float),
+    "failed": bool,
+}
 
 
 @attrs.frozen
@@ -85,7 +122,7 @@ def check_score_noise(**argument: Any) -> None:
     """Raise an error unless the noise of a score is drawn exactly; None is for public records."""
     ((name, noise),) = argument.items()
     if not isinstance(noise, ScoreNoise | None):
-        raise _validate.ArgumentError(
+        raise ArgumentError(
             name,
             "DiscreteLaplaceTest(scale), DiscreteGaussianTest(scale), or None for public data",
             got=noise,
@@ -163,86 +200,214 @@ def forget_files(folder: Path) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-@attrs.define
-class _Worker:
-    """A process, the parent's end of its pipe, and what it works on."""
-
-    process: Any
-    pipe: Connection
-    job: Job | None = None
-
-
 def side_by_side(
     run: Run, jobs: Iterable[Job], workers: int, ended: Callable[[int], object]
 ) -> None:
-    """Run candidates in several processes; one whose process dies has the worst score.
+    """Run each candidate in a process of its own; one whose process dies has the worst score.
 
     `run` is picklable; `ended` is called with the number of each candidate that has ended.
-
-    Raises:
-        RuntimeError: If a process dies before it has a candidate.
     """
-    waiting, busy = deque(jobs), dict[Connection, _Worker]()
-    with contextlib.ExitStack() as stack:
-
-        def take(worker: _Worker | None) -> None:
-            if waiting:
-                worker = worker or stack.enter_context(_started(run))
-                worker.job = waiting.popleft()
-                worker.pipe.send(worker.job[1:])
-                busy[worker.pipe] = worker
-
-        for _ in range(min(workers, len(waiting))):
-            take(None)
-        while busy:
-            for pipe in wait(list(busy)):
-                assert isinstance(pipe, Connection)
-                worker: _Worker | None = busy.pop(pipe)
-                assert worker is not None
-                assert worker.job is not None
-                number, _, folder = worker.job
-                if not _answered(pipe):
-                    fail(folder)
-                    worker = None
-                ended(number)
-                take(worker)
-
-
-@contextlib.contextmanager
-def _started(run: Run) -> Iterator[_Worker]:
     context = multiprocessing.get_context("spawn")
-    own, other = context.Pipe()
-    process = context.Process(target=_serve, args=(run, other))
-    process.start()
-    other.close()  # else the death of the process would not end the pipe
+    waiting, busy = deque(jobs), dict[Any, Any]()
     try:
-        if not _answered(own):
-            raise RuntimeError(
-                "A process for candidates ended before it began. Check that the module that "
-                "defines the candidate can be imported, or use one worker."
-            )
-        yield _Worker(process, own)
+        while waiting or busy:
+            while waiting and len(busy) < workers:
+                number, setting, folder = waiting.popleft()
+                process = context.Process(target=_attempt_alone, args=(run, setting, folder))
+                process.start()
+                busy[process.sentinel] = number, folder, process
+            for sentinel in wait(list(busy)):
+                number, folder, process = busy.pop(sentinel)
+                process.join()
+                if outcome(folder) is None:
+                    fail(folder)
+                ended(number)
     finally:
-        own.close()
-        process.terminate()
-        process.join()
+        for *_, process in busy.values():
+            process.terminate()
+            process.join()
 
 
-def _answered(pipe: Connection) -> bool:
-    """Wait for a word from a process; whether there was one before it died."""
-    try:
-        pipe.recv()
-    except (EOFError, OSError):
-        return False
-    return True
-
-
-def _serve(run: Run, pipe: Connection) -> None:
-    """Run candidates until the pipe closes."""
+def _attempt_alone(run: Run, setting: Setting, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    with contextlib.suppress(EOFError, OSError):
-        pipe.send(None)
-        while True:
-            setting, folder = pipe.recv()
-            attempt(run, setting, folder)
-            pipe.send(None)
+    attempt(run, setting, folder)
+
+
+class SearchFolder:
+    """The files of a search.
+
+    Attributes:
+        place: The folder.
+        best: The files of the best candidate, once the search has ended.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.best = place, place / "best"
+        self._secret, self._result = place / "secret", place / "result.json"
+        self._state, self._candidates = self._secret / "state.json", self._secret / "candidates"
+
+    @classmethod
+    @contextmanager
+    def at(cls, folder: Path | None) -> Iterator["SearchFolder"]:
+        """The folder of a search, locked against others; a temporary one if none is given."""
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="prudent-tune-") as name:
+                yield cls(Path(name))
+            return
+        check_writable(folder)
+        place = cls(folder)
+        with held(folder):
+            yield place
+        place._set_times()  # not before: the lock, too, is a file that comes and goes
+
+    def opened(self, event: dict[str, Any], known: str, *, resume: bool) -> dict[str, Any] | None:
+        """The state or the result of the search in this folder; None if there is none.
+
+        Args:
+            event: The event of the search, in plain values.
+            known: The fingerprint of the candidate; empty if it has none.
+            resume: Whether the search may go on.
+
+        Raises:
+            ArgumentError: If it may not, or is another search.
+        """
+        kept = _read(self._state, _STATE_KINDS)
+        kept = kept or _read(self._result, _RESULT_KINDS)
+        if kept is None:
+            return None
+        if not resume:
+            raise ArgumentError(
+                "out",
+                "a folder without a search",
+                got=str(self.place),
+                hint="Continue that search with resume=True, or choose another folder.",
+            )
+        if kept["event"] != event:
+            raise ArgumentError(
+                "out",
+                "the folder of a search with the same event",
+                got=str(self.place),
+                hint="A search is resumed with the candidates and trials that it was begun with.",
+            )
+        if "candidate" in kept:
+            self._check_candidate(kept["candidate"], known)
+        return kept
+
+    def _check_candidate(self, before: str, known: str) -> None:
+        """Refuse another candidate, and forget the outputs of one that may be another."""
+        if before and known and before != known:
+            raise ArgumentError(
+                "candidate",
+                "the one that this search was begun with",
+                shown="one with other records, code or settings",
+                why="its outputs would be compared with those of the other",
+                hint="Start another search, which is charged, in another folder.",
+            )
+        if not (before and known):
+            warn(
+                "The search is resumed with the settings that were drawn, and all of its "
+                "candidates are run again: they have no fingerprint, so it cannot be proved that "
+                "they are what they were."
+            )
+            shutil.rmtree(self._candidates, ignore_errors=True)
+
+    def begin(
+        self, event: dict[str, Any], known: str, settings: Sequence[Setting]
+    ) -> dict[str, Any]:
+        """Keep the secret state of a new search, and return it."""
+        state = {
+            "format": FORMAT,
+            "name": secrets.token_hex(8),
+            "event": event,
+            "candidate": known,
+            "begun": int(time.time()),
+            "settings": settings,
+        }
+        try:
+            text = json.dumps(state)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                "space",
+                "with values made of numbers, strings, lists and dictionaries",
+                shown=type(error).__name__,
+                hint="Draw a name, and look up in run what it stands for.",
+            ) from error
+        self._secret.mkdir(mode=0o700, exist_ok=True)
+        self._secret.chmod(0o700)  # whatever a mask has left of it, or whoever made it
+        with replacing(self._state, owner_only=True) as file:
+            file.write(text)
+        return json.loads(text)  # type: ignore[no-any-return]  # as it will be after a kill
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the result is known."""
+        return self._result.exists()
+
+    def candidates(self, count: int) -> list[Path]:
+        """The folders of the candidates."""
+        return [self._candidates / f"{index:06d}" for index in range(count)]
+
+    def keep_best(self, state: Mapping[str, Any]) -> None:
+        """Copy the best candidate's files and write the result."""
+        folders = self.candidates(len(state["settings"]))
+        best = best_of(folders)
+        result: dict[str, Any] = {"setting": None, "score": -math.inf, "value": None}
+        result["failed"] = False
+        if best is not None:
+            result = {"setting": state["settings"][best[0]], **best[1]}
+            shutil.copytree(
+                folders[best[0]],
+                self.best,
+                dirs_exist_ok=True,
+                ignore=lambda _, names: [name for name in names if name == SCORE],
+            )
+        public = {name: state[name] for name in ("format", "event", "begun")}
+        with replacing(self._result) as file:
+            json.dump({**public, **result}, file)
+
+    def result(self) -> dict[str, Any]:
+        """The result; what is secret is deleted."""
+        result = _read(self._result, _RESULT_KINDS)
+        assert result is not None
+        shutil.rmtree(self._secret, ignore_errors=True)
+        return result
+
+    def _set_times(self) -> None:
+        """Give all that is left of a search that has ended the time at which it was begun."""
+        result = _read(self._result, _RESULT_KINDS)
+        if result is None:
+            return
+        own = [self._result, self.place / "running.lock", self.best, *self.best.rglob("*")]
+        begun = min(max(result["begun"], 0), _LATEST)
+        for path in (*own, self.place):
+            if path.exists() and not path.is_symlink():
+                os.utime(path, (begun, begun))
+
+
+def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any] | None:
+    kept = parsed(path, kinds)
+    if kept is not None:
+        check_format(kept, FORMAT, "the state of a search")
+    return kept
+
+
+def best_of(folders: list[Path]) -> tuple[int, dict[str, Any]] | None:
+    """The best candidate that has ended: the first of those with the largest score."""
+    ended = [(index, outcome(folder)) for index, folder in enumerate(folders)]
+    known = [(index, result) for index, result in ended if result is not None]
+    return max(known, key=lambda one: (one[1]["score"], -one[0]), default=None)
+
+
+def prune(folders: list[Path], ended: list[int]) -> list[int]:
+    """The best of some candidates; the files of the others are deleted, because models are large.
+
+    Reading only those that may still be the best keeps a search of many candidates linear.
+    """
+    ended = sorted(ended)  # ties go to the candidate drawn first, whichever ended first
+    best = best_of([folders[index] for index in ended])
+    if best is None:
+        return []
+    for place, index in enumerate(ended):
+        if place != best[0]:
+            forget_files(folders[index])
+    return [ended[best[0]]]

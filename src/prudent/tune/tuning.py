@@ -2,8 +2,8 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
-import pickle
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +28,14 @@ from prudent.receipts.making import (
     receipt_of,
     request_digest,
 )
-from prudent.tune.candidate import Candidate, attempt, outcome, side_by_side
-from prudent.tune.search_folder import SearchFolder, prune
+from prudent.tune.candidate import (
+    Candidate,
+    SearchFolder,
+    attempt,
+    outcome,
+    prune,
+    side_by_side,
+)
 from prudent.tune.space import Setting, Space, draw_count, draw_setting
 
 
@@ -109,9 +115,9 @@ def tune(
             without charging the ledger again. If it has ended, its result is returned. Another
             candidate is refused, such as one with other records; if that cannot be compared,
             candidates that have ended are run again.
-        workers: The number of processes that run candidates side by side. With more than one the
-            candidate must be picklable, and all of them use the same devices. A candidate whose
-            process dies has the worst score.
+        workers: How many candidates run side by side. If more than one, each has a process of its
+            own, to which it is sent by pickle; all use the same devices. A candidate whose process
+            dies has the worst score.
 
     Returns:
         The best candidate. Ties go to the candidate that was drawn first.
@@ -142,7 +148,7 @@ def tune(
     if ledger is not None:
         check_ledger(ledger, relation, who="the candidate")
     if workers > 1:
-        _check_picklable(candidate)
+        _check_other_processes(candidate)
     folder = None if out is None else _validate.path(out=out)
     in_folder = None if folder is None else folder / "receipt.json"
     place_of_receipt = ReceiptFile.at(in_folder if receipt is None else receipt)
@@ -192,16 +198,24 @@ def tune(
         )
 
 
-def _check_picklable(candidate: Candidate) -> None:
+def _check_other_processes(candidate: Candidate) -> None:
+    """Raise an error unless another process can run the candidate; it is sent to one."""
     try:
-        pickle.dumps(candidate.run)
-    except Exception as error:
+        process = multiprocessing.get_context("spawn").Process(
+            target=callable, args=(candidate.run,)
+        )
+        process.start()
+        process.join()
+        reason = f"exit status {process.exitcode}" if process.exitcode else ""
+    except Exception as error:  # whatever pickling raises
+        reason = type(error).__name__
+    if reason:
         raise ArgumentError(
             "candidate",
-            "with a picklable run for several workers",
-            shown=type(error).__name__,
+            "with a run that is picklable, and can be imported, for several workers",
+            shown=reason,
             hint="Define it at the top of a module, or use one worker.",
-        ) from error
+        )
 
 
 def _opened(
